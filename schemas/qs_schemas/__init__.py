@@ -1,0 +1,55 @@
+"""The wire contract of qs: messages, XML, framing, errors and limits. No I/O, no clock.
+
+The contract itself is `qs.xsd` beside this file.
+"""
+
+from .errors import TABLE, ErrorCode, ProtocolError
+from .framing import Framer
+from .limits import CLIENT_LIMITS, Limits
+from .messages import (
+    OPERATIONS,
+    AckClaim,
+    Authenticate,
+    Claim,
+    ClaimMessages,
+    DeleteMessage,
+    DeleteQueue,
+    Delivery,
+    Draft,
+    Error,
+    ExtendMessage,
+    GetClaim,
+    GetMessage,
+    ListMessages,
+    ListQueues,
+    Message,
+    NewQueue,
+    Part,
+    Ping,
+    PublishStaged,
+    PurgeQueue,
+    PushMessage,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    ReceiveMessage,
+    ReleaseClaim,
+    ReleaseMessage,
+    StageMessages,
+    Subscribe,
+    Unsubscribe,
+)
+from .parse import parse
+from .peer import Fault, Peer
+from .serialize import serialize
+from .wire import NAMESPACE
+
+__all__ = [
+    "CLIENT_LIMITS", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim", "ClaimMessages",
+    "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault", "Framer",
+    "GetClaim", "GetMessage", "Limits", "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "Peer", "Ping",
+    "ProtocolError", "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats",
+    "Receipt", "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "StageMessages", "Subscribe", "Unsubscribe",
+    "parse", "serialize",
+]  # fmt: skip

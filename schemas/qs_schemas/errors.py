@@ -1,0 +1,49 @@
+"""The error table of the protocol, and the one exception that bad input raises in this package."""
+
+from typing import NamedTuple
+
+
+class ErrorCode(NamedTuple):
+    """A row of the table. `closes`: the stream cannot be read any further, or must not be, after this error."""
+
+    code: int
+    kind: str
+    closes: bool
+    when: str
+
+
+BAD_REQUEST = ErrorCode(400, "bad-request", False, "the document is not valid: it says what, where and why")
+MALFORMED = ErrorCode(400, "bad-request", True, "the bytes are not well-formed XML in UTF-8")
+UNAUTHORIZED = ErrorCode(401, "unauthorized", False, "authentication needed or failed")
+FORBIDDEN = ErrorCode(403, "forbidden", False, "this principal may not do this to this queue")
+NOT_FOUND = ErrorCode(404, "not-found", False, "no such queue, or no such message; the text says which")
+TIMEOUT = ErrorCode(408, "timeout", True, "a document was begun and not completed in time")
+CONFLICT = ErrorCode(409, "conflict", False, "a queue of that name exists already")
+NOT_EMPTY = ErrorCode(409, "not-empty", False, "the queue to delete still holds messages")
+STALE = ErrorCode(409, "stale", False, "the message has been received again since, or is no longer in flight")
+TOO_LARGE = ErrorCode(413, "too-large", True, "a document over the limit")
+TOO_MANY = ErrorCode(429, "too-many", True, "too many connections")
+INTERNAL = ErrorCode(500, "internal", False, "a fault of the server, logged with the answer's resp")
+NOT_IMPLEMENTED = ErrorCode(501, "not-implemented", False, "unknown operation, or one that the storage cannot do")
+SHUTTING_DOWN = ErrorCode(503, "shutting-down", True, "the server is stopping")
+FULL = ErrorCode(507, "full", False, "the queue's capacity or the disk is exhausted")
+
+TABLE: tuple[ErrorCode, ...] = (
+    BAD_REQUEST, MALFORMED, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TIMEOUT, CONFLICT, NOT_EMPTY, STALE,
+    TOO_LARGE, TOO_MANY, INTERNAL, NOT_IMPLEMENTED, SHUTTING_DOWN, FULL,
+)  # fmt: skip
+"""Every error that a peer can be sent, in order of code."""
+
+
+class ProtocolError(Exception):
+    """What came from the peer breaks the contract.
+
+    error: the row of the table; text: what, where and what to do; req: the correlation id of the offending
+    document, where it could be read.
+    """
+
+    def __init__(self, error: ErrorCode, text: str, req: str | None = None) -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+        self.req = req

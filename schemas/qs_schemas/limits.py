@@ -1,0 +1,44 @@
+"""Bounds that keep one peer from exhausting the other. Every one is a parameter; these are the defaults."""
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+DOCUMENT = 8 * MIB
+"""Bytes of one document. Large enough for a scanned page, small enough that 1,000 half-sent ones fit in memory."""
+
+DEPTH = 16
+"""Elements inside one another. The contract itself needs 5; the rest is for inline XML in a payload."""
+
+ATTRIBUTES = 32
+"""Attributes of one element, namespace declarations included. The contract itself needs 12."""
+
+LIST = 1000
+"""Messages in one list form, and ids in one answer."""
+
+REQ = 128
+"""Characters of a correlation id."""
+
+QID = 200
+"""Characters of a queue's name."""
+
+ANSWER_FACTOR = 6
+"""How much longer a text can get when it is written: `&` becomes `&amp;`. A client accepts that much more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one side accepts from the other.
+
+    document: bytes, from the first `<` to the last `>`; depth: elements; attributes: of one element;
+    list_length: entries of one list form. All at least 1.
+    """
+
+    document: int = DOCUMENT
+    depth: int = DEPTH
+    attributes: int = ATTRIBUTES
+    list_length: int = LIST
+
+
+CLIENT_LIMITS = Limits(document=ANSWER_FACTOR * DOCUMENT, list_length=10 * LIST)
+"""For the side that reads answers: what a server took within its limits, it may write longer."""

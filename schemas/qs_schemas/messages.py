@@ -1,0 +1,409 @@
+"""The messages of the protocol: one class for each operation and its answer, and the error.
+
+A request and its answer are the same class; `type` tells them apart, as bucker's clients know it: what `recv()` returns
+after `send(ListQueues())` is a `ListQueues`. Every field can be set; None, False and empty lists are not written.
+Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8).
+Nothing here parses or checks: see `parse` and `serialize`.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+
+class Receipt(NamedTuple):
+    """A message id with the count of receives that its holder saw: a delete with it fails when that is out of date."""
+
+    mid: int
+    receives: int
+
+
+@dataclass(slots=True)
+class Draft:
+    """An entry of a list-form push: what is to be stored. delay: seconds until it becomes visible."""
+
+    payload: bytes | str
+    delay: float | None = None
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """An entry of a list-form answer: a message handed out. Times in microseconds since the Epoch."""
+
+    mid: int
+    payload: bytes
+    qid: str | None = None
+    receives: int | None = None
+    pushed_at: int | None = None
+    visible_at: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The payload decoded as UTF-8. UnicodeDecodeError when it is something else."""
+        return self.payload.decode()
+
+
+@dataclass(slots=True)
+class QueueOptions:
+    """Options of `new-queue`. visibility: seconds; capacity: messages; retention: seconds."""
+
+    storage: str | None = None
+    visibility: float | None = None
+    capacity: int | None = None
+    retention: float | None = None
+    dead_letter: str | None = None
+    max_receives: int | None = None
+
+
+@dataclass(slots=True)
+class QueueInfo:
+    """An entry of a `queue-stats` answer. oldest: seconds; pushed, delivered, expired, deleted: since the start."""
+
+    qid: str
+    new: int | None = None
+    ready: int | None = None
+    in_flight: int | None = None
+    delayed: int | None = None
+    bytes: int | None = None
+    oldest: float | None = None
+    pushed: int | None = None
+    delivered: int | None = None
+    expired: int | None = None
+    deleted: int | None = None
+    storage: str | None = None
+
+
+@dataclass(slots=True)
+class Claim:
+    """What a consumer claimed in one transaction."""
+
+    seq: int
+    count: int
+    bytes: int
+    first: int | None = None
+    last: int | None = None
+    checksum: str | None = None
+
+
+@dataclass(slots=True)
+class Part:
+    """A staged part to publish, and the attempt that won."""
+
+    number: int
+    attempt: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """The envelope. type: `request`, `response` or `error`; req: the client's correlation id, at most 128 characters;
+    resp: the server's, unique to each answer."""
+
+    op: ClassVar[str] = ""
+    required: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """What a request must carry: of each group, at least one field."""
+
+    type: str = "request"
+    req: str | None = None
+    resp: str | None = None
+
+    @staticmethod
+    def parse(xml: str | bytes) -> "Message":
+        """The message in a document. ProtocolError when it is not exactly one. (bucker's `Message.parse`)"""
+        # Imported here: the peer needs the classes of this module, and nobody else here needs the peer.
+        from .peer import read_document  # noqa: PLC0415
+
+        return read_document(xml.encode() if isinstance(xml, str) else xml)
+
+    def xml(self) -> str:
+        """The message as a document, without the line end that a stream adds. (bucker's `Message.xml`)"""
+        from .serialize import serialize  # noqa: PLC0415
+
+        return serialize(self).decode().rstrip("\r\n")
+
+
+@dataclass(slots=True)
+class Error(Message):
+    """An answer that says what went wrong. code and kind: a row of the error table; text: for people."""
+
+    code: int = 500
+    kind: str = "internal"
+    text: str = ""
+    type: str = field(default="error", kw_only=True)
+
+
+@dataclass(slots=True)
+class ListQueues(Message):
+    """All the queues, sorted by name."""
+
+    op: ClassVar[str] = "list-queues"
+    queues: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NewQueue(Message):
+    """Creates a queue."""
+
+    op: ClassVar[str] = "new-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    options: QueueOptions | None = None
+
+
+@dataclass(slots=True)
+class DeleteQueue(Message):
+    """Deletes a queue; with force also one that is not empty."""
+
+    op: ClassVar[str] = "delete-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    force: bool = False
+
+
+@dataclass(slots=True)
+class ListMessages(Message):
+    """Ids of messages, oldest first. state: new (default), ready, in-flight, delayed, all; after: only newer ids.
+    early: the list travels in an `m` element, as the first clients of bucker send and expect it."""
+
+    op: ClassVar[str] = "list-messages"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    state: str | None = None
+    max: int | None = None
+    after: int | None = None
+    mids: list[int] = field(default_factory=list)
+    early: bool = False
+
+
+@dataclass(slots=True)
+class PushMessage(Message):
+    """Stores a message, or (list form) several, all or none. The answer carries mid or mids."""
+
+    op: ClassVar[str] = "push-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("payload", "messages"))
+    qid: str | None = None
+    payload: bytes | str | None = None
+    delay: float | None = None
+    key: str | None = None
+    messages: list[Draft] = field(default_factory=list)
+    mid: int | None = None
+    mids: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GetMessage(Message):
+    """One message by its id. The answer's status: ready (peeked), delivered, in-flight or delayed (no payload)."""
+
+    op: ClassVar[str] = "get-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
+    qid: str | None = None
+    mid: int | None = None
+    peek: bool = False
+    visibility: float | None = None
+    payload: bytes | str | None = None
+    status: str | None = None
+    receives: int | None = None
+    pushed_at: int | None = None
+    visible_at: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The payload decoded as UTF-8; "" when there is none. UnicodeDecodeError when it is something else."""
+        return self.payload if isinstance(self.payload, str) else (self.payload or b"").decode()
+
+
+@dataclass(slots=True)
+class ReceiveMessage(Message):
+    """The oldest visible messages of one queue or several. wait: seconds to wait for the first."""
+
+    op: ClassVar[str] = "receive-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
+    qid: str | None = None
+    queues: list[str] = field(default_factory=list)
+    max: int | None = None
+    wait: float | None = None
+    visibility: float | None = None
+    messages: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeleteMessage(Message):
+    """Acknowledges: removes one message, or (list form) those of mids that exist. receives: only if not received again."""
+
+    op: ClassVar[str] = "delete-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))
+    qid: str | None = None
+    mid: int | None = None
+    receives: int | None = None
+    mids: list[int | Receipt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReleaseMessage(Message):
+    """Gives a message back: visible again now, or after delay seconds."""
+
+    op: ClassVar[str] = "release-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
+    qid: str | None = None
+    mid: int | None = None
+    receives: int | None = None
+    delay: float | None = None
+    visible_at: int | None = None
+
+
+@dataclass(slots=True)
+class ExtendMessage(Message):
+    """Moves the end of a message's visibility window to `visibility` seconds from now."""
+
+    op: ClassVar[str] = "extend-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
+    qid: str | None = None
+    mid: int | None = None
+    receives: int | None = None
+    visibility: float | None = None
+    visible_at: int | None = None
+
+
+@dataclass(slots=True)
+class PurgeQueue(Message):
+    """Removes every message of a queue, those in flight too. The answer's count: how many."""
+
+    op: ClassVar[str] = "purge-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    count: int | None = None
+
+
+@dataclass(slots=True)
+class QueueStats(Message):
+    """Figures of one queue, or of all."""
+
+    op: ClassVar[str] = "queue-stats"
+    qid: str | None = None
+    queues: list[QueueInfo] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Subscribe(Message):
+    """Deliveries by push. prefetch: unacknowledged at a time; ack and name: of the bus."""
+
+    op: ClassVar[str] = "subscribe"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
+    qid: str | None = None
+    queues: list[str] = field(default_factory=list)
+    prefetch: int | None = None
+    visibility: float | None = None
+    ack: str | None = None
+    name: str | None = None
+
+
+@dataclass(slots=True)
+class Unsubscribe(Message):
+    """Ends the subscription whose subscribe request had this req."""
+
+    op: ClassVar[str] = "unsubscribe"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("subscription",),)
+    subscription: str | None = None
+
+
+@dataclass(slots=True)
+class Authenticate(Message):
+    """Says who the client is."""
+
+    op: ClassVar[str] = "authenticate"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("token",),)
+    token: str | None = None
+
+
+@dataclass(slots=True)
+class Ping(Message):
+    """Asks for an answer."""
+
+    op: ClassVar[str] = "ping"
+
+
+@dataclass(slots=True)
+class ClaimMessages(Message):
+    """The oldest visible messages become claim `seq` of the consumer, in one transaction."""
+
+    op: ClassVar[str] = "claim-messages"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
+    qid: str | None = None
+    consumer: str | None = None
+    seq: int | None = None
+    max: int | None = None
+    max_bytes: int | None = None
+    upto: int | None = None
+    claim: Claim | None = None
+
+
+@dataclass(slots=True)
+class GetClaim(Message):
+    """A slice of a claim, the same each time."""
+
+    op: ClassVar[str] = "get-claim"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
+    qid: str | None = None
+    consumer: str | None = None
+    seq: int | None = None
+    part: int | None = None
+    parts: int | None = None
+    messages: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class AckClaim(Message):
+    """Deletes the messages of every claim up to and including seq."""
+
+    op: ClassVar[str] = "ack-claim"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
+    qid: str | None = None
+    consumer: str | None = None
+    seq: int | None = None
+
+
+@dataclass(slots=True)
+class ReleaseClaim(Message):
+    """For operators: the messages of a claim are visible again."""
+
+    op: ClassVar[str] = "release-claim"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("consumer",), ("seq",))
+    qid: str | None = None
+    consumer: str | None = None
+    seq: int | None = None
+
+
+@dataclass(slots=True)
+class StageMessages(Message):
+    """Stores messages durably and invisibly, until their batch is published."""
+
+    op: ClassVar[str] = "stage-messages"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("producer",), ("messages",))
+    qid: str | None = None
+    producer: str | None = None
+    batch: int | None = None
+    part: int | None = None
+    attempt: int | None = None
+    messages: list[Draft] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PublishStaged(Message):
+    """The staged messages named become visible, in order of part, in one transaction."""
+
+    op: ClassVar[str] = "publish-staged"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("producer",), ("batch",))
+    qid: str | None = None
+    producer: str | None = None
+    batch: int | None = None
+    chosen: list[Part] = field(default_factory=list)
+
+
+OPERATIONS: dict[str, type[Message]] = {
+    cls.op: cls
+    for cls in (
+        ListQueues, NewQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage, DeleteMessage,
+        ReleaseMessage, ExtendMessage, PurgeQueue, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping,
+        ClaimMessages, GetClaim, AckClaim, ReleaseClaim, StageMessages, PublishStaged,
+    )
+}  # fmt: skip
+"""The class of each operation's messages, by the name that stands in `op`."""

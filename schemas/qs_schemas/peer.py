@@ -1,0 +1,92 @@
+"""One side of a connection, without the connection: bytes in, events out; a message in, bytes out.
+
+A peer does not know whether it is a client or a server; both use it, and so do tests, with two of them back to back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .errors import MALFORMED, ErrorCode, ProtocolError
+from .framing import Framer
+from .limits import Limits
+from .messages import Error, Message
+from .parse import parse
+from .serialize import serialize
+from .text import replace_uncarriable
+
+
+@dataclass(slots=True, frozen=True)
+class Fault:
+    """What came in breaks the contract. error: the row of the table; text: what, where; req: of the document, if known.
+    After one whose error closes, nothing more can be read."""
+
+    error: ErrorCode
+    text: str
+    req: str | None = None
+
+    def message(self, resp: str | None = None) -> Error:
+        """The error to send."""
+        return error_message(self.error, self.text, self.req, resp)
+
+
+def error_message(error: ErrorCode, text: str, req: str | None = None, resp: str | None = None) -> Error:
+    """An error of the table as a message that can be sent whatever the text quotes."""
+    return Error(error.code, error.kind, replace_uncarriable(text), req=req, resp=resp)
+
+
+def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
+    """The one message in the bytes. ProtocolError when there is none, more than one, or it breaks the contract."""
+    framer = Framer(limits)
+    framer.feed(data)
+    document = framer.next_document()
+    if document is None:
+        raise ProtocolError(MALFORMED, "not well-formed: the document is not complete")
+    message = parse(document, limits)
+    if framer.next_document() is not None or framer.begun:
+        raise ProtocolError(MALFORMED, "not well-formed: something follows the document")
+    return message
+
+
+class Peer:
+    """The state of one stream. `receive_data`, then iterate over `events`; `send` gives the bytes of a message."""
+
+    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+        self._limits = limits
+        self._framer = Framer(limits)
+        self._closed = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether a document has begun to arrive and is not complete."""
+        return self._framer.begun
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Takes what the other side sent, in pieces of any size."""
+        self._framer.feed(data)
+
+    def end_of_data(self) -> Fault | None:
+        """To call when the other side has ended its stream, after the events: a fault if it ended inside a document."""
+        if self._closed or not self._framer.begun:
+            return None
+        self._closed = True
+        return Fault(MALFORMED, "not well-formed: the stream ended inside a document")
+
+    def events(self) -> Iterator[Message | Fault]:
+        """The messages and faults that the bytes so far amount to, one at a time."""
+        while (event := self.next_event()) is not None:
+            yield event
+
+    def next_event(self) -> Message | Fault | None:
+        """The next message or fault, or None until more bytes come."""
+        if self._closed:
+            return None
+        try:
+            document = self._framer.next_document()
+            return None if document is None else parse(document, self._limits)
+        except ProtocolError as error:
+            self._closed = error.error.closes
+            return Fault(error.error, error.text, error.req)
+
+    def send(self, message: Message) -> bytes:
+        """The bytes that stand for the message. ValueError when a field holds what XML cannot carry."""
+        return serialize(message)

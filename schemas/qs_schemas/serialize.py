@@ -1,0 +1,164 @@
+"""From a message to the bytes that stand for it: one document, one line, no prefixes, `\\r\\n` at its end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .messages import (
+    OPERATIONS,
+    Claim,
+    Delivery,
+    Draft,
+    Error,
+    ListMessages,
+    Message,
+    Part,
+    PublishStaged,
+    QueueInfo,
+    QueueOptions,
+    Receipt,
+)
+from .text import escape, escape_payload, to_base64
+from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of
+
+_HEAD = f'<qs xmlns="{NAMESPACE}"'
+_END = b"</qs>\r\n"
+_Named = tuple[tuple[str, str, Callable[[Any], str]], ...]
+
+
+def _named(kinds: Mapping[str, Kind]) -> _Named:
+    return tuple((field, f' {attribute(field)}="', write or escape) for field, (_, write) in kinds.items())
+
+
+def _attributes(source: object, named: _Named) -> str:
+    written = ""
+    for field, start, write in named:
+        value = getattr(source, field)
+        if value is not None and value is not False:
+            written += f'{start}{write(value)}"'
+    return written
+
+
+def _payload(payload: bytes | str) -> bytes:
+    raw = payload.encode() if isinstance(payload, str) else bytes(payload)
+    text = escape_payload(raw)
+    if text is None:
+        return b'<payload encoding="base64">' + to_base64(raw) + b"</payload>"
+    return b"<payload>" + text + b"</payload>"
+
+
+_DRAFT, _DELIVERY, _QUEUE, _OPTIONS = _named(DRAFT), _named(DELIVERY), _named(QUEUE), _named(OPTIONS)
+_CLAIM, _PART = _named(CLAIM), _named(PART)
+
+
+def _messages(entries: Sequence[Draft | Delivery]) -> bytes:
+    parts = [b"<messages>"]
+    for entry in entries:
+        named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
+        parts += (f"<message{_attributes(entry, named)}>".encode(), _payload(entry.payload), b"</message>")
+    parts.append(b"</messages>")
+    return b"".join(parts)
+
+
+def _mids(mids: Sequence[int | Receipt], tag: str) -> bytes:
+    written = [
+        f'<mid receives="{mid.receives}">{mid.mid}</mid>' if isinstance(mid, Receipt) else f"<mid>{int(mid)}</mid>"
+        for mid in mids
+    ]
+    return f"<{tag}>{''.join(written)}</{tag}>".encode()
+
+
+def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
+    written = [
+        f"<queue>{escape(queue)}</queue>"
+        if isinstance(queue, str)
+        else f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
+        for queue in queues
+    ]
+    return f"<queues>{''.join(written)}</queues>".encode()
+
+
+def _options(options: QueueOptions) -> bytes:
+    return f"<options{_attributes(options, _OPTIONS)}/>".encode()
+
+
+def _claim(claim: Claim) -> bytes:
+    return f"<claim{_attributes(claim, _CLAIM)}/>".encode()
+
+
+def _chosen(parts: Sequence[Part]) -> bytes:
+    return f"<parts>{''.join(f'<part{_attributes(part, _PART)}/>' for part in parts)}</parts>".encode()
+
+
+def _element(name: str) -> Callable[[Any], bytes]:
+    def write(value: Any) -> bytes:
+        return f"<{name}>{escape(str(value))}</{name}>".encode()
+
+    return write
+
+
+# Written in this order; a field that is None is left out, an empty list only where _keep_empty says so.
+_CHILDREN: dict[str, Callable[[Any], bytes]] = {
+    "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
+    "token": _element("token"), "count": _element("count"), "options": _options, "queues": _queues, "claim": _claim,
+    "chosen": _chosen, "messages": _messages, "payload": _payload,
+}  # fmt: skip
+
+
+class _Plan:
+    """What of a class stands where, worked out once."""
+
+    def __init__(self, cls: type[Message]) -> None:
+        fields = fields_of(cls)
+        self.op = _named({field: kind for field, kind in OP.items() if field in fields})
+        self.mid = _named({field: kind for field, kind in MID.items() if field in fields}) if "mid" in fields else ()
+        self.has_mid = "mid" in fields
+        self.has_mids = "mids" in fields
+        self.children = tuple((field, write) for field, write in _CHILDREN.items() if field in fields)
+
+
+_PLANS = {cls: _Plan(cls) for cls in OPERATIONS.values()}
+
+
+def serialize(message: Message) -> bytes:
+    """The document, with its line end. ValueError when a field holds what XML cannot carry (payloads can hold anything);
+    TypeError for a bare Message."""
+    head = f'{_HEAD} type="{escape(message.type)}"'
+    if message.req is not None:
+        head += f' req="{escape(message.req)}"'
+    if message.resp is not None:
+        head += f' resp="{escape(message.resp)}"'
+    if isinstance(message, Error):
+        return f'{head} xml:lang="en-US">{_error(message)}'.encode() + _END
+    plan = _PLANS.get(type(message))
+    if plan is None:
+        raise TypeError(f"{type(message).__name__} is not the message of an operation")
+    parts = [f"{head}><op{_attributes(message, plan.op)}><{message.op}/></op>".encode()]
+    for field, write in plan.children:
+        value = getattr(message, field)
+        if value is None or (value == [] and not _keep_empty(message, field)):
+            continue
+        parts.append(write(value))
+    if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
+        parts.append(f"<mid{_attributes(message, plan.mid)}>{message.mid}</mid>".encode())  # type: ignore[attr-defined]
+    if plan.has_mids and (message.mids or _keep_empty(message, "mids")):  # type: ignore[attr-defined]
+        early = isinstance(message, ListMessages) and message.early
+        parts.append(_mids(message.mids, "m" if early else "messages"))  # type: ignore[attr-defined]
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def _keep_empty(message: Message, field: str) -> bool:
+    """An empty list is written where it is the answer, and where a request of an early client carries `m`."""
+    if isinstance(message, ListMessages) and message.early:
+        return True
+    if message.type != "response" or isinstance(message, PublishStaged):
+        return False
+    if field in ("messages", "mids"):
+        return message.op in ("list-messages", "receive-message", "get-claim") or (
+            message.op == "delete-message" and message.mid is None  # type: ignore[attr-defined]
+        )
+    return field == "queues" and message.op in ("list-queues", "queue-stats")
+
+
+def _error(error: Error) -> str:
+    return f'<error code="{int(error.code)}" type="{escape(error.kind)}">{escape(error.text)}</error>'

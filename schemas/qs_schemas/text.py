@@ -1,0 +1,66 @@
+"""What XML can carry as text, and how it is written so that one document stays one line."""
+
+import base64
+import re
+
+# Not a Char of XML 1.0 (production 2), or written otherwise than it is read.
+_REMARKABLE = re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
+_NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
+
+
+def escape(text: str) -> str:
+    """The text as it stands in an element or between double quotes. Tab and line breaks become character references,
+    so that neither a line reader nor attribute normalization (XML 1.0, 2.11 and 3.3.3) changes them.
+
+    ValueError when a character of it cannot be carried by XML at all.
+    """
+    if _REMARKABLE.search(text) is None:
+        return text
+    bad = _NOT_XML.search(text)
+    if bad is not None:
+        raise ValueError(f"XML cannot carry the character U+{ord(bad.group()):04X} in {text[:100]!r}")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return text.replace("\t", "&#9;").replace("\n", "&#10;").replace("\r", "&#13;")
+
+
+def replace_uncarriable(text: str) -> str:
+    """The text with U+FFFD for what XML cannot carry: for error texts that quote what came in."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def escape_payload(payload: bytes) -> bytes | None:
+    """The payload as it stands in an element, or None when it is not text that XML can carry and travels as base64.
+
+    On bytes throughout: a payload is the long part of a document, and most need no change at all.
+    """
+    if len(payload.translate(None, _CONTROLS)) != len(payload):
+        return None
+    if not payload.isascii():
+        if any(noncharacter in payload for noncharacter in _NONCHARACTERS):
+            return None
+        try:
+            payload.decode()
+        except UnicodeDecodeError:
+            return None
+    for raw, written in (
+        (b"&", b"&amp;"),
+        (b"<", b"&lt;"),
+        (b">", b"&gt;"),
+        (b"\n", b"&#10;"),
+        (b"\r", b"&#13;"),
+    ):
+        if raw in payload:
+            payload = payload.replace(raw, written)
+    return payload
+
+
+def to_base64(payload: bytes) -> bytes:
+    """One line of base64 (RFC 4648, section 4)."""
+    return base64.b64encode(payload)
+
+
+def from_base64(text: str) -> bytes:
+    """The bytes of base64 text; white space is ignored. ValueError when it is anything else."""
+    return base64.b64decode("".join(text.split()), validate=True)

@@ -1,0 +1,74 @@
+"""Where each field of a message stands in its document. Read by the parser and the serializer alike.
+
+The attribute's name is the field's with dashes: `max_bytes` is `max-bytes`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from .messages import Message
+
+NAMESPACE = "http://purl.oclc.org/DEFUZE/qs"
+
+
+def _truth(text: str) -> bool:
+    return text == "yes"
+
+
+def _number(value: int) -> str:
+    return str(int(value))
+
+
+def _seconds(value: float) -> str:
+    """Without exponent, to the nanosecond."""
+    return str(value) if type(value) is int else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+Kind = tuple[Callable[[str], Any], Callable[[Any], str] | None]
+TEXT: Kind = (str, None)
+WHOLE: Kind = (int, _number)
+SECONDS: Kind = (float, _seconds)
+BOOLEAN: Kind = (_truth, _yes)
+NAME: Kind = (str.strip, None)
+"""How a value is read from an attribute, and written to one (None: as it is, escaped)."""
+
+OP: dict[str, Kind] = {
+    "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
+    "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
+    "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
+}  # fmt: skip
+MID: dict[str, Kind] = {"status": TEXT, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE}
+DRAFT: dict[str, Kind] = {"delay": SECONDS, "key": TEXT}
+DELIVERY: dict[str, Kind] = {
+    "qid": NAME,
+    "mid": WHOLE,
+    "receives": WHOLE,
+    "pushed_at": WHOLE,
+    "visible_at": WHOLE,
+}
+QUEUE: dict[str, Kind] = {
+    "new": WHOLE, "ready": WHOLE, "in_flight": WHOLE, "delayed": WHOLE, "bytes": WHOLE, "oldest": SECONDS,
+    "pushed": WHOLE, "delivered": WHOLE, "expired": WHOLE, "deleted": WHOLE, "storage": TEXT,
+}  # fmt: skip
+OPTIONS: dict[str, Kind] = {
+    "storage": TEXT, "visibility": SECONDS, "capacity": WHOLE, "retention": SECONDS, "dead_letter": NAME,
+    "max_receives": WHOLE,
+}  # fmt: skip
+CLAIM: dict[str, Kind] = {
+    "seq": WHOLE, "count": WHOLE, "bytes": WHOLE, "first": WHOLE, "last": WHOLE, "checksum": TEXT,
+}  # fmt: skip
+PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
+
+
+def attribute(field: str) -> str:
+    """The attribute that carries the field."""
+    return field.replace("_", "-")
+
+
+def fields_of(cls: type[Message]) -> frozenset[str]:
+    """Every field of a message class, those of the envelope included."""
+    return frozenset(cls.__dataclass_fields__)

@@ -1,0 +1,79 @@
+"""A real server process for tests: started on a free port, known to be ready, ended by its own id."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
+READY_WITHIN = 30
+
+
+class ServerProcess:
+    """`queue-server.py` as a child. host and port are known once the constructor returns; `log()` is its stderr."""
+
+    def __init__(self, root: Path, *flags: str, port: int = 0, command: list[str] | None = None) -> None:
+        self.root = root
+        self._log = root.parent / f"{root.name}.log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*(command or COMMAND), "--root", str(root), "--port", str(port), *flags],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
+        if ready is None:
+            self.process.wait(READY_WITHIN)
+            raise AssertionError(f"the server did not start: {line!r}\n{self.log()}")
+        self.host, self.port = ready.group(1), int(ready.group(2))
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def connect(self, timeout: float = 20) -> socket.socket:
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def kill(self) -> None:
+        """kill -9, at once."""
+        self.process.kill()
+        self._wait()
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Asks it to stop, and gives its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        return self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(READY_WITHIN)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+@contextlib.contextmanager
+def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
+    """A server process for the length of a with block. Its log must hold no traceback at the end."""
+    server = ServerProcess(root, *flags, port=port)
+    try:
+        yield server
+    finally:
+        server.stop()
+    assert "Traceback" not in server.log(), server.log()
+
+
+def exchange(connection: socket.socket, document: str | bytes, answers: int = 1) -> list[str]:
+    """Sends the bytes and reads that many lines: one answer is one line."""
+    connection.sendall(document.encode() if isinstance(document, str) else document)
+    with connection.makefile("rb") as lines:
+        return [lines.readline().decode() for _ in range(answers)]
