@@ -227,7 +227,8 @@ class ReceiveMessage(Message):
 
 @dataclass(slots=True)
 class DeleteMessage(Message):
-    """Acknowledges: removes one message, or (list form) those of mids that exist. receives: only if not received again."""
+    """Acknowledges: removes one message, or (list form) those of mids that exist.
+    receives: only if it has not been received again."""
 
     op: ClassVar[str] = "delete-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"))

@@ -84,7 +84,9 @@ class Peer:
             document = self._framer.next_document()
             return None if document is None else parse(document, self._limits)
         except ProtocolError as error:
-            self._closed = error.error.closes
+            if error.error.closes:
+                self._closed = True
+                self._framer.close(error)
             return Fault(error.error, error.text, error.req)
 
     def send(self, message: Message) -> bytes:

@@ -7,6 +7,8 @@ import re
 _REMARKABLE = re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
+_WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"), (b"\r", b"&#13;"))
+_MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
 _NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
 
 
@@ -30,30 +32,35 @@ def replace_uncarriable(text: str) -> str:
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def escape_inline(text: str) -> str:
+    """Text between the elements of an inline payload, as an XML serializer writes it: line breaks stay as they are."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
+
+
 def escape_payload(payload: bytes) -> bytes | None:
     """The payload as it stands in an element, or None when it is not text that XML can carry and travels as base64.
 
     On bytes throughout: a payload is the long part of a document, and most need no change at all.
     """
+    if not payload.isascii() and not _is_xml_text(payload):
+        return None
+    if len(payload.translate(None, _MARKUP)) == len(payload):
+        return payload
     if len(payload.translate(None, _CONTROLS)) != len(payload):
         return None
-    if not payload.isascii():
-        if any(noncharacter in payload for noncharacter in _NONCHARACTERS):
-            return None
-        try:
-            payload.decode()
-        except UnicodeDecodeError:
-            return None
-    for raw, written in (
-        (b"&", b"&amp;"),
-        (b"<", b"&lt;"),
-        (b">", b"&gt;"),
-        (b"\n", b"&#10;"),
-        (b"\r", b"&#13;"),
-    ):
-        if raw in payload:
-            payload = payload.replace(raw, written)
+    for raw, written in _WRITTEN:
+        payload = payload.replace(raw, written)
     return payload
+
+
+def _is_xml_text(payload: bytes) -> bool:
+    if any(noncharacter in payload for noncharacter in _NONCHARACTERS):
+        return False
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def to_base64(payload: bytes) -> bytes:
@@ -63,4 +70,4 @@ def to_base64(payload: bytes) -> bytes:
 
 def from_base64(text: str) -> bytes:
     """The bytes of base64 text; white space is ignored. ValueError when it is anything else."""
-    return base64.b64decode("".join(text.split()), validate=True)
+    return base64.b64decode(text.encode("ascii").translate(None, b" \t\r\n"), validate=True)

@@ -11,6 +11,14 @@ from .messages import Message
 NAMESPACE = "http://purl.oclc.org/DEFUZE/qs"
 
 
+_SPACE = " \t\r\n"
+
+
+def strip(text: str) -> str:
+    """Without the white space of XML around it. Other spaces of Unicode are characters of a name like any other."""
+    return text.strip(_SPACE)
+
+
 def _truth(text: str) -> bool:
     return text == "yes"
 
@@ -33,7 +41,7 @@ TEXT: Kind = (str, None)
 WHOLE: Kind = (int, _number)
 SECONDS: Kind = (float, _seconds)
 BOOLEAN: Kind = (_truth, _yes)
-NAME: Kind = (str.strip, None)
+NAME: Kind = (strip, None)
 """How a value is read from an attribute, and written to one (None: as it is, escaped)."""
 
 OP: dict[str, Kind] = {

@@ -1,0 +1,304 @@
+"""What each method of a client asks the server and makes of the answer, written once for every client.
+
+A call is a generator: it yields an `Exchange`, is sent the answer (an `Error` too), and returns the method's value. It
+does no I/O and knows no connection; a client drives it in a few lines, sync or async. Trouble on the way is thrown into
+it, so that a call of several exchanges can say how far it came.
+
+Every call raises a `ServerError` when the server answers with an error (NotFound for a queue or message that does not
+exist), `ServerUnavailable` when the connection fails, `NoAnswer` (also a TimeoutError) when no answer comes in time,
+and ValueError when a name holds characters that XML cannot carry; its text adds what is particular to it.
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
+
+from qs_schemas import (
+    DeleteMessage,
+    DeleteQueue,
+    Delivery,
+    Draft,
+    Error,
+    ExtendMessage,
+    GetMessage,
+    ListMessages,
+    ListQueues,
+    Message,
+    NewQueue,
+    Ping,
+    PurgeQueue,
+    PushMessage,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    ReceiveMessage,
+    ReleaseMessage,
+)
+
+from .batches import MOST, draft, drafts_in_batches, in_batches
+from .errors import Conflict, InternalError, NotFound, ServerError, ServerUnavailable, exception_for
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request whose answer is wanted. patience: seconds that the server may take beyond the client's timeout."""
+
+    request: Message
+    patience: float = 0.0
+
+
+Call: TypeAlias = Generator[Exchange, Message, T]
+"""Yields exchanges, is sent their answers, returns the value."""
+
+Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
+"""Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
+
+Held: TypeAlias = Delivery | GetMessage
+"""A message as `receive` or `get` gave it: it knows its queue, its id and how often it had been received."""
+
+
+def _ask(request: M, patience: float = 0.0) -> Call[M]:
+    answer = yield Exchange(request, patience)
+    if isinstance(answer, Error):
+        raise exception_for(answer)
+    return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
+
+
+def _given(value: T | None, what: str) -> T:
+    if value is None:
+        raise InternalError(500, "internal", f"the server's answer has no {what}")
+    return value
+
+
+def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:
+    """Queue, id and count of receives of a message that is given by (qid, mid) or as it was received."""
+    if isinstance(message, str):
+        if mid is None:
+            raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
+        return (message, mid.mid, mid.receives) if isinstance(mid, Receipt) else (message, mid, None)
+    if mid is not None:
+        raise TypeError("a received message has its id: give either it, or (qid, mid)")
+    # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
+    receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
+    return _given(message.qid, "qid"), _given(message.mid, "mid"), receives
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+def queues() -> Call[list[str]]:
+    """The names of all queues, sorted."""
+    return (yield from _ask(ListQueues())).queues
+
+
+def new_queue(
+    qid: str,
+    *,
+    exist_ok: bool = False,
+    storage: str | None = None,
+    visibility: float | None = None,
+    capacity: int | None = None,
+    retention: float | None = None,
+    dead_letter: str | None = None,
+    max_receives: int | None = None,
+) -> Call[bool]:
+    """Creates a queue; True when it did, False when the queue was there and exist_ok.
+
+    qid: 1 to 200 characters, no control characters. storage: the name of an engine of the server; visibility: seconds
+    that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds that a
+    message is kept; dead_letter: the queue to which a message goes that was received max_receives times in vain.
+    None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer
+    when the storage cannot honour an option.
+    """
+    options = QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives)
+    try:
+        yield from _ask(NewQueue(qid, None if options == QueueOptions() else options))
+    except Conflict:
+        if not exist_ok:
+            raise
+        return False
+    return True
+
+
+def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> Call[bool]:
+    """Deletes a queue; True when it did, False when there was none and missing_ok.
+
+    force: also when it holds messages, which are lost. Raises NotEmpty when it holds messages, without force.
+    """
+    try:
+        yield from _ask(DeleteQueue(qid, force))
+    except NotFound:
+        if not missing_ok:
+            raise
+        return False
+    return True
+
+
+def purge(qid: str) -> Call[int]:
+    """Removes every message of a queue, those in flight too. Returns how many there were."""
+    return _given((yield from _ask(PurgeQueue(qid))).count, "count")
+
+
+def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
+    """Figures of one queue, or of all, sorted by name.
+
+    In each: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
+    delivered, expired, deleted (since the server's start), storage. What the storage cannot tell is None.
+    """
+    return (yield from _ask(QueueStats(qid))).queues
+
+
+def ping() -> Call[None]:
+    """Asks for an answer, to see that the server works."""
+    yield from _ask(Ping())
+
+
+# -- messages in ------------------------------------------------------------------------------------------------------
+
+
+def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str | None = None) -> Call[int]:
+    """Stores a message and returns its id (mid): once this returns, the server has it.
+
+    payload: bytes, or a str that is stored as UTF-8. delay: seconds until it becomes visible. key: makes the push safe
+    to repeat after a lost answer: a second one with the same key within 5 minutes stores nothing and returns the
+    first's id. Raises Full, TooLarge.
+    """
+    entry = draft(payload)
+    answer = yield from _ask(PushMessage(qid, entry.payload, delay, key))
+    return _given(answer.mid, "mid")
+
+
+def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:
+    """Stores messages and returns their ids, in order.
+
+    payloads: any number, taken as they are needed; a `Draft(payload, delay, key)` where one has a delay or key. They
+    travel in lists of at most 1000 messages and 4 MiB, each list stored whole or not at all. When a list after the
+    first fails, the exception has a note that says how many messages are stored.
+    """
+    mids: list[int] = []
+    for batch in drafts_in_batches(payloads):
+        try:
+            answer = yield from _ask(PushMessage(qid, messages=batch))
+        except (ServerError, ServerUnavailable) as error:
+            if mids:
+                error.add_note(f"the first {len(mids)} messages are stored")
+            raise
+        mids += answer.mids
+    return mids
+
+
+# -- messages out -----------------------------------------------------------------------------------------------------
+
+
+def receive(
+    queues: str | Iterable[str],
+    max: int = 1,  # noqa: A002 - named as the protocol names it
+    wait: float = 0,
+    visibility: float | None = None,
+) -> Call[list[Delivery]]:
+    """The oldest visible messages of a queue, or of several: up to max, ordered by id; none once wait has passed.
+
+    Each is hidden from others for its visibility window; delete it before that ends, or it is handed out again.
+    max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
+    queue's own.
+    """
+    if isinstance(queues, str):
+        request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
+    else:
+        request = ReceiveMessage(queues=list(queues), max=max, wait=wait, visibility=visibility)
+    deliveries = (yield from _ask(request, patience=wait)).messages
+    for delivery in deliveries:
+        if delivery.qid is None:  # a server may leave out what was named in the request
+            delivery.qid = request.qid
+    return deliveries
+
+
+def receive_one(queues: str | Iterable[str], wait: float = 0, visibility: float | None = None) -> Call[Delivery | None]:
+    """The oldest visible message of a queue, or of several; None once wait has passed. As `receive` otherwise."""
+    deliveries = yield from receive(queues, 1, wait, visibility)
+    return deliveries[0] if deliveries else None
+
+
+def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessage]:
+    """One message by its id. It leaves the list of new messages and its visibility window starts.
+
+    visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
+    another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
+    """
+    return (yield from _ask(GetMessage(qid, mid, visibility=visibility)))
+
+
+def peek(qid: str, mid: int) -> Call[GetMessage]:
+    """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
+    return (yield from _ask(GetMessage(qid, mid, peek=True)))
+
+
+def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
+    return (yield from _ask(ListMessages(qid, state, MOST, after))).mids
+
+
+def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
+    """Iterates over the ids of a queue's messages, oldest first. Asks for 1000 at a time, as they are needed.
+
+    state: new (never received yet), ready (visible now), in-flight, delayed, all. after: only ids greater than this.
+    """
+    mids = yield _page(qid, state, after)
+    while len(mids) >= MOST:
+        mids = yield _page(qid, state, mids[-1])
+
+
+# -- messages done with -----------------------------------------------------------------------------------------------
+
+
+def delete(message: str | Held, mid: int | Receipt | None = None) -> Call[None]:
+    """Acknowledges: removes a message for good. `delete(delivery)`, or `delete(qid, mid)`.
+
+    With a delivery (or a Receipt as mid), only if it has not been received again since: else Stale.
+    """
+    qid, number, receives = _meant(message, mid)
+    yield from _ask(DeleteMessage(qid, number, receives))
+
+
+def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
+    """Acknowledges many: `delete_many(deliveries)`, of any queues, or `delete_many(qid, mids)`. In lists of 1000.
+
+    Returns the ids of those that were deleted. One that is missing there was deleted before, or (deliveries and
+    Receipts) has been received again since.
+    """
+    by_queue: dict[str, list[int | Receipt]] = {}
+    if isinstance(messages, str):
+        by_queue[messages] = list(mids)
+    else:
+        for qid, number, receives in (_meant(message, None) for message in messages):
+            entry = number if receives is None else Receipt(number, receives)
+            by_queue.setdefault(qid, []).append(entry)
+    deleted: list[int] = []
+    for qid, entries in by_queue.items():
+        for batch in in_batches(entries):
+            answer = yield from _ask(DeleteMessage(qid, mids=batch))
+            deleted += [entry.mid if isinstance(entry, Receipt) else entry for entry in answer.mids]
+    return deleted
+
+
+def release(message: str | Held, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
+    """Gives a message back: visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
+
+    With a delivery, only if it has not been received again since: else Stale.
+    """
+    qid, number, receives = _meant(message, mid)
+    yield from _ask(ReleaseMessage(qid, number, receives, delay))
+
+
+def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
+    """Keeps a message for longer: its window ends visibility seconds from now (None: the queue's own).
+
+    `extend(delivery)`, or `extend(qid, mid)`. Returns the new end, microseconds since the Epoch. With a delivery, only
+    if it has not been received again since: else Stale.
+    """
+    qid, number, receives = _meant(message, mid)
+    answer = yield from _ask(ExtendMessage(qid, number, receives, visibility))
+    return _given(answer.visible_at, "visible-at")

@@ -1,0 +1,217 @@
+"""QueueClient: bucker's client, and over it the methods that a Python program expects.
+
+What the methods do stands in `calls`; how bytes move, in `connection`. Here is when a connection is opened and closed:
+one that an exchange left early is never used again, so an answer can not be taken for that of another request.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from qs_schemas import Error, Message
+
+from . import calls
+from .calls import Call, Exchange, Held, Pages
+from .connection import Connection, endpoint, open_connection
+from .errors import ServerError, ServerUnavailable, closes
+from .methods import method_face
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P], T]":
+    """A call as a method that returns what the call does."""
+
+    def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._drive(call(*args, **kwargs))
+
+    method_face(method, call, "QueueClient")
+    return method
+
+
+def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient, P], Iterator[T]]":
+    """A call that comes in pages as a method that iterates over what they hold."""
+
+    def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._turn(call(*args, **kwargs))
+
+    method_face(method, call, "QueueClient")
+    return method
+
+
+class QueueClient:
+    """A connection to a queue server, opened when it is needed.
+
+    host: a name or an address, also IPv6; port: of TCP; timeout: seconds that the server may take to answer (for
+    `receive`, beyond its wait), None for ever. Can be set later. May be used by several threads: their calls take
+    turns, so a thread that waits in `receive` for long had better have a client of its own.
+
+    With `connect`, `send`, `recv` and `disconnect` it is bucker's QueueClient. The methods below them do one thing
+    each; they raise `ServerError` with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a
+    TimeoutError). After these last two the connection is closed, and the next call opens a new one.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 9876, *, timeout: float | None = 30.0) -> None:
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self._connection: Connection | None = None
+        self._reading = threading.Lock()  # held for an exchange, and for a recv()
+        self._opening = threading.Lock()  # taken after _reading, never before
+
+    def __repr__(self) -> str:
+        return f"<QueueClient {endpoint(self.host, self.port)}, {'' if self.connected else 'not '}connected>"
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.disconnect()
+
+    # -- as bucker has it ---------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is open, as far as is known."""
+        return self._connection is not None
+
+    def connect(self) -> None:
+        """Opens the connection, if it is not open. ServerUnavailable when nothing answers at host and port."""
+        self._opened()
+
+    def disconnect(self) -> None:
+        """Closes the connection, if it is open; a call that waits in another thread ends with ServerUnavailable."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def send(self, message: Message) -> None:
+        """Sends a message as it is, and waits for nothing: `recv` gives the answer. Connects first, if need be.
+
+        ValueError when XML cannot carry a field; ServerUnavailable when the connection fails.
+        """
+        connection = self._opened()
+        document = connection.session.loose_document(message)
+        try:
+            connection.send(document, connection.deadline(self.timeout))
+        except BaseException as error:  # part of the document may have been sent
+            self._drop(connection)
+            if isinstance(error, OSError):
+                name = endpoint(self.host, self.port)
+                raise ServerUnavailable(f"the connection to {name} broke ({error}): connect again") from error
+            raise
+
+    def recv(self, timeout: float | None = None) -> Message:
+        """The next message that the server sent: an answer, a delivery, or an `Error`, which is returned as they are.
+
+        timeout: seconds, None for the client's own. TimeoutError (the same as socket.timeout) when nothing came: the
+        connection stays open, and a later recv() gets what comes then. ServerUnavailable when the connection ended.
+        """
+        with self._reading:
+            connection = self._connection
+            if connection is None:
+                raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
+            deadline = connection.deadline(self.timeout if timeout is None else timeout)
+            try:
+                return connection.read(connection.session.next_message, deadline)
+            except BaseException as error:
+                if type(error) is not TimeoutError:
+                    self._drop(connection)
+                raise
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    queues = _method(calls.queues)
+    new_queue = _method(calls.new_queue)
+    delete_queue = _method(calls.delete_queue)
+    purge = _method(calls.purge)
+    stats = _method(calls.stats)
+    ping = _method(calls.ping)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    push = _method(calls.push)
+    push_many = _method(calls.push_many)
+    receive = _method(calls.receive)
+    receive_one = _method(calls.receive_one)
+    get = _method(calls.get)
+    peek = _method(calls.peek)
+    list_messages = _iterator(calls.list_messages)
+    delete = _method(calls.delete)
+    delete_many = _method(calls.delete_many)
+    release = _method(calls.release)
+    extend = _method(calls.extend)
+
+    @contextlib.contextmanager
+    def handling(self, message: Held) -> Iterator[Held]:
+        """`with client.handling(delivery):` deletes the message when the block has ended well.
+
+        When the block raises, the message is released for another try, as far as the server can be reached, and the
+        block's exception goes on. Raises Stale when the block took longer than the message's visibility window.
+        """
+        try:
+            yield message
+        except BaseException:
+            with contextlib.suppress(ServerError, OSError):
+                self.release(message)
+            raise
+        self.delete(message)
+
+    # -- the driver of calls ------------------------------------------------------------------------------------------
+
+    def _drive(self, call: Call[T]) -> T:
+        try:
+            exchange = next(call)
+            while True:
+                try:
+                    answer = self._exchange(exchange)
+                except Exception as error:
+                    exchange = call.throw(error)
+                else:
+                    exchange = call.send(answer)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    def _turn(self, pages: Pages[T]) -> Iterator[T]:
+        with contextlib.suppress(StopIteration):
+            call = next(pages)
+            while True:
+                page = self._drive(call)
+                yield from page
+                call = pages.send(page)
+
+    def _exchange(self, exchange: Exchange) -> Message:
+        with self._reading:
+            connection = self._opened(fresh=True)
+            document = connection.session.document(exchange.request)
+            try:
+                answer = connection.exchange(document, exchange, self.timeout)
+            except BaseException:  # KeyboardInterrupt too: the answer may still be on its way
+                self._drop(connection)
+                raise
+            if isinstance(answer, Error) and closes(answer):
+                self._drop(connection)
+            return answer
+
+    def _opened(self, fresh: bool = False) -> Connection:
+        """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
+        with self._opening:
+            connection = self._connection
+            if connection is not None and fresh and connection.spent():
+                self._drop(connection)
+                connection = None
+            if connection is None:
+                self._connection = connection = open_connection(self.host, self.port, self.timeout)
+            return connection
+
+    def _drop(self, connection: Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+        connection.close()

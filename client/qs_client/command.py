@@ -1,0 +1,66 @@
+"""The command `qs`: what a person at a shell, or a script, does with queues. Here: how it ends.
+
+Exit codes: 0; 1 the server answered with an error, or could not be reached; 2 wrong usage; 3 receive or peek found
+nothing; 130 interrupted; 141 whoever read the output went away (as the shell counts signals).
+"""
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from .client import QueueClient
+from .command_arguments import command_line
+from .command_output import Output
+from .errors import NotEmpty, NotFound, ServerError
+
+FAILED = 1
+INTERRUPTED = 130
+READER_GONE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
+    arguments = command_line(argv)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence()
+        return READER_GONE
+    except ServerError as error:
+        return _fail(f"{error}{_hint(error, arguments)}")
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:  # a name that XML cannot carry
+        return _fail(str(error))
+
+
+def _run(arguments: Namespace) -> int:
+    host, port = arguments.server
+    out = Output(sys.stdout.buffer, as_json=arguments.json)
+    with QueueClient(host, port, timeout=arguments.timeout) as client:
+        code: int = arguments.run(client, arguments, out)
+    out.flush()
+    return code
+
+
+def _fail(text: str) -> int:
+    print(f"qs: {' '.join(text.split())}", file=sys.stderr)
+    return FAILED
+
+
+def _hint(error: ServerError, arguments: Namespace) -> str:
+    if isinstance(error, NotFound) and arguments.hint_new:
+        return f" (to make a queue: qs new {arguments.hint_new(arguments)})"
+    if isinstance(error, NotEmpty):
+        return " (to lose its messages: qs rm --force)"
+    return ""
+
+
+def _silence() -> None:
+    """So that the interpreter's last flush does not fail, and say so, after the reader has gone."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

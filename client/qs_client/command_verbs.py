@@ -1,0 +1,231 @@
+"""What each subcommand of `qs` does: a function (client, arguments, output) that returns the exit code."""
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from qs_schemas import Delivery, Draft
+
+from .batches import drafts_in_batches
+from .client import QueueClient
+from .command_output import Output
+from .connection import endpoint
+from .errors import NotFound, ServerError
+
+OK = 0
+INCOMPLETE = 1
+NOTHING = 3
+
+_AT_ONCE = 100  # messages that receive takes at a time: what is lost to the visibility window if it is killed
+_PIECE = 1024 * 1024  # bytes of input at a time, at most
+_LISTED = ("new", "ready", "in_flight", "delayed")
+_FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "storage")
+
+
+def complain(text: str) -> None:
+    """A line on stderr, beside what stdout gets."""
+    sys.stderr.write(f"qs: {text}\n")
+
+
+# -- push -------------------------------------------------------------------------------------------------------------
+
+
+def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Every argument, every file, or else stdin, is a message; with --lines every line of the latter two."""
+    if arguments.create:
+        client.new_queue(arguments.queue, exist_ok=True)
+    for payloads in _groups(arguments):
+        for batch in drafts_in_batches(Draft(payload, delay=arguments.delay) for payload in payloads):
+            for mid in client.push_many(arguments.queue, batch):
+                out.line(str(mid), {"qid": arguments.queue, "mid": mid})
+            out.flush()  # whoever reads the ids learns at once what is stored
+    return OK
+
+
+def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
+    """The payloads, in groups of what is there at the time: a slow input is not waited for to fill a batch."""
+    yield [os.fsencode(payload) for payload in arguments.payload]
+    files = arguments.file or ([] if arguments.payload else ["-"])
+    if arguments.lines:
+        for name in files:
+            yield from _lines(name)
+    else:
+        yield (_content(name) for name in files)
+
+
+@contextlib.contextmanager
+def _descriptor(name: str) -> Iterator[int]:
+    if name == "-":
+        yield sys.stdin.fileno()
+        return
+    with open(name, "rb") as file:
+        yield file.fileno()
+
+
+def _content(name: str) -> bytes:
+    with _descriptor(name) as descriptor:
+        return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+
+
+def _lines(name: str) -> Iterator[list[bytes]]:
+    """Whole lines without their ends, as many as each read brought."""
+    with _descriptor(name) as descriptor:
+        begun: list[bytes] = []
+        while piece := os.read(descriptor, _PIECE):
+            *whole, rest = piece.split(b"\n")
+            if whole:
+                whole[0] = b"".join([*begun, whole[0]])
+                begun.clear()
+                yield whole
+            if rest:
+                begun.append(rest)
+        if begun:
+            yield [b"".join(begun)]
+
+
+# -- receive and what comes after -------------------------------------------------------------------------------------
+
+
+def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Messages to stdout, up to --max; --wait is for the first of them."""
+    left, wait = arguments.max, arguments.wait
+    while left:
+        deliveries = client.receive(arguments.queues, min(left, _AT_ONCE), wait, arguments.visibility)
+        if not deliveries:
+            break
+        _hand_out(client, deliveries, arguments, out)
+        left -= len(deliveries)
+        wait = 0
+    return NOTHING if left == arguments.max else OK
+
+
+def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namespace, out: Output) -> None:
+    try:
+        for delivery in deliveries:
+            out.message(delivery, heading=arguments.verbose)
+        out.flush()
+    except BaseException:  # the reader has gone, the disk is full, Ctrl-C: somebody else is to have them
+        with contextlib.suppress(ServerError, OSError):
+            for delivery in deliveries:
+                client.release(delivery)
+        raise
+    if arguments.delete:
+        missing = len(deliveries) - len(client.delete_many(deliveries))
+        if missing:
+            complain(f"{missing} of these messages had been received by somebody else before they could be deleted")
+
+
+def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Messages as they are: those named, or the oldest ready ones."""
+    mids = arguments.mids or itertools.islice(client.list_messages(arguments.queue, state="ready"), arguments.max)
+    found = False
+    for mid in mids:
+        try:
+            message = client.peek(arguments.queue, mid)
+        except NotFound:
+            if arguments.mids:
+                raise
+            continue  # somebody was faster
+        if message.payload is None:
+            complain(f"message {mid} is {message.status}: its payload can be had from {_time(message.visible_at)}")
+        else:
+            found = True
+        out.message(message, heading=arguments.verbose)
+    return OK if found else NOTHING
+
+
+def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Deletes the messages named, and says which were not there."""
+    deleted = set(client.delete_many(arguments.queue, arguments.mids))
+    for mid in arguments.mids:
+        if mid in deleted:
+            out.line(None, {"qid": arguments.queue, "mid": mid})
+        else:
+            complain(f"no message {mid} in {arguments.queue!r}")
+    return OK if deleted.issuperset(arguments.mids) else INCOMPLETE
+
+
+def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Gives the messages named back."""
+    for mid in arguments.mids:
+        client.release(arguments.queue, mid, delay=arguments.delay)
+        out.line(None, {"qid": arguments.queue, "mid": mid})
+    return OK
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """The queues, or the messages of one. Messages are written as they come."""
+    if arguments.queue is not None:
+        for mid in client.list_messages(arguments.queue, state=arguments.state):
+            text = f"{mid}  {_time(mid)}" if arguments.long else str(mid)
+            out.line(text, {"qid": arguments.queue, "mid": mid})
+    elif arguments.long:
+        out.queues(client.stats(), _LISTED)
+    else:
+        for qid in client.queues():
+            out.line(qid, {"qid": qid})
+    return OK
+
+
+def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """All figures, of one queue or of all."""
+    out.queues(client.stats(arguments.queue), _FIGURES)
+    return OK
+
+
+def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Makes a queue."""
+    client.new_queue(
+        arguments.queue,
+        storage=arguments.storage,
+        visibility=arguments.visibility,
+        capacity=arguments.capacity,
+        retention=arguments.retention,
+        dead_letter=arguments.dead_letter,
+        max_receives=arguments.max_receives,
+    )
+    out.line(None, {"qid": arguments.queue})
+    return OK
+
+
+def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Removes queues."""
+    for qid in arguments.queues:
+        client.delete_queue(qid, force=arguments.force)
+        out.line(None, {"qid": qid})
+    return OK
+
+
+def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Empties a queue, and says of how many messages."""
+    count = client.purge(arguments.queue)
+    out.line(str(count), {"qid": arguments.queue, "count": count})
+    return OK
+
+
+def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Sees that the server answers, and how fast."""
+    start = time.perf_counter()
+    client.ping()
+    seconds = time.perf_counter() - start
+    server = endpoint(client.host, client.port)
+    out.line(f"{server} answered in {seconds * 1000:.1f} ms", {"server": server, "seconds": round(seconds, 6)})
+    return OK
+
+
+def _time(microseconds: int | None) -> str:
+    """UTC, as RFC 3339 writes it."""
+    if microseconds is None:
+        return "an unknown time"
+    try:
+        return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except (OverflowError, ValueError):  # an id need not be a time of this era
+        return "an unknown time"

@@ -1,0 +1,116 @@
+"""What a client's methods raise: the server's errors by kind, and trouble with the connection.
+
+`recv()` raises none of the server's errors: it returns the `Error` message, as bucker's clients know it.
+"""
+# ruff: noqa: N818 - an `except NotFound` reads as the protocol's own words do
+
+from qs_schemas import TABLE, Error
+
+
+class ServerError(Exception):
+    """The server answered with an error; the request has changed nothing.
+
+    code and type: the row of the protocol's error table (404, "not-found"); text: what went wrong, for people;
+    resp: the answer's id, under which the server logs its own faults.
+    """
+
+    def __init__(self, code: int, kind: str, text: str, resp: str | None = None) -> None:
+        super().__init__(code, kind, text, resp)  # all of them, so that the exception can be pickled
+        self.code = code
+        self.type = kind
+        self.text = text
+        self.resp = resp
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.type}: {self.text}"
+
+
+class BadRequest(ServerError):
+    """400: the request is not valid; the text says what and where."""
+
+
+class Unauthorized(ServerError):
+    """401: authentication is needed, or failed."""
+
+
+class Forbidden(ServerError):
+    """403: this principal may not do this to this queue."""
+
+
+class NotFound(ServerError):
+    """404: no such queue, or no such message; the text says which."""
+
+
+class RequestTimeout(ServerError):
+    """408: the server had to wait too long for the end of a document, and has closed the connection."""
+
+
+class Conflict(ServerError):
+    """409: a queue of that name exists already. Its subclasses are the other conflicts."""
+
+
+class NotEmpty(Conflict):
+    """409: the queue to delete still holds messages."""
+
+
+class Stale(Conflict):
+    """409: the message has been received again since, or is no longer in flight: it is not the caller's any more."""
+
+
+class TooLarge(ServerError):
+    """413: the document is over the server's limit; the connection is closed."""
+
+
+class TooMany(ServerError):
+    """429: the server has as many connections as it takes; the connection is closed."""
+
+
+class InternalError(ServerError):
+    """500: a fault of the server, which logs it with the answer's resp."""
+
+    def __str__(self) -> str:
+        return super().__str__() if self.resp is None else f"{super().__str__()} (in the server's log: {self.resp})"
+
+
+class NotImplementedByServer(ServerError):
+    """501: the server does not know the operation, or the queue's storage cannot do it."""
+
+
+class ShuttingDown(ServerError):
+    """503: the server is stopping; the connection is closed."""
+
+
+class Full(ServerError):
+    """507: the queue's capacity or the server's disk is exhausted."""
+
+
+_BY_CODE: dict[int, type[ServerError]] = {
+    400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 408: RequestTimeout, 409: Conflict,
+    413: TooLarge, 429: TooMany, 500: InternalError, 501: NotImplementedByServer, 503: ShuttingDown, 507: Full,
+}  # fmt: skip
+_BY_ROW: dict[tuple[int, str], type[ServerError]] = {(409, "not-empty"): NotEmpty, (409, "stale"): Stale}
+
+CLOSING = frozenset(row.code for row in TABLE if row.closes and row.code != 400)
+"""Codes after which the server ends the connection, whatever was asked. A 400 may or may not be one."""
+
+
+def exception_for(error: Error) -> ServerError:
+    """The exception that stands for an error of the server. A code of no row is a plain ServerError."""
+    cls = _BY_ROW.get((error.code, error.kind)) or _BY_CODE.get(error.code, ServerError)
+    return cls(error.code, error.kind, error.text, error.resp)
+
+
+def closes(error: Error) -> bool:
+    """Whether the server ends the connection after this error. A 400 closes when not even the `req` could be read."""
+    return error.req is None or error.code in CLOSING
+
+
+class ServerUnavailable(ConnectionError):
+    """The server cannot be reached, or the connection to it was lost, or what answers there is no queue server.
+
+    The text names HOST:PORT and says what to do. The connection is closed; the next call opens a new one.
+    """
+
+
+class NoAnswer(ServerUnavailable, TimeoutError):
+    """No answer came within the client's timeout. Whether the request was carried out is not known."""

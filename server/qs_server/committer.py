@@ -1,0 +1,124 @@
+"""Where requests meet the engine: batches of groups, each batch with one commit.
+
+While one batch is being made durable in the worker thread, the next one gathers. Where there is nothing to wait for (no
+sync asked for, or a lone client, whom a thread would only cost time), the batch runs in the loop instead.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from .group import Work
+from .storage.engine import Durability, Engine
+from .waiting import Waiters
+
+_logger = logging.getLogger(__name__)
+_INTERVAL = 0.05
+"""Seconds between syncs with durability `interval`."""
+
+
+class Committer:
+    """The only one who touches the engine once the server runs."""
+
+    def __init__(self, storage: Engine, durability: Durability, waiters: Waiters) -> None:
+        self._storage = storage
+        self._durability = durability
+        self._waiters = waiters
+        self._waiting: list[tuple[Work, trio.Event]] = []
+        self._more = trio.Event()
+        self._batch_done = trio.Event()
+        self._dirty = trio.Event()
+        self.busy = False
+        self.clients = 0
+        """How many connections there are."""
+        self.next_expiry: int | None = None
+        self.expiry_changed = trio.Event()
+
+    async def run(self, work: Work) -> None:
+        """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it stopped,
+        and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is finished."""
+        if not self.busy and not self._waiting and (self._durability is not Durability.ALWAYS or self.clients <= 1):
+            self._finish([work], self._batch([work]))
+            return
+        done = trio.Event()
+        self._waiting.append((work, done))
+        self._more.set()
+        with trio.CancelScope(shield=True):
+            await done.wait()
+
+    async def serve(self) -> None:
+        """Runs batches in the worker thread, for ever."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                works = [work for work, _ in batch]
+                self.busy = True
+                with trio.CancelScope(shield=True):
+                    expiry = await trio.to_thread.run_sync(self._batch, works)
+                self.busy = False
+                self._finish(works, expiry)
+                for _, done in batch:
+                    done.set()
+
+    async def batch_done(self) -> None:
+        """Waits for the end of the batch that is running."""
+        if self.busy:
+            await self._batch_done.wait()
+
+    def _batch(self, works: Sequence[Work]) -> int | None:
+        """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
+        storage = self._storage
+        storage.refresh()
+        active = list(works)
+        try:
+            while active:
+                # Pushes of all groups first, so that their files are synced together.
+                for work in active:
+                    work.advance(pushing=True)
+                storage.flush()
+                for work in active:
+                    work.advance(pushing=False)
+                active = [work for work in active if work.runnable]
+            storage.commit()
+        except OSError as error:
+            # Nothing of the batch may be answered as done.
+            for work in works:
+                work.fail(error)
+        failures = storage.take_failures()
+        if failures:
+            for work in works:
+                work.fail_pushes(failures)
+        storage.refresh()  # our own reports, so that the descriptor is quiet
+        return storage.next_expiry()
+
+    def _finish(self, works: Sequence[Work], expiry: int | None) -> None:
+        """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
+        for work in works:
+            if work.pause is not None and work.pause.qids:
+                self._waiters.add(work, work.pause.qids)
+        for qid, count in self._storage.take_arrivals().items():
+            self._waiters.wake(qid, count)
+        if expiry != self.next_expiry:
+            self.next_expiry = expiry
+            self.expiry_changed.set()
+        if self._durability is Durability.INTERVAL:
+            self._dirty.set()
+        self._batch_done.set()
+        self._batch_done = trio.Event()
+
+    async def sync_at_intervals(self) -> None:
+        """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""
+        while True:
+            await self._dirty.wait()
+            await trio.sleep(_INTERVAL)
+            self._dirty = trio.Event()
+            sync = self._storage.background_sync()
+            if sync is None:
+                continue
+            try:
+                await trio.to_thread.run_sync(sync)
+            except OSError as error:
+                _logger.error("the file system could not be synced: %s", error)

@@ -1,0 +1,219 @@
+"""A group of requests: those of one connection that are at hand, answered in order.
+
+Groups of many connections are advanced together in a batch, and share one commit. A group never knows about sockets.
+"""
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Protocol, cast
+
+from qs_schemas import Error, ErrorCode, Fault, GetMessage, Message, PushMessage, ReceiveMessage
+from qs_schemas import errors as table
+
+from .handlers import HANDLERS, Answer, Pause, Service, first_mid
+from .storage import engine
+from .storage.disk import has_no_room
+
+_logger = logging.getLogger(__name__)
+
+_ERRORS: dict[type[engine.StorageError], ErrorCode] = {
+    engine.NoSuchQueueError: table.NOT_FOUND,
+    engine.NoSuchMessageError: table.NOT_FOUND,
+    engine.QueueExistsError: table.CONFLICT,
+    engine.QueueNotEmptyError: table.NOT_EMPTY,
+    engine.StaleReceiptError: table.STALE,
+    engine.QueueFullError: table.FULL,
+    engine.BadQueueNameError: table.BAD_REQUEST,
+    engine.UnsupportedError: table.NOT_IMPLEMENTED,
+}
+
+
+_prefix = secrets.token_hex(24)
+_number = count(1)
+
+
+def new_resp() -> str:
+    """The id of an answer: 64 hex digits, never the same twice."""
+    return f"{_prefix}{next(_number):016x}"
+
+
+class Work(Protocol):
+    """What a batch advances."""
+
+    @property
+    def runnable(self) -> bool:
+        """Whether there is something to do now."""
+
+    @property
+    def pause(self) -> Pause | None:
+        """What it waits for, if that is why it is not runnable."""
+
+    def advance(self, *, pushing: bool) -> None:
+        """Does what there is to do, of pushes or of everything else, up to the next of the other kind."""
+
+    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
+        """Pushes have come to nothing after they were answered."""
+
+    def fail(self, error: Exception) -> None:
+        """The commit has failed: nothing that was done can be answered for."""
+
+
+class Chore:
+    """A function to run once on the engine, for nobody in particular."""
+
+    pause = None
+
+    def __init__(self, function: Callable[[], object] = lambda: None) -> None:
+        self._function = function
+        self.runnable = True
+
+    def advance(self, *, pushing: bool) -> None:
+        if not pushing:
+            self.runnable = False
+            self._function()
+
+    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
+        """None are its own."""
+
+    def fail(self, error: Exception) -> None:
+        _logger.error("commit failed: %s", error)
+
+
+class Group:
+    """Requests and faults in the order in which they came, and their answers."""
+
+    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
+        """outbox: bytes of payload after which the answers have to be taken before more are made."""
+        self._events = events
+        self._service = service
+        self._outbox = outbox
+        self._at = 0
+        self._running: Answer | None = None
+        self._answers: list[Message] = []
+        self._held = 0
+        self.pause: Pause | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every request has its answer."""
+        return self._at == len(self._events)
+
+    @property
+    def runnable(self) -> bool:
+        return self.pause is None and not self.done and self._held <= self._outbox
+
+    @property
+    def closes(self) -> bool:
+        """Whether the last event is a fault after which the connection is closed."""
+        last = self._events[-1]
+        return isinstance(last, Fault) and last.error.closes
+
+    def take_answers(self) -> list[Message]:
+        """The answers since the last call, in order of the requests."""
+        answers, self._answers, self._held = self._answers, [], 0
+        return answers
+
+    def resume(self) -> None:
+        """What it waited for is over."""
+        self.pause = None
+
+    def end_wait(self) -> None:
+        """It is not to wait any longer: the next answer is what there is now."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+            self._answer(ReceiveMessage(req=self._events[self._at].req))
+        self.pause = None
+
+    def advance(self, *, pushing: bool) -> None:
+        while self.runnable:
+            event = self._events[self._at]
+            if isinstance(event, PushMessage) is not pushing:
+                return
+            self._step(event)
+
+    def _step(self, event: Message | Fault) -> None:
+        if isinstance(event, Fault):
+            self._answer(event.message())
+            return
+        try:
+            answer = self._run(event)
+        except engine.StorageError as error:
+            self._answer(_error(event, _ERRORS.get(type(error), table.INTERNAL), str(error)))
+        except OSError as error:
+            self._answer(_disk_error(event, error))
+        except Exception:
+            answer = _error(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
+            self._answer(answer)
+            _logger.exception("resp %s: %s failed", answer.resp, event.op)
+        else:
+            if answer is not None:
+                answer.req = event.req
+                self._answer(answer)
+
+    def _run(self, request: Message) -> Message | None:
+        """The answer, or None when the handler waits."""
+        if self._running is None:
+            if request.type != "request":
+                return _error(request, table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+            handler = HANDLERS.get(type(request))
+            if handler is None:
+                return _error(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+            answer = handler(self._service, request)
+            if isinstance(answer, Message):
+                return answer
+            self._running = answer
+        try:
+            self.pause = next(self._running)
+        except StopIteration as stop:
+            self._running = None
+            return cast(Message, stop.value)
+        except BaseException:
+            self._running = None
+            raise
+        return None
+
+    def _answer(self, answer: Message) -> None:
+        if not isinstance(answer, Error):
+            answer.type = "response"
+        if answer.resp is None:
+            answer.resp = new_resp()
+        self._answers.append(answer)
+        self._held += _payload_size(answer)
+        self._at += 1
+
+    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
+        for at, answer in enumerate(self._answers):
+            key = first_mid(answer)
+            if key is not None and key in failures:
+                self._answers[at] = _disk_error(answer, failures[key])
+                self._answers[at].resp = answer.resp
+
+    def fail(self, error: Exception) -> None:
+        _logger.error("a commit failed, and what it covered is refused: %s", error)
+        self._answers = [
+            answer if isinstance(answer, Error) else _disk_error(answer, error) for answer in self._answers
+        ]
+
+
+def _error(about: Message, error: ErrorCode, text: str) -> Error:
+    return Fault(error, text, about.req).message()
+
+
+def _disk_error(about: Message, error: Exception) -> Error:
+    if isinstance(error, FileNotFoundError):
+        return _error(about, table.NOT_FOUND, "the directory of the queue is gone")
+    if isinstance(error, OSError) and has_no_room(error):
+        return _error(about, table.FULL, "the disk is full; nothing was changed")
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    _logger.error("%s: %s", about.op, error)
+    return _error(about, table.INTERNAL, f"the storage failed: {reason}")
+
+
+def _payload_size(answer: Message) -> int:
+    if isinstance(answer, ReceiveMessage):
+        return sum(len(delivery.payload) for delivery in answer.messages)
+    return len(answer.payload or b"") if isinstance(answer, GetMessage) else 0

@@ -1,0 +1,241 @@
+"""The operations: one small function each, from a request to its answer, and the table that finds them.
+
+They run where the engine runs, one at a time. A handler that cannot answer yet is a generator: it yields a Pause, and goes on
+when that is over.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import qs_schemas as wire
+from qs_schemas import Message
+
+from .storage.engine import (
+    SECOND,
+    Clock,
+    Draft,
+    Engine,
+    NoSuchMessageError,
+    Options,
+    Receipt,
+    StaleReceiptError,
+    State,
+    UnsupportedError,
+)
+
+_PURGE_SLICE = 200
+"""Messages removed between looks at what others want: some 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What handlers work with. document: bytes of payload that one answer may carry, but for its first message."""
+
+    storage: Engine
+    clock: Clock
+    list_length: int = 1000
+    document: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why a handler cannot answer yet: it waits for a message in one of the queues, until a time (microseconds).
+    No queues: it only lets others go first."""
+
+    qids: tuple[str, ...] = ()
+    until: int = 0
+
+
+Answer = Generator[Pause, None, Message]
+Handler = Callable[[Service, Any], Message | Answer]
+
+
+def _microseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * SECOND)
+
+
+def _bytes(payload: bytes | str | None) -> bytes:
+    return payload.encode() if isinstance(payload, str) else payload or b""
+
+
+def list_queues(service: Service, request: wire.ListQueues) -> Message:
+    return wire.ListQueues(sorted(service.storage.queues()))
+
+
+def new_queue(service: Service, request: wire.NewQueue) -> Message:
+    asked = request.options or wire.QueueOptions()
+    for name in ("retention", "dead_letter", "max_receives"):
+        if getattr(asked, name) is not None:
+            raise UnsupportedError(f"the option '{name.replace('_', '-')}' is not implemented")
+    options = Options(storage=asked.storage or "", capacity=asked.capacity)
+    if asked.visibility is not None:
+        options.visibility = round(asked.visibility * SECOND)
+    service.storage.create(_qid(request), options)
+    return wire.NewQueue(request.qid)
+
+
+def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
+    service.storage.remove(_qid(request), force=request.force)
+    return wire.DeleteQueue(request.qid)
+
+
+def list_messages(service: Service, request: wire.ListMessages) -> Message:
+    mids = service.storage.list_mids(
+        _qid(request),
+        State(request.state or "new"),
+        _count(service, request.max, service.list_length),
+        -1 if request.after is None else request.after,
+    )
+    return wire.ListMessages(request.qid, mids=mids, early=request.early)
+
+
+def push_message(service: Service, request: wire.PushMessage) -> Message:
+    if request.key is not None or any(draft.key is not None for draft in request.messages):
+        raise UnsupportedError("'key' is not implemented")
+    if request.messages:
+        drafts = [Draft(_bytes(draft.payload), _microseconds(draft.delay) or 0) for draft in request.messages]
+        return wire.PushMessage(request.qid, mids=service.storage.push(_qid(request), drafts))
+    draft = Draft(_bytes(request.payload), _microseconds(request.delay) or 0)
+    return wire.PushMessage(request.qid, mid=service.storage.push(_qid(request), [draft])[0])
+
+
+def get_message(service: Service, request: wire.GetMessage) -> Message:
+    found = service.storage.get(
+        _qid(request), _mid(request), peek=request.peek, visibility=_microseconds(request.visibility)
+    )
+    return wire.GetMessage(
+        found.qid,
+        found.mid,
+        payload=found.payload,
+        status=found.status,
+        receives=found.receives,
+        pushed_at=found.pushed_at,
+        visible_at=found.visible_at,
+    )
+
+
+def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
+    qids = tuple(request.queues) or (_qid(request),)
+    count = _count(service, request.max, 1)
+    visibility = _microseconds(request.visibility)
+    until = service.clock() + (_microseconds(request.wait) or 0)
+    while True:
+        found = service.storage.receive(qids, count, visibility, service.document)
+        if found or service.clock() >= until:
+            break
+        yield Pause(qids, until)
+    deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
+    return wire.ReceiveMessage(messages=deliveries)
+
+
+def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
+    qid = _qid(request)
+    if request.mid is not None:
+        service.storage.delete(qid, Receipt(request.mid, request.receives))
+        return wire.DeleteMessage(qid, request.mid)
+    deleted: list[int | wire.Receipt] = []
+    for entry in request.mids:
+        receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
+        try:
+            service.storage.delete(qid, receipt)
+        except (NoSuchMessageError, StaleReceiptError):
+            continue
+        deleted.append(receipt.mid)
+    return wire.DeleteMessage(qid, mids=deleted)
+
+
+def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
+    receipt = Receipt(_mid(request), request.receives)
+    visible_at = service.storage.release(_qid(request), receipt, _microseconds(request.delay) or 0)
+    return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
+
+
+def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
+    receipt = Receipt(_mid(request), request.receives)
+    visible_at = service.storage.extend(_qid(request), receipt, _microseconds(request.visibility))
+    return wire.ExtendMessage(request.qid, request.mid, visible_at=visible_at)
+
+
+def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
+    qid = _qid(request)
+    upto = service.storage.last_mid(qid)
+    count = 0
+    while True:
+        removed = service.storage.purge(qid, upto, _PURGE_SLICE)
+        count += removed
+        if removed == 0:
+            return wire.PurgeQueue(qid, count)
+        yield Pause()
+
+
+def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
+    qids = sorted(service.storage.queues()) if request.qid is None else [request.qid]
+    for qid in qids:
+        while qid in service.storage.queues() and service.storage.prepare_stats(qid):
+            yield Pause()
+    known = service.storage.queues()
+    return wire.QueueStats(
+        request.qid, [_info(service, qid) for qid in qids if qid in known or request.qid is not None]
+    )
+
+
+def _info(service: Service, qid: str) -> wire.QueueInfo:
+    stats = service.storage.stats(qid)
+    return wire.QueueInfo(
+        qid,
+        new=stats.new,
+        ready=stats.ready,
+        in_flight=stats.in_flight,
+        delayed=stats.delayed,
+        bytes=stats.bytes,
+        oldest=None if stats.oldest is None else stats.oldest / SECOND,
+        pushed=stats.pushed,
+        delivered=stats.delivered,
+        expired=stats.expired,
+        deleted=stats.deleted,
+        storage=stats.storage,
+    )
+
+
+def ping(service: Service, request: wire.Ping) -> Message:
+    return wire.Ping()
+
+
+def _qid(request: Message) -> str:
+    """The name of the queue: the parser has made sure that there is one."""
+    return request.qid or ""  # type: ignore[attr-defined]
+
+
+def _mid(request: Message) -> int:
+    return request.mid or 0  # type: ignore[attr-defined]
+
+
+def _count(service: Service, asked: int | None, default: int) -> int:
+    return min(default if asked is None else asked, service.list_length)
+
+
+HANDLERS: dict[type[Message], Handler] = {
+    wire.ListQueues: list_queues,
+    wire.NewQueue: new_queue,
+    wire.DeleteQueue: delete_queue,
+    wire.ListMessages: list_messages,
+    wire.PushMessage: push_message,
+    wire.GetMessage: get_message,
+    wire.ReceiveMessage: receive_message,
+    wire.DeleteMessage: delete_message,
+    wire.ReleaseMessage: release_message,
+    wire.ExtendMessage: extend_message,
+    wire.PurgeQueue: purge_queue,
+    wire.QueueStats: queue_stats,
+    wire.Ping: ping,
+}
+"""The handler of each operation. What is not in it is answered with 501."""
+
+
+def first_mid(answer: Message) -> tuple[str, int] | None:
+    """What a push's failure is known by: queue and first id. None for other answers."""
+    if not isinstance(answer, wire.PushMessage):
+        return None
+    mids: Sequence[int] = answer.mids or ([] if answer.mid is None else [answer.mid])
+    return (answer.qid or "", mids[0]) if mids else None

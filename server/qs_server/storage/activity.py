@@ -1,0 +1,36 @@
+"""What the queues of one engine have to tell it: noted where it happens, so that no request looks at every queue."""
+
+import heapq
+
+
+class Activity:
+    """Names of queues: dirty ones have changes that no commit has covered; in arrived ones a message became visible."""
+
+    def __init__(self) -> None:
+        self.dirty: set[str] = set()
+        self.arrived: set[str] = set()
+        self._expiries: list[tuple[int, str]] = []
+        self._announced: dict[str, int] = {}
+
+    def announce(self, qid: str, expiry: int) -> None:
+        """A queue has a hidden message that is due then. Cheap to call for every message."""
+        known = self._announced.get(qid)
+        if known is None or expiry < known:
+            self._announced[qid] = expiry
+            heapq.heappush(self._expiries, (expiry, qid))
+
+    def first(self) -> tuple[int, str] | None:
+        """The earliest announcement. It may be out of date: ask the queue, and if so, `drop` it."""
+        return self._expiries[0] if self._expiries else None
+
+    def drop(self) -> None:
+        """Forgets the earliest announcement."""
+        expiry, qid = heapq.heappop(self._expiries)
+        if self._announced.get(qid) == expiry:
+            del self._announced[qid]
+
+    def forget(self, qid: str) -> None:
+        """The queue is gone."""
+        self.dirty.discard(qid)
+        self.arrived.discard(qid)
+        self._announced.pop(qid, None)

@@ -1,0 +1,255 @@
+"""The interface of an engine, what goes through it, and what it raises.
+
+An engine keeps queues. It is plain synchronous code, called from one thread at a time, and knows nothing of networks. All
+times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in `unsupported`.
+
+Making things durable has three steps, so that many requests can share one sync: `push` writes messages where nobody sees
+them yet; `flush` makes them visible; `commit` makes all that happened before it survive a power loss. A caller that
+wants one thing done at once calls all three. Whatever looks at messages flushes first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+SECOND = 1_000_000
+"""Microseconds."""
+
+DEFAULT_VISIBILITY = 30 * SECOND
+"""bucker's default window."""
+
+Clock = Callable[[], int]
+"""Gives the time in microseconds since the Epoch."""
+
+
+class StorageError(Exception):
+    """Base of what an engine raises on purpose. The text is for the one who asked."""
+
+
+class NoSuchQueueError(StorageError):
+    """There is no queue of that name."""
+
+
+class NoSuchMessageError(StorageError):
+    """The queue holds no message of that id."""
+
+
+class QueueExistsError(StorageError):
+    """A queue of that name is there already."""
+
+
+class QueueNotEmptyError(StorageError):
+    """The queue to remove holds messages."""
+
+
+class StaleReceiptError(StorageError):
+    """The message was received again since, or is not in flight any more."""
+
+
+class QueueFullError(StorageError):
+    """The queue holds as many messages as its capacity allows, or no room is left for another id."""
+
+
+class BadQueueNameError(StorageError):
+    """The name cannot be kept by this engine."""
+
+
+class UnsupportedError(StorageError):
+    """The engine cannot do that."""
+
+
+class Durability(Enum):
+    """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives the
+    end of the process, not of the machine."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NONE = "none"
+
+
+class State(Enum):
+    """What `list` can be asked for. NEW: never retrieved, whether visible or delayed."""
+
+    NEW = "new"
+    READY = "ready"
+    IN_FLIGHT = "in-flight"
+    DELAYED = "delayed"
+    ALL = "all"
+
+
+class Draft(NamedTuple):
+    """A message to store. delay: microseconds until it becomes visible, 0 or more."""
+
+    payload: bytes
+    delay: int = 0
+
+
+class Receipt(NamedTuple):
+    """A message, and the count of receives that its holder saw; None: whatever it is by now."""
+
+    mid: int
+    receives: int | None = None
+
+
+@dataclass(slots=True)
+class Message:
+    """A message handed out or looked at. status: ready, delivered, in-flight or delayed; payload: None when it is inside
+    a visibility window; visible_at: None when it is visible now."""
+
+    qid: str
+    mid: int
+    status: str
+    receives: int
+    pushed_at: int
+    visible_at: int | None = None
+    payload: bytes | None = None
+
+
+@dataclass(slots=True)
+class Options:
+    """Of a queue. visibility: microseconds; capacity: messages, None for no bound."""
+
+    storage: str = ""
+    visibility: int = DEFAULT_VISIBILITY
+    capacity: int | None = None
+    timestamps: str = "us"
+    """Unit of the numbers in file names, `us` or `ms`."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Of a queue: messages by state, bytes of payload, age of the oldest message (None: empty), counts since start."""
+
+    new: int = 0
+    ready: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    bytes: int = 0
+    oldest: int | None = None
+    pushed: int = 0
+    delivered: int = 0
+    expired: int = 0
+    deleted: int = 0
+    storage: str = ""
+
+
+class Engine(ABC):
+    """Keeps queues. Methods that name a queue raise NoSuchQueueError. Any may raise OSError; then nothing has changed."""
+
+    name: ClassVar[str]
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+    """Names of methods that raise UnsupportedError."""
+
+    # -- queues
+
+    @abstractmethod
+    def queues(self) -> Iterable[str]:
+        """The names of all queues, in no order."""
+
+    @abstractmethod
+    def options(self, qid: str) -> Options:
+        """The options of a queue."""
+
+    @abstractmethod
+    def create(self, qid: str, options: Options) -> None:
+        """Makes a queue. QueueExistsError, BadQueueNameError."""
+
+    @abstractmethod
+    def remove(self, qid: str, *, force: bool) -> None:
+        """Removes a queue and, with force, what is in it. QueueNotEmptyError without."""
+
+    # -- messages
+
+    @abstractmethod
+    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
+        """Stores messages, all or none, invisible until `flush`. Their ids, increasing. QueueFullError."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Makes every pushed message visible. Raises nothing: see `take_failures`."""
+
+    @abstractmethod
+    def take_failures(self) -> dict[tuple[str, int], OSError]:
+        """The pushes that came to nothing when they were flushed since the last call, by queue and first id, and why."""
+
+    @abstractmethod
+    def receive(self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int) -> list[Message]:
+        """The oldest visible messages of all the queues, ordered by id; each becomes invisible for `visibility`
+        (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first."""
+
+    @abstractmethod
+    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """One message. Visible and not peeked: it is received. Invisible: no payload. NoSuchMessageError."""
+
+    @abstractmethod
+    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
+        """Ids greater than after (-1: all), oldest first, at most count."""
+
+    @abstractmethod
+    def delete(self, qid: str, receipt: Receipt) -> None:
+        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
+
+    @abstractmethod
+    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
+        """Makes a message visible now (None), or after delay (the time). NoSuchMessageError, StaleReceiptError."""
+
+    @abstractmethod
+    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
+        """Lets the window of a message in flight end `visibility` from now (None: the queue's own); the time it ends.
+        NoSuchMessageError, StaleReceiptError."""
+
+    @abstractmethod
+    def purge(self, qid: str, upto: int, count: int) -> int:
+        """Removes at most count messages whose ids are at most upto. How many; less than count when none is left."""
+
+    @abstractmethod
+    def last_mid(self, qid: str) -> int:
+        """The greatest id that the queue has given or seen, -1 when none."""
+
+    # -- figures
+
+    def prepare_stats(self, qid: str) -> bool:
+        """Does a slice of the work that `stats` needs; False when nothing is left to do."""
+        return False
+
+    @abstractmethod
+    def stats(self, qid: str) -> Stats:
+        """Figures of one queue."""
+
+    # -- time, durability, others
+
+    @abstractmethod
+    def commit(self) -> None:
+        """With durability ALWAYS: makes durable all that has happened so far. Otherwise cheap."""
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """With durability INTERVAL: what makes durable all that has happened so far, to be called in any thread
+        while the engine goes on. None when nothing has."""
+        return None
+
+    def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
+        """Takes notice of what other processes have changed."""
+
+    def fileno(self) -> int | None:
+        """A descriptor that becomes readable when `refresh` has something to do, or None."""
+        return None
+
+    @abstractmethod
+    def next_expiry(self) -> int | None:
+        """When the next invisible message becomes visible by itself, over all queues."""
+
+    @abstractmethod
+    def expire(self, count: int) -> None:
+        """Makes visible what is due, at most count messages."""
+
+    @abstractmethod
+    def take_arrivals(self) -> dict[str, int]:
+        """The queues in which messages have become visible since the last call, and how many are visible now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leaves everything durable and lets go of it."""

@@ -1,0 +1,313 @@
+"""The `files` engine: a directory of queues, each a directory in the vsqs layout.
+
+Several servers, and any vsqs process, may share the directory while they run.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from .activity import Activity
+from .disk import Disk
+from .engine import (
+    Clock,
+    Draft,
+    Durability,
+    Engine,
+    Message,
+    NoSuchQueueError,
+    Options,
+    QueueExistsError,
+    QueueNotEmptyError,
+    Receipt,
+    State,
+    Stats,
+    StorageError,
+    UnsupportedError,
+)
+from .filequeue import FileQueue
+from .names import directory_of, parse_message, qid_of
+from .settings import read_options, write_options
+from .watch import Watch
+
+_logger = logging.getLogger(__name__)
+_MAKING = ".making-"
+_REMOVING = ".removing-"
+
+
+class FilesEngine(Engine):
+    """Every operation is the file operation, at once."""
+
+    name = "files"
+
+    def __init__(self, root: str, *, clock: Clock, durability: Durability, disk: Disk | None = None) -> None:
+        """root: an existing directory. OSError when it cannot be used, StorageError when a `.queue.toml` is wrong."""
+        self._root = root
+        self._clock = clock
+        self._durability = durability
+        self._disk = disk or Disk()
+        self._watch = Watch()
+        self._activity = Activity()
+        self._queues: dict[str, FileQueue] = {}
+        self._root_dirty = False
+        self._staged: dict[str, FileQueue] = {}
+        self._failures: dict[tuple[str, int], OSError] = {}
+        self._watch.add(root, self, of_queues=True)
+        self._scan(strict=True)
+
+    # -- the root directory ---------------------------------------------------------------------------------------
+
+    def _scan(self, *, strict: bool) -> None:
+        for name in self._disk.directories_in(self._root):
+            if name.startswith((_MAKING, _REMOVING)):
+                shutil.rmtree(f"{self._root}/{name}", ignore_errors=True)
+            elif not name.startswith("."):
+                self._open(name, strict=strict)
+
+    def _open(self, directory: str, *, strict: bool) -> None:
+        """Takes up a queue's directory. strict: what is wrong with it is raised, else logged."""
+        qid = qid_of(directory)
+        path = f"{self._root}/{directory}"
+        if qid is None:
+            _logger.warning("%s is no queue: %r cannot be the directory of any name", path, directory)
+            return
+        try:
+            options = read_options(path, self.name)
+            if options.storage != self.name:
+                raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
+            self._queues[qid] = FileQueue(
+                path, qid, options, clock=self._clock, durability=self._durability, disk=self._disk, watch=self._watch,
+                activity=self._activity, on_vanished=self._forget,
+            )  # fmt: skip
+        except (OSError, StorageError) as error:
+            if strict:
+                raise
+            _logger.error("%s cannot be used: %s", path, error)
+
+    def _forget(self, qid: str) -> None:
+        queue = self._queues.pop(qid, None)
+        if queue is not None:
+            queue.close()
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """A directory has been made, renamed or removed (from Watch)."""
+        directory = os.fsdecode(name)
+        qid = qid_of(directory)
+        there = os.path.isdir(f"{self._root}/{directory}")
+        if qid is None or name.startswith(b"."):
+            return
+        if not there:
+            self._forget(qid)
+        elif qid not in self._queues:
+            self._open(directory, strict=False)
+
+    def rescan(self) -> None:
+        """Reports were lost (from Watch)."""
+        for qid, queue in list(self._queues.items()):
+            if not os.path.isdir(queue.path):
+                self._forget(qid)
+        for name in self._disk.directories_in(self._root):
+            if not name.startswith(".") and qid_of(name) not in self._queues:
+                self._open(name, strict=False)
+
+    def vanished(self) -> None:
+        """The root is gone (from Watch). Every operation will say so."""
+        _logger.error("%s is gone", self._root)
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def queues(self) -> Iterable[str]:
+        return self._queues.keys()
+
+    def options(self, qid: str) -> Options:
+        return self._queue(qid).options
+
+    def _queue(self, qid: str) -> FileQueue:
+        queue = self._queues.get(qid)
+        if queue is None:
+            raise NoSuchQueueError(f"there is no queue {qid!r}")
+        return queue
+
+    def create(self, qid: str, options: Options) -> None:
+        directory = directory_of(qid)
+        path = f"{self._root}/{directory}"
+        if qid in self._queues or os.path.lexists(path):
+            raise QueueExistsError(f"'{qid}' is already an existing queue")
+        if options.storage not in ("", self.name):
+            raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {self.name!r}")
+        options.storage = self.name
+        making = f"{self._root}/{_MAKING}{os.getpid()}"
+        sync = self._durability is Durability.ALWAYS
+        try:
+            self._disk.mkdir(making)
+            write_options(making, options, self._disk, sync=sync)
+            if sync:
+                self._disk.sync_directory(making)
+            self._disk.rename(making, path)  # whole or not at all
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        self._root_dirty = True
+        self._open(directory, strict=True)
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        queue = self._queue(qid)
+        self.flush()
+        self.refresh()
+        if not force and len(queue):
+            raise QueueNotEmptyError(f"queue {qid!r} is not empty: it holds {len(queue)} messages")
+        removing = f"{self._root}/{_REMOVING}{os.getpid()}-{directory_of(qid)}"[: 255 + len(self._root)]
+        self._disk.rename(queue.path, removing)
+        if not force and any(map(_is_message, os.listdir(removing))):
+            # Somebody put a message into it at the last moment.
+            self._disk.rename(removing, queue.path)
+            raise QueueNotEmptyError(f"queue {qid!r} is not empty")
+        self._forget(qid)
+        self._root_dirty = True
+        shutil.rmtree(removing, ignore_errors=True)
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
+        queue = self._queue(qid)
+        mids = queue.push(drafts)
+        self._staged[qid] = queue
+        return mids
+
+    def flush(self) -> None:
+        staged, self._staged = self._staged, {}
+        for qid, queue in staged.items():
+            for mid, error in queue.flush().items():
+                self._failures[qid, mid] = error
+
+    def take_failures(self) -> dict[tuple[str, int], OSError]:
+        failures, self._failures = self._failures, {}
+        return failures
+
+    def receive(self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int) -> list[Message]:
+        queues = [self._queue(qid) for qid in dict.fromkeys(qids)]
+        self.flush()
+        for queue in queues:
+            queue.expire()
+        found: list[Message] = []
+        room: int | None = None  # the first message is handed out whatever its size
+        while len(found) < count:
+            first = min(((mid, q) for q in queues if (mid := q.first_ready()) is not None), key=_mid, default=None)
+            if first is None:
+                break
+            mid, queue = first
+            message = queue.take(mid, visibility, room)
+            if message is not None:
+                found.append(message)
+                room = (max_bytes if room is None else room) - len(message.payload or b"")
+            elif queue.first_ready() == mid:
+                break  # too large for what room there is left
+        return found
+
+    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        self.flush()
+        return self._queue(qid).get(mid, peek=peek, visibility=visibility)
+
+    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
+        self.flush()
+        return self._queue(qid).list_mids(state, count, after)
+
+    def delete(self, qid: str, receipt: Receipt) -> None:
+        self.flush()
+        self._queue(qid).delete(receipt)
+
+    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
+        self.flush()
+        return self._queue(qid).release(receipt, delay)
+
+    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
+        self.flush()
+        return self._queue(qid).extend(receipt, visibility)
+
+    def purge(self, qid: str, upto: int, count: int) -> int:
+        self.flush()
+        return self._queue(qid).purge(upto, count)
+
+    def last_mid(self, qid: str) -> int:
+        return self._queue(qid).last_mid
+
+    # -- figures, time, durability --------------------------------------------------------------------------------
+
+    def prepare_stats(self, qid: str) -> bool:
+        return self._queue(qid).prepare_stats()
+
+    def stats(self, qid: str) -> Stats:
+        self.flush()
+        return self._queue(qid).stats()
+
+    def commit(self) -> None:
+        self.flush()
+        if self._durability is not Durability.ALWAYS:
+            return
+        dirty = self._activity.dirty
+        while dirty:
+            qid = next(iter(dirty))
+            if qid in self._queues:
+                self._queues[qid].commit()
+            dirty.discard(qid)
+        if self._root_dirty:
+            self._disk.sync_directory(self._root)
+            self._root_dirty = False
+
+    def background_sync(self) -> Callable[[], None] | None:
+        if self._durability is not Durability.INTERVAL or not (self._activity.dirty or self._root_dirty):
+            return None
+        self._activity.dirty.clear()
+        self._root_dirty = False
+        return partial(self._disk.sync_file_system, self._root)
+
+    def refresh(self) -> None:
+        self._watch.refresh()
+
+    def fileno(self) -> int | None:
+        return self._watch.fileno()
+
+    def next_expiry(self) -> int | None:
+        first = self._first_expiry()
+        return None if first is None else first[0]
+
+    def _first_expiry(self) -> tuple[int, FileQueue] | None:
+        while (announced := self._activity.first()) is not None:
+            expiry, qid = announced
+            queue = self._queues.get(qid)
+            actual = None if queue is None else queue.next_expiry()
+            if queue is not None and actual == expiry:
+                return expiry, queue
+            self._activity.drop()
+            if actual is not None:
+                self._activity.announce(qid, actual)
+        return None
+
+    def expire(self, count: int) -> None:
+        while count > 0 and (first := self._first_expiry()) is not None and first[0] <= self._clock():
+            count -= max(first[1].expire(count), 1)
+
+    def take_arrivals(self) -> dict[str, int]:
+        arrived, self._activity.arrived = self._activity.arrived, set()
+        found = ((qid, self._queues[qid].ready) for qid in arrived if qid in self._queues)
+        return {qid: ready for qid, ready in found if ready}
+
+    def close(self) -> None:
+        try:
+            self.commit()
+            if (sync := self.background_sync()) is not None:
+                sync()
+        finally:
+            for queue in list(self._queues.values()):
+                queue.close()
+            self._watch.close()
+
+
+def _mid(entry: tuple[int, FileQueue]) -> int:
+    return entry[0]
+
+
+def _is_message(name: str) -> bool:
+    return parse_message(os.fsencode(name)) is not None

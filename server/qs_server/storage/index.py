@@ -1,0 +1,147 @@
+"""What a queue's directory holds, in memory: which messages are ready in order, which are hidden until when.
+
+It knows names only; what a name does not say (size, whether it was ever retrieved, why it is hidden) is read from the
+files when it is first asked for, so that a deep queue is ready as soon as its directory has been listed.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from .midmap import MidMap
+
+_LOADED = 1
+_DELAYED = 2
+_SIZE_SHIFT = 2
+
+
+class Index:
+    """The messages of one queue. An expiry of 0 means ready."""
+
+    def __init__(self, names: Iterable[tuple[int, int]] = ()) -> None:
+        """names: (mid, expiry) of every message, in any order, each mid once."""
+        entries = sorted(names)
+        self.messages = MidMap(mid for mid, _ in entries)
+        self.ready = MidMap(mid for mid, expiry in entries if not expiry)
+        self.hidden = MidMap(mid for mid, expiry in entries if expiry)
+        # Candidates: what has not been loaded yet may turn out to have been retrieved.
+        self.new = MidMap(mid for mid, _ in entries)
+        self._expiries: list[int] = []
+        for mid, expiry in entries:
+            if expiry:
+                self.hidden.set(mid, expiry)
+                self._expiries.append(_packed(expiry, mid))
+        heapq.heapify(self._expiries)
+        self.unloaded = len(entries)
+        self.bytes = 0
+        self.delayed = 0
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def expiry(self, mid: int) -> int | None:
+        """0 when the message is ready, the end of its window when it is hidden, None when it is not there."""
+        return 0 if self.ready.get(mid) is not None else self.hidden.get(mid)
+
+    # -- changes
+
+    def add(self, mid: int, expiry: int) -> None:
+        """A message that was not there, not loaded."""
+        self.messages.set(mid, 0)
+        self.unloaded += 1
+        self.new.set(mid)
+        if expiry:
+            self._hide(mid, expiry)
+        else:
+            self.ready.set(mid)
+
+    def remove(self, mid: int) -> None:
+        """A message that is there."""
+        self._show(mid)
+        self.ready.pop(mid)
+        self.new.pop(mid)
+        facts = self.messages.pop(mid) or 0
+        if facts & _LOADED:
+            self.bytes -= facts >> _SIZE_SHIFT
+        else:
+            self.unloaded -= 1
+
+    def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
+        """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""
+        self._show(mid)
+        self.ready.pop(mid)
+        self._hide(mid, expiry)
+        if delayed:
+            self._set_delayed(mid)
+        else:
+            self.new.pop(mid)
+
+    def show(self, mid: int) -> None:
+        """A message becomes ready."""
+        self._show(mid)
+        self.ready.set(mid)
+
+    def _hide(self, mid: int, expiry: int) -> None:
+        self.hidden.set(mid, expiry)
+        heapq.heappush(self._expiries, _packed(expiry, mid))
+        if len(self._expiries) > 2 * len(self.hidden) + 64:
+            # Leases that were extended or ended early leave entries behind.
+            self._expiries = [
+                _packed(self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden))
+            ]
+            heapq.heapify(self._expiries)
+
+    def _show(self, mid: int) -> None:
+        if self.hidden.pop(mid) is None:
+            return
+        facts = self.messages.get(mid) or 0
+        if facts & _DELAYED:
+            self.messages.set(mid, facts & ~_DELAYED)
+            self.delayed -= 1
+
+    def _set_delayed(self, mid: int) -> None:
+        self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
+        self.delayed += 1
+
+    # -- what the name does not say
+
+    def loaded(self, mid: int) -> bool:
+        """Whether the file was looked at."""
+        return bool((self.messages.get(mid) or 0) & _LOADED)
+
+    def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
+        """What the file says of a message that was not loaded. delayed: it is hidden, and not by being in flight."""
+        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.unloaded -= 1
+        self.bytes += size
+        if retrieved:
+            self.new.pop(mid)
+        if delayed:
+            self._set_delayed(mid)
+
+    def is_delayed(self, mid: int) -> bool:
+        """Of a loaded message."""
+        return bool((self.messages.get(mid) or 0) & _DELAYED)
+
+    # -- time
+
+    def next_expiry(self) -> int | None:
+        """When the next hidden message is due."""
+        while self._expiries:
+            expiry, mid = _unpacked(self._expiries[0])
+            if self.hidden.get(mid) == expiry:
+                return expiry
+            heapq.heappop(self._expiries)
+        return None
+
+    def due(self, now: int) -> int | None:
+        """A hidden message whose time has come."""
+        expiry = self.next_expiry()
+        return None if expiry is None or expiry > now else _unpacked(self._expiries[0])[1]
+
+
+def _packed(expiry: int, mid: int) -> int:
+    return expiry << 64 | mid
+
+
+def _unpacked(entry: int) -> tuple[int, int]:
+    return entry >> 64, entry & 0xFFFFFFFFFFFFFFFF

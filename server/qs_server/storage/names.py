@@ -1,0 +1,67 @@
+"""Names on disk: of queues as directories, of messages as files."""
+
+import re
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from .engine import BadQueueNameError
+
+MAX_QID = 200
+_MAX_DIRECTORY = 255  # bytes: NAME_MAX of every file system in use
+_SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
+# Nor what XML cannot carry (production 2, Char).
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# No leading zeros: the name that a number is written back as has to be the name it was read from.
+_MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.(0|[1-9][0-9]{0,17}|new))?")
+
+MAX_MID = 10**18 - 1
+NEW = -1
+"""The expiry that `parse_message` gives for a file that is still being written."""
+
+
+def check_qid(qid: str) -> None:
+    """BadQueueNameError unless the name is 1 to 200 characters, none of them a control character."""
+    if not 1 <= len(qid) <= MAX_QID:
+        raise BadQueueNameError(f"a queue's name has 1 to {MAX_QID} characters; this one has {len(qid)}")
+    if _CONTROL.search(qid):
+        raise BadQueueNameError(f"a queue's name has no control characters: {qid!r}")
+
+
+def directory_of(qid: str) -> str:
+    """The directory name of a queue: every byte outside A-Za-z0-9_-. and a leading dot percent-encoded."""
+    check_qid(qid)
+    try:
+        name = "".join(c if c in _SAFE else quote_from_bytes(c.encode(), safe="").replace("~", "%7E") for c in qid)
+    except UnicodeEncodeError:
+        raise BadQueueNameError(f"a queue's name is Unicode text; {qid!r} is not") from None
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _MAX_DIRECTORY:
+        raise BadQueueNameError(
+            f"the directory of queue {qid!r} would need a name of {len(name)} bytes; {_MAX_DIRECTORY} is the most"
+        )
+    return name
+
+
+def qid_of(directory: str) -> str | None:
+    """The queue that a directory holds, or None when no queue's directory has that name."""
+    try:
+        qid = unquote_to_bytes(directory).decode()
+        return qid if directory_of(qid) == directory else None
+    except (UnicodeDecodeError, BadQueueNameError):
+        return None
+
+
+def parse_message(name: bytes) -> tuple[int, int] | None:
+    """(mid, expiry) of a message's file name: expiry 0 for a ready one, NEW for one being written. None: no message."""
+    match = _MESSAGE.fullmatch(name)
+    if match is None:
+        return None
+    mid, extension = match.groups()
+    if extension is None:
+        return int(mid), 0
+    return int(mid), NEW if extension == b"new" else int(extension)
+
+
+def message_name(mid: int, expiry: int) -> str:
+    """The file name of a message: ready when expiry is 0, else hidden until then."""
+    return f"{mid}.{expiry}" if expiry else str(mid)

@@ -1,0 +1,54 @@
+"""`.queue.toml`: the options of a queue, in its directory. A queue without one has the defaults."""
+
+import tomllib
+
+from .disk import Disk
+from .engine import SECOND, Options, StorageError
+
+FILE = ".queue.toml"
+
+
+def read_options(directory: str, default_storage: str) -> Options:
+    """The options in a queue's directory. StorageError when the file says something else than it may."""
+    path = f"{directory}/{FILE}"
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except FileNotFoundError:
+        return Options(storage=default_storage)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StorageError(f"{path}: not TOML: {error}") from None
+    options = Options(storage=default_storage)
+    for key, value in found.items():
+        try:
+            _set(options, key, value)
+        except ValueError as error:
+            raise StorageError(f"{path}: {key}: {error}") from None
+    return options
+
+
+def _set(options: Options, key: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key == "storage" and isinstance(value, str):
+        options.storage = value
+    elif key == "visibility" and number and value >= 0:  # type: ignore[operator]
+        options.visibility = round(value * SECOND)  # type: ignore[operator]
+    elif key == "capacity" and isinstance(value, int) and number and value >= 1:
+        options.capacity = value
+    elif key == "timestamps" and value in ("us", "ms"):
+        options.timestamps = str(value)
+    else:
+        raise ValueError(
+            "known are storage (a name), visibility (seconds), capacity (messages, from 1), timestamps ('us' or 'ms'); "
+            f"this is {value!r}"
+        )
+
+
+def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -> None:
+    """Writes the options into a queue's directory."""
+    lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
+    if options.capacity is not None:
+        lines.append(f"capacity = {options.capacity}")
+    if options.timestamps != "us":
+        lines.append(f'timestamps = "{options.timestamps}"')
+    disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=sync)

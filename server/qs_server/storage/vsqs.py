@@ -1,0 +1,235 @@
+"""Queues in the vsqs layout as a library: no server, any number of processes and threads.
+
+    from qs_server.storage import vsqs
+
+    queue = vsqs.Queue("/var/spool/orders")
+    queue.publish(b"hello")
+    mid, data = queue.receive(visibility_timeout=10)
+    queue.delete(mid)
+
+The directory is shared with servers of the `files` engine, and with processes that use the package vsqs 0.3, while all
+of them run. The names, arguments and returned values are those of that package; `QueueManager` is there for its users.
+What differs: nothing is lost on power loss once `publish` has returned, no operation gets slower with the depth of the
+queue, an expiring message wakes the receivers, and `delete` also works for messages that were received elsewhere.
+"""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from .activity import Activity
+from .disk import Disk
+from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
+from .filequeue import FileQueue
+from .settings import read_options
+from .watch import Watch
+
+
+def micros() -> int:
+    """The clock of queues that were not given another: microseconds since the Epoch."""
+    return int(time.time() * SECOND)
+
+
+class QueueException(StorageError):  # noqa: N818 - named as in vsqs
+    """Base of what this module raises on purpose."""
+
+
+class QueueFullException(QueueException):
+    """`publish` found the queue at its capacity for as long as it was willing to wait."""
+
+
+class Queue:
+    """A queue in a directory. May be used by several threads at once; close it, or use it in a with statement."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        *,
+        sync: bool = True,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """path: the directory; it is made when it is missing. capacity: messages, None for no bound, else at least 1.
+        sync: whether a published message is on the disk, not only in the machine's memory, before `publish` returns.
+        clock: gives microseconds since the Epoch. OSError when the directory cannot be used."""
+        self.path = os.path.abspath(os.fspath(path))
+        self.capacity = capacity
+        os.makedirs(self.path, exist_ok=True)
+        # Looked up at each call: programs that test themselves replace the module's clock.
+        self._clock = clock or (lambda: micros())  # noqa: PLW0108
+        self._changes = threading.Condition(threading.RLock())
+        self._closed = False
+        self._watcher: threading.Thread | None = None
+        self._end_read = self._end_write = -1
+        self._activity = Activity()
+        self._watch = Watch()
+        try:
+            self._queue = FileQueue(
+                self.path,
+                os.path.basename(self.path),
+                read_options(self.path, "files"),
+                clock=self._clock,
+                durability=Durability.ALWAYS if sync else Durability.NONE,
+                disk=Disk(),
+                watch=self._watch,
+                activity=self._activity,
+            )
+        except BaseException:
+            self._watch.close()
+            raise
+
+    def __enter__(self) -> "Queue":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the directory. The messages stay."""
+        with self._changes:
+            if self._closed:
+                return
+            self._closed = True
+            if self._watcher is not None:
+                os.write(self._end_write, b".")
+            self._changes.notify_all()
+        if self._watcher is not None:
+            self._watcher.join()
+            os.close(self._end_read)
+            os.close(self._end_write)
+        self._queue.close()
+        self._watch.close()
+
+    def publish(self, data: bytes, timeout: float | None = None) -> str:
+        """Stores a message, at the end of the queue. Its id.
+
+        timeout: seconds to wait when the queue is at its capacity; None: as long as it takes. QueueFullException when
+        it still is then; OSError when the message cannot be written, and then it is not there.
+        """
+        draft = Draft(bytes(memoryview(data)))
+        deadline = _deadline(timeout)
+        with self._changes:
+            while True:
+                self._look()
+                if self.capacity is None or len(self._queue) < self.capacity:
+                    return self._publish(draft)
+                if not self._wait(deadline, until=None):
+                    raise QueueFullException(f"{self.path} holds {len(self._queue)} messages, and that is its capacity")
+
+    def _publish(self, draft: Draft) -> str:
+        try:
+            mids = self._queue.push([draft])
+        except QueueFullError as error:
+            raise QueueFullException(str(error)) from None
+        for failure in self._queue.flush().values():
+            raise failure
+        self._commit()
+        return str(mids[0])
+
+    def receive(
+        self, visibility_timeout: float = 10, timeout: float | None = None
+    ) -> tuple[str, bytes] | tuple[None, None]:
+        """The oldest visible message: its id and payload. Nobody else gets it for visibility_timeout seconds.
+
+        timeout: seconds to wait for one; None: as long as it takes. (None, None) when there was none by then.
+        """
+        deadline = _deadline(timeout)
+        visibility = round(visibility_timeout * SECOND)
+        with self._changes:
+            while True:
+                self._look()
+                self._queue.expire()
+                while (mid := self._queue.first_ready()) is not None:
+                    message = self._queue.take(mid, visibility)
+                    if message is not None:
+                        self._commit()
+                        return str(message.mid), message.payload or b""
+                if not self._wait(deadline, until=self._queue.next_expiry()):
+                    return None, None
+
+    def delete(self, mid: str | int) -> None:
+        """Removes a message, in whatever state it is. One that is gone already is fine."""
+        with self._changes:
+            self._look()
+            with contextlib.suppress(NoSuchMessageError):
+                self._queue.delete(Receipt(int(mid)))
+                self._commit()
+
+    def size(self) -> int:
+        """How many messages there are, those that are hidden included."""
+        with self._changes:
+            self._look()
+            return len(self._queue)
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._closed:
+            raise QueueException(f"the queue on {self.path} has been closed")
+        self._watch.refresh()
+
+    def _commit(self) -> None:
+        if self._activity.dirty:
+            self._queue.commit()
+            self._activity.dirty.clear()
+        self._changes.notify_all()
+
+    def _wait(self, deadline: float | None, until: int | None) -> bool:
+        """Until something changes, or a time on the queue's clock. False when the deadline has passed."""
+        waits = [] if deadline is None else [deadline - time.monotonic()]
+        if waits and waits[0] <= 0:
+            return False
+        if until is not None:
+            waits.append(max((until - self._clock()) / SECOND, 0.0))
+        self._start_watching()
+        self._changes.wait(min(waits) if waits else None)
+        return True
+
+    def _start_watching(self) -> None:
+        """One thread listens for what other processes do, from the first time that somebody has to wait."""
+        if self._watcher is None and self._watch.fileno() is not None:
+            self._end_read, self._end_write = os.pipe()
+            self._watcher = threading.Thread(target=self._listen, name=f"watch {self.path}", daemon=True)
+            self._watcher.start()
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._watch.fileno() or 0, select.POLLIN)
+        poll.register(self._end_read, select.POLLIN)
+        while True:
+            if any(descriptor == self._end_read for descriptor, _ in poll.poll()):
+                return
+            with self._changes:
+                if not self._closed:
+                    self._watch.refresh()
+                    self._changes.notify_all()
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+class QueueManager:
+    """Queues in the directories of one directory, as the package vsqs has it."""
+
+    def __init__(self, path: str | os.PathLike[str] = "") -> None:
+        """path: the directory of the queues."""
+        self.path = os.fspath(path)
+        self._queues: list[Queue] = []
+
+    def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
+        """The queue in the directory of that name. capacity: messages, None for no bound."""
+        queue = Queue(os.path.join(self.path, name), capacity)
+        self._queues.append(queue)
+        return queue
+
+    def close(self) -> None:
+        """Closes every queue that was got here."""
+        while self._queues:
+            self._queues.pop().close()

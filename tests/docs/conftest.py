@@ -1,0 +1,226 @@
+"""Runs what the pages show: console blocks in a real bash, with real servers behind them."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import pytest
+from serving import PROJECT
+
+PORT = "9876"
+"""The port that pages show. The tests put a free one in its place."""
+
+_FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py)(?!.*(--help|--version|-h\b))")
+_MARK = "\x1e"
+NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get", "apt ", "docker ")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page. line: where its first line stands, for messages."""
+
+    language: str
+    body: str
+    line: int
+
+
+class Step(NamedTuple):
+    """A command of a console block, and what the page says it prints."""
+
+    command: str
+    expected: str
+    line: int
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """The fenced blocks of the page that say this language."""
+    return [
+        Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1)
+        for found in _FENCE.finditer(page)
+        if found["language"].strip() == language
+    ]
+
+
+def steps(block: Block) -> list[Step]:
+    """The commands of a console block. One that ends with a backslash goes on in the next line."""
+    found: list[Step] = []
+    continued = False
+    for number, line in enumerate(block.body.splitlines(), block.line):
+        if continued:
+            last = found[-1]
+            found[-1] = last._replace(command=f"{last.command}\n{line}")
+            continued = line.endswith("\\")
+        elif line.startswith("$ "):
+            found.append(Step(line[2:], "", number))
+            continued = line.endswith("\\")
+        elif found:
+            last = found[-1]
+            found[-1] = last._replace(expected=f"{last.expected}{line}\n")
+        else:
+            raise AssertionError(f"line {number}: a console block begins with a line '$ command', not with {line!r}")
+    return found
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether it is what the page shows, where `…` stands for anything, and a line `…` also for none."""
+    pattern = re.escape(expected.rstrip("\n")).replace("…", ".*?")
+    return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
+
+
+class Console:
+    """One bash, which runs one command after the other in a folder, as a reader of the page would.
+
+    `./scripts/run` and `queue-server.py` are started in the background, on a free port that stands for 9876 in every
+    command and every output; `qs` is told by QS_SERVER. scripts/run itself is not run, because it may install.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = PORT
+        self._servers: list[subprocess.Popen[str]] = []
+        self._log = (folder.parent / f"{folder.name}.server.log").open("a")
+        path = os.pathsep.join([str(Path(sys.executable).parent), str(PROJECT / "scripts"), os.environ["PATH"]])
+        self._environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+        self._environment.pop("QS_SERVER", None)
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            cwd=folder,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def point_to(self, port: int) -> None:
+        """Commands from now on mean the server on this port."""
+        self.port = str(port)
+        self._say(f"export QS_SERVER=127.0.0.1:{port}")
+
+    def run(self, step: Step) -> str:
+        """What the command prints, with the port that pages show."""
+        for word in NOT_FOR_CONSOLE:
+            if word in step.command:
+                raise AssertionError(
+                    f"line {step.line}: console blocks are run by the tests, and these do not run {word.strip()!r}; "
+                    "show it in a block marked sh"
+                )
+        if _STARTS_SERVER.match(step.command):
+            return self._start_server(step.command)
+        return self._show(self._say(self._hide(step.command)))
+
+    def _hide(self, text: str) -> str:
+        return re.sub(rf"\b{PORT}\b", self.port, text)
+
+    def _show(self, text: str) -> str:
+        return re.sub(rf"\b{self.port}\b", PORT, text)
+
+    def _say(self, command: str) -> str:
+        """Without stdin: it is the shell's own. In the shell itself, so that `cd` and `exec` last."""
+        bash = self._bash
+        assert bash.stdin is not None
+        assert bash.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '{_MARK}%s\\n' $?\n")
+            bash.stdin.flush()
+        printed = _read_to_mark(bash.stdout)
+        assert printed is not None, f"bash ended at: {command}"
+        return printed
+
+    def _start_server(self, command: str) -> str:
+        words = shlex.split(command.removesuffix("&"))[1:]
+        while "--port" in words:
+            at = words.index("--port")
+            assert words[at + 1 : at + 2] == [PORT], f"show port {PORT}, which the tests replace: {command}"
+            del words[at : at + 2]
+        server = subprocess.Popen(
+            [sys.executable, str(PROJECT / "scripts" / "queue-server.py"), *words, "--port", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=self.folder,
+            env=self._environment,
+        )
+        self._servers.append(server)
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        ready = re.search(r"listening on .*:(\d+)$", line.rstrip())
+        assert ready is not None, f"{command}: the server printed {line!r}; its log: {self._log.name}"
+        self.point_to(int(ready.group(1)))
+        return self._show(line)
+
+    def close(self) -> None:
+        """Ends all that was started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)
+        for process in [self._bash, *self._servers]:
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+        self._log.close()
+
+
+def _read_to_mark(stream: IO[str]) -> str | None:
+    """What is printed up to the mark that follows each command; None when the stream ends first."""
+    printed = ""
+    for line in stream:
+        before, mark, _ = line.partition(_MARK)
+        printed += before
+        if mark:
+            return printed
+    return None
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    """A console in an empty folder."""
+    folder = tmp_path / "console"
+    folder.mkdir()
+    opened = Console(folder)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def run_console_blocks(console: Console) -> Callable[..., int]:
+    """Runs every console block of a page, in their order, and compares what each command prints; how many there were.
+    port: of the server that the page means, where the page starts none."""
+
+    def run(page: Path, port: int | None = None) -> int:
+        if port is not None:
+            console.point_to(port)
+        found = [step for block in blocks(page.read_text(encoding="utf-8"), "console") for step in steps(block)]
+        for step in found:
+            printed = console.run(step)
+            assert matches(step.expected, printed), (
+                f"{page.name} line {step.line}: $ {step.command}\n"
+                f"the page shows:\n{step.expected}\nit printed:\n{printed}"
+            )
+        return len(found)
+
+    return run
+
+
+@pytest.fixture
+def fenced_blocks() -> Callable[[str, str], list[Block]]:
+    """The function `blocks`."""
+    return blocks

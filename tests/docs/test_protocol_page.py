@@ -1,0 +1,183 @@
+"""docs/protocol.md is true and complete: its examples are run against a real server, and it names all there is."""
+
+import inspect
+import re
+import socket
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import PROJECT, ServerProcess
+
+import qs_schemas
+from qs_schemas import OPERATIONS, TABLE, ErrorCode, Limits
+
+PAGE = PROJECT / "docs" / "protocol.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SCHEMA = ET.parse(Path(qs_schemas.__file__).parent / "qs.xsd")
+XS = "{http://www.w3.org/2001/XMLSchema}"
+
+CLOSES = "(closes)"
+_NAMED_MID = re.compile(r"MID\d+")
+
+
+class Conversation:
+    """Plays the examples. Message ids are learnt from the answers, and then stand in the requests."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.mids: dict[str, str] = {}
+
+    def play(self, lines: list[tuple[int, str]]) -> None:
+        """One block, on a connection of its own."""
+        with self.server.connect() as connection, connection.makefile("rb") as answers:
+            for number, line in lines:
+                self._play_line(connection, answers, number, line)
+
+    def _play_line(self, connection: socket.socket, answers: Any, number: int, line: str) -> None:
+        where = f"{PAGE.name} line {number}"
+        side, text = line[:3], line[3:]
+        assert side in ("C: ", "S: "), f"{where}: begins neither with 'C: ' nor with 'S: ': {line}"
+        if side == "C: ":
+            connection.sendall(self._with_mids(text, where).encode())
+            return
+        answer = answers.readline().decode()
+        if text == CLOSES:
+            assert answer == "", f"{where}: the connection should be closed, and there came: {answer}"
+            return
+        assert answer.endswith("\r\n"), f"{where}: the connection was closed; due was: {text}"
+        self._compare(text, answer.removesuffix("\r\n"), where)
+
+    def _with_mids(self, text: str, where: str) -> str:
+        def replace(found: re.Match[str]) -> str:
+            assert found.group() in self.mids, f"{where}: {found.group()} did not occur in an answer before"
+            return self.mids[found.group()]
+
+        return _NAMED_MID.sub(replace, text)
+
+    def _compare(self, expected: str, answer: str, where: str) -> None:
+        named: list[str] = []
+
+        def capture(found: re.Match[str]) -> str:
+            if found.group() in self.mids:
+                return self.mids[found.group()]
+            if found.group() in named:
+                return f"(?P={found.group()})"
+            named.append(found.group())
+            return f"(?P<{found.group()}>[0-9]+)"
+
+        pattern = _NAMED_MID.sub(capture, re.escape(expected).replace("…", ".*?"))
+        matched = re.fullmatch(pattern, answer)
+        assert matched is not None, f"{where}: the page shows\n{expected}\nthe server answered\n{answer}\n{self.mids}"
+        self.mids.update(matched.groupdict())
+
+
+def test_the_examples(server: ServerProcess, fenced_blocks: Any, run_console_blocks: Callable[..., int]) -> None:
+    """Every example, in the page's order on one server, is answered as the page shows; then the console blocks."""
+    found = fenced_blocks(TEXT, "qs")
+    assert found, "the page has no block marked qs"
+    conversation = Conversation(server)
+    for block in found:
+        conversation.play(list(enumerate(block.body.splitlines(), block.line)))
+    assert run_console_blocks(PAGE, port=server.port) > 0
+
+
+def test_every_answer_is_shown(fenced_blocks: Any) -> None:
+    """No example leaves an answer out: each request is followed by one line of the server."""
+    for block in fenced_blocks(TEXT, "qs"):
+        sides = "".join(line[:1] for line in block.body.splitlines() if line != f"S: {CLOSES}")
+        assert re.fullmatch("(CS)+", sides), f"line {block.line}: {sides}"
+
+
+def code_in(page: str) -> str:
+    """What the page sets as code, inline and in blocks."""
+    fenced = re.findall(r"^```.*?^```", page, re.MULTILINE | re.DOTALL)
+    return "\n".join(fenced + re.findall(r"`[^`\n]+`", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)))
+
+
+CODE = code_in(TEXT)
+
+
+def is_named(word: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", CODE) is not None
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.code}-{row.kind}{'-closes' * row.closes}")
+def test_every_error_is_named(row: ErrorCode) -> None:
+    """Each row of the error table has a row on the page, which says whether the connection is closed."""
+    found = [line for line in TEXT.splitlines() if line.startswith(f"| {row.code} | `{row.kind}` |")]
+    assert found, f"docs/protocol.md has no table row for error {row.code} `{row.kind}`: {row.when}"
+    last_cell = found[0].rstrip("| ").rpartition("| ")[2]
+    expected = "closed" if row.closes else "open"
+    assert expected in last_cell, f"{row.code} {row.kind}: the last column should say {expected!r}: {last_cell!r}"
+
+
+def test_no_error_is_invented() -> None:
+    """The page's table of errors has no row that the protocol does not have."""
+    rows = re.findall(r"^\| (\d{3}) \| `([a-z-]+)` \|", TEXT, re.MULTILINE)
+    assert {(int(code), kind) for code, kind in rows} == {(row.code, row.kind) for row in TABLE}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_is_named(operation: str) -> None:
+    """Each operation has a section of its own, or stands in the table of what is not implemented yet."""
+    unimplemented = TEXT.partition("\n## Not implemented yet\n")[2]
+    assert f"\n### `{operation}`\n" in TEXT or f"| `{operation}` |" in unimplemented, (
+        f"docs/protocol.md has neither a section '### `{operation}`' nor a row under 'Not implemented yet'"
+    )
+
+
+def names_of(kind: str) -> list[str]:
+    return sorted({name for element in SCHEMA.iter(f"{XS}{kind}") if (name := element.get("name")) is not None})
+
+
+@pytest.mark.parametrize("name", names_of("element"))
+def test_every_element_is_named(name: str) -> None:
+    """Each element of qs.xsd stands somewhere on the page as code."""
+    assert is_named(name), f"docs/protocol.md does not name the element `{name}` of qs.xsd"
+
+
+@pytest.mark.parametrize("name", names_of("attribute"))
+def test_every_attribute_is_named(name: str) -> None:
+    """Each attribute of qs.xsd stands somewhere on the page as code."""
+    assert is_named(name), f"docs/protocol.md does not name the attribute `{name}` of qs.xsd"
+
+
+@pytest.mark.parametrize("value", sorted({str(value.get("value")) for value in SCHEMA.iter(f"{XS}enumeration")}))
+def test_every_value_is_named(value: str) -> None:
+    """Each value that qs.xsd enumerates stands somewhere on the page as code."""
+    assert is_named(value) or is_named(f'"{value}"'), f"docs/protocol.md does not name the value `{value}` of qs.xsd"
+
+
+@pytest.mark.parametrize("limit", fields(Limits), ids=lambda limit: limit.name)
+def test_every_limit_is_named(limit: Any) -> None:
+    """Each limit of the contract stands in the table of limits with its default."""
+    table = TEXT.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    default = limit.default
+    shown = f"{default // 2**20} MiB" if default >= 2**20 else str(default)
+    assert f"| {shown} |" in table, f"docs/protocol.md, Limits: no row has {shown} ({limit.name})"
+
+
+def test_links_inside_the_page() -> None:
+    """Every link to a section of the page has that section, and every link to a file has that file."""
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        if target.startswith("#"):
+            assert target[1:] in headings, f"no section for the link {target}"
+        elif "://" not in target:
+            assert (PAGE.parent / target.partition("#")[0]).exists(), f"no file for the link {target}"
+
+
+def test_every_field_can_be_sent() -> None:
+    """What is checked here is all there is: each operation's fields are attributes or elements of qs.xsd."""
+    known = set(names_of("element")) | set(names_of("attribute"))
+    of_python = {"mids": "mid", "chosen": "part", "early": "m", "required": "", "op": ""}
+    for cls in OPERATIONS.values():
+        for name in inspect.signature(cls).parameters:
+            assert of_python.get(name, name.replace("_", "-")) in known, f"{cls.__name__}.{name}"

@@ -1,0 +1,87 @@
+"""README.md and the pages are true and complete: what they show is run, and every flag is named in them."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from serving import COMMAND, PROJECT
+
+README = PROJECT / "README.md"
+PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
+QS = [str(Path(sys.executable).parent / "qs")]
+
+# On every command, and how one finds the rest.
+_UNDOCUMENTED = {"--help"}
+
+
+def help_of(command: list[str]) -> str:
+    done = subprocess.run(
+        [*command, "--help"], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"{' '.join(command)} --help ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*", text)) - _UNDOCUMENTED
+
+
+def subcommands_in(text: str) -> list[str]:
+    listed = re.search(r"^commands:\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert listed is not None, f"qs --help lists no commands:\n{text}"
+    return re.findall(r"^    (\w[\w-]*)", listed.group(1), re.MULTILINE)
+
+
+def missing_from_pages(flags: set[str]) -> list[str]:
+    named = set[str]().union(*(flags_in(page.read_text(encoding="utf-8")) for page in PAGES))
+    return sorted(flags - named)
+
+
+def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
+    """Every command of README.md's console blocks, run in an empty folder, prints what README.md shows."""
+    found = run_console_blocks(README)
+    assert found, "README.md has no ```console block with a line '$ command'"
+
+
+@pytest.mark.parametrize("shown", ["./scripts/run", "./scripts/test"])
+def test_the_commands_of_a_checkout_are_shown(shown: str) -> None:
+    """README.md says how to run the project and how to test it, and both scripts are there and can be run."""
+    assert shown in README.read_text(encoding="utf-8"), f"README.md does not show {shown}"
+    assert (PROJECT / shown).stat().st_mode & 0o111
+
+
+def test_every_flag_of_the_server_is_named() -> None:
+    """README.md or a page names every flag of queue-server.py."""
+    missing = missing_from_pages(flags_in(help_of(COMMAND)))
+    assert not missing, f"neither README.md nor docs/*.md names these flags of queue-server.py: {', '.join(missing)}"
+
+
+def test_every_command_of_qs_is_named() -> None:
+    """README.md or a page shows every subcommand of qs, as `qs NAME`."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    missing = [name for name in subcommands_in(help_of(QS)) if not re.search(rf"\bqs {name}\b", text)]
+    assert not missing, f"neither README.md nor docs/*.md shows these commands: {', '.join(f'qs {n}' for n in missing)}"
+
+
+def test_every_flag_of_qs_is_named() -> None:
+    """README.md or a page names every flag of qs and of its subcommands."""
+    general = help_of(QS)
+    of_command = {"qs": flags_in(general)}
+    for name in subcommands_in(general):
+        of_command[f"qs {name}"] = flags_in(help_of([*QS, name]))
+    missing = [
+        f"{flag} ({', '.join(command for command, flags in of_command.items() if flag in flags)})"
+        for flag in missing_from_pages(set[str]().union(*of_command.values()))
+    ]
+    assert not missing, f"neither README.md nor docs/*.md names these flags: {'; '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files(page: Path) -> None:
+    """Every relative link of a page leads to a file of the project."""
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: no file for the link {target}"

@@ -1,0 +1,123 @@
+"""A server that answers what a test tells it to: one thread, one function for each connection, in order."""
+
+import contextlib
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+from qs_schemas import Error, Fault, Message, Peer
+
+RESP = "0" * 64
+GIVE_UP = 20  # seconds after which a test that waits for what never comes is told so
+
+
+class Conversation:
+    """One accepted connection. What `read` gives was sent by the client under test."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._peer = Peer()
+
+    def read(self) -> Message | None:
+        """The next message of the client, None when it has closed the connection."""
+        while (event := self._peer.next_event()) is None:
+            data = self.sock.recv(65536)
+            if not data:
+                return None
+            self._peer.receive_data(data)
+        assert not isinstance(event, Fault), event
+        return event
+
+    def write(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def answer(self, request: Message | None, answer: Message | None = None, **fields: object) -> None:
+        """Answers a request: with its own kind of message and these fields, or with the message given."""
+        self.write(answer_bytes(request, answer, **fields))
+
+    def wait_for_close(self) -> None:
+        """Returns when the client has closed its side, whatever it still sends."""
+        with contextlib.suppress(ConnectionError):
+            while self.sock.recv(65536):
+                pass
+
+    def reset(self) -> None:
+        """Ends the connection with RST, as a killed machine's does."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+def answer_bytes(request: Message | None, answer: Message | None = None, **fields: object) -> bytes:
+    assert request is not None
+    if answer is None:
+        answer = type(request)(**fields)  # type: ignore[arg-type]
+    answer.type = "error" if isinstance(answer, Error) else "response"
+    answer.req, answer.resp = request.req, RESP
+    return Peer().send(answer)
+
+
+Script = Callable[[Conversation], None]
+
+
+class ScriptedServer:
+    """Plays one script for each connection that comes, the last one for all further ones."""
+
+    def __init__(self, *scripts: Script, host: str = "127.0.0.1") -> None:
+        self._scripts = list(scripts)
+        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self.connections = 0
+        self.failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                sock, _ = self._listener.accept()
+                sock.settimeout(GIVE_UP)
+                script = self._scripts[min(self.connections, len(self._scripts) - 1)]
+                self.connections += 1
+                with sock:
+                    script(Conversation(sock))
+        except OSError as error:
+            if self._listener.fileno() != -1:
+                self.failed = error
+        except BaseException as error:
+            self.failed = error
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._listener.close()
+        self._thread.join(GIVE_UP)
+        assert not self._thread.is_alive(), "the script still waits for the client"
+
+
+@contextlib.contextmanager
+def scripted(*scripts: Script, host: str = "127.0.0.1") -> Iterator[ScriptedServer]:
+    """A scripted server for the length of a with block. What goes wrong in a script fails the test."""
+    server = ScriptedServer(*scripts, host=host)
+    try:
+        yield server
+    finally:
+        server.stop()
+    if server.failed is not None:
+        raise server.failed
+
+
+def answering(*answers: Message, seen: "queue.SimpleQueue[Message] | None" = None) -> Script:
+    """A script that answers the requests with these, in order, notes them in seen, and waits for the client to go."""
+
+    def script(conversation: Conversation) -> None:
+        for answer in answers:
+            request = conversation.read()
+            assert request is not None, "the client has gone"
+            if seen is not None:
+                seen.put(request)
+            conversation.answer(request, answer)
+        assert conversation.read() is None
+
+    return script

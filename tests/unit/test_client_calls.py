@@ -1,0 +1,295 @@
+"""The calls, driven by hand: what each asks, and what it makes of the answer. No sockets."""
+
+import pickle
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from qs_client import (
+    Conflict,
+    DeleteMessage,
+    Delivery,
+    Draft,
+    Error,
+    Full,
+    GetMessage,
+    InternalError,
+    ListMessages,
+    NoAnswer,
+    NotFound,
+    PushMessage,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    ReceiveMessage,
+    ServerError,
+    ServerUnavailable,
+    batches,
+    calls,
+    errors,
+)
+from qs_schemas import TABLE, ErrorCode, Message, Peer
+
+DELIVERY = Delivery(1760000000000000, b"hi", "orders", receives=2)
+
+
+def play(call: Generator[calls.Exchange, Message, Any], *answers: Message) -> tuple[list[Message], Any]:
+    """Runs a call with these answers. Gives the requests it made, as they arrive after crossing the wire, and its value."""
+    requests: list[Message] = []
+    left = iter(answers)
+    try:
+        exchange = next(call)
+        while True:
+            requests.append(Message.parse(Peer().send(exchange.request)))
+            exchange = call.send(next(left))
+    except StopIteration as done:
+        assert next(left, None) is None, "the call asked less than was answered"
+        return requests, done.value
+
+
+def fail(call: Generator[calls.Exchange, Message, Any], error: Error) -> ServerError:
+    with pytest.raises(ServerError) as raised:
+        play(call, error)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("call", "request_", "answer", "value"),
+    [
+        pytest.param(calls.queues(), calls.ListQueues(), calls.ListQueues(["a", "b"]), ["a", "b"], id="queues"),
+        pytest.param(calls.new_queue("q"), calls.NewQueue("q"), calls.NewQueue("q"), True, id="new_queue"),
+        pytest.param(
+            calls.new_queue("q", storage="files", visibility=1.5, capacity=9, retention=60, dead_letter="d", max_receives=3),
+            calls.NewQueue("q", QueueOptions("files", 1.5, 9, 60, "d", 3)),
+            calls.NewQueue("q"),
+            True,
+            id="new_queue with options",
+        ),
+        pytest.param(
+            calls.delete_queue("q", force=True), calls.DeleteQueue("q", True), calls.DeleteQueue("q"), True, id="delete_queue"
+        ),
+        pytest.param(calls.purge("q"), calls.PurgeQueue("q"), calls.PurgeQueue("q", 7), 7, id="purge"),
+        pytest.param(
+            calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q", new=1)]), [QueueInfo("q", new=1)], id="stats of all"
+        ),
+        pytest.param(calls.stats("q"), QueueStats("q"), QueueStats("q"), [], id="stats of one"),
+        pytest.param(calls.ping(), calls.Ping(), calls.Ping(), None, id="ping"),
+        pytest.param(
+            calls.push("q", "hé", delay=1.5, key="k"), PushMessage("q", "hé".encode(), 1.5, "k"), PushMessage("q", mid=5), 5,
+            id="push",
+        ),
+        pytest.param(calls.push("q", b"\x00"), PushMessage("q", b"\x00"), PushMessage("q", mid=5), 5, id="push of bytes"),
+        pytest.param(
+            calls.push_many("q", [b"a", Draft(b"b", 2, "k")]),
+            PushMessage("q", messages=[Draft(b"a"), Draft(b"b", 2, "k")]),
+            PushMessage("q", mids=[1, 2]),
+            [1, 2],
+            id="push_many",
+        ),
+        pytest.param(
+            calls.receive("q", 3, 20, 60), ReceiveMessage("q", max=3, wait=20, visibility=60), ReceiveMessage("q", messages=[DELIVERY]),
+            [DELIVERY], id="receive",
+        ),
+        pytest.param(
+            calls.receive(("a", "b")), ReceiveMessage(queues=["a", "b"], max=1, wait=0), ReceiveMessage(messages=[]), [],
+            id="receive from several",
+        ),
+        pytest.param(
+            calls.receive_one("q", 20), ReceiveMessage("q", max=1, wait=20), ReceiveMessage("q", messages=[DELIVERY]), DELIVERY,
+            id="receive_one",
+        ),
+        pytest.param(calls.receive_one("q"), ReceiveMessage("q", max=1, wait=0), ReceiveMessage("q"), None, id="receive_one, nothing"),
+        pytest.param(
+            calls.get("q", 5, visibility=9), GetMessage("q", 5, visibility=9), GetMessage("q", 5, status="delivered"),
+            GetMessage("q", 5, status="delivered"), id="get",
+        ),
+        pytest.param(calls.peek("q", 5), GetMessage("q", 5, peek=True), GetMessage("q", 5), GetMessage("q", 5), id="peek"),
+        pytest.param(calls.delete("q", 5), DeleteMessage("q", 5), DeleteMessage("q", 5), None, id="delete"),
+        pytest.param(
+            calls.delete(DELIVERY), DeleteMessage("orders", DELIVERY.mid, 2), DeleteMessage("orders"), None, id="delete a delivery"
+        ),
+        pytest.param(
+            calls.delete("q", Receipt(5, 3)), DeleteMessage("q", 5, 3), DeleteMessage("q", 5), None, id="delete by receipt"
+        ),
+        pytest.param(
+            calls.delete_many("q", [1, Receipt(2, 3)]), DeleteMessage("q", mids=[1, Receipt(2, 3)]), DeleteMessage("q", mids=[2]), [2],
+            id="delete_many",
+        ),
+        pytest.param(
+            calls.release(DELIVERY, delay=5), calls.ReleaseMessage("orders", DELIVERY.mid, 2, 5), calls.ReleaseMessage("orders"), None,
+            id="release",
+        ),
+        pytest.param(
+            calls.extend("q", 5, visibility=60), calls.ExtendMessage("q", 5, visibility=60), calls.ExtendMessage("q", 5, visible_at=77),
+            77, id="extend",
+        ),
+    ],
+)  # fmt: skip
+def test_request_and_value(call: Any, request_: Message, answer: Message, value: Any) -> None:
+    """Each call sends the one request that its arguments mean, and returns what the answer says."""
+    requests, returned = play(call, answer)
+    assert requests == [request_]
+    assert returned == value
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.code}-{row.kind}")
+def test_each_error_of_the_table(row: ErrorCode) -> None:
+    """Every row of the error table is raised as an exception of its own kind, with code, type and text."""
+    error = fail(calls.ping(), Error(row.code, row.kind, "why"))
+    assert (error.code, error.type, error.text) == (row.code, row.kind, "why")
+    assert type(error) is not ServerError
+    assert str(error).startswith(f"{row.code} {row.kind}: why")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "expected"),
+    [
+        (409, "conflict", errors.Conflict),
+        (409, "not-empty", errors.NotEmpty),
+        (409, "stale", errors.Stale),
+        (409, "of-another-version", errors.Conflict),
+        (418, "teapot", ServerError),
+        (418, "stale", ServerError),
+    ],
+)
+def test_kinds_of_conflict_and_unknown_codes(code: int, kind: str, expected: type[ServerError]) -> None:
+    """All 409 are Conflict, told apart by their type; what the table does not hold is a plain ServerError."""
+    error = fail(calls.ping(), Error(code, kind, "why"))
+    assert type(error) is expected
+    assert isinstance(error, Conflict) == (code == 409)
+
+
+def test_a_server_error_survives_pickling() -> None:
+    """An exception can go from one process to another: Spark and multiprocessing do that."""
+    error = pickle.loads(pickle.dumps(errors.NotFound(404, "not-found", "no queue 'q'", "ab")))
+    assert (type(error), error.code, error.type, error.text, error.resp) == (
+        NotFound,
+        404,
+        "not-found",
+        "no queue 'q'",
+        "ab",
+    )
+
+
+def test_a_fault_of_the_server_names_its_log_entry() -> None:
+    """A 500 says under which id the server logged it."""
+    error = fail(calls.ping(), Error(500, "internal", "it broke", resp="c0ffee"))
+    assert isinstance(error, InternalError)
+    assert "c0ffee" in str(error)
+
+
+def test_exist_ok_and_missing_ok() -> None:
+    """A queue that is already there, or already gone, is no error when the caller says so, and the value tells."""
+    conflict, missing = Error(409, "conflict", "exists"), Error(404, "not-found", "no queue")
+    assert play(calls.new_queue("q", exist_ok=True), conflict)[1] is False
+    assert play(calls.delete_queue("q", missing_ok=True), missing)[1] is False
+    assert isinstance(fail(calls.new_queue("q"), conflict), Conflict)
+    assert isinstance(fail(calls.delete_queue("q"), missing), NotFound)
+
+
+def test_patience_is_the_wait() -> None:
+    """The server may take as long as a receive waits, beyond the client's timeout."""
+    assert next(calls.receive("q", wait=20)).patience == 20
+    assert next(calls.ping()).patience == 0
+
+
+def test_a_delivery_without_queue_gets_the_one_that_was_named() -> None:
+    """A delivery can always be passed to delete, also from a server that does not repeat the queue's name."""
+    _, deliveries = play(calls.receive("q"), ReceiveMessage("q", messages=[Delivery(1, b"")]))
+    assert deliveries[0].qid == "q"
+
+
+def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
+    """Nobody holds a peeked message, so deleting it can not be stale; one that get delivered is protected."""
+    answer = DeleteMessage("q", 5)
+    assert play(calls.delete(GetMessage("q", 5, status="ready", receives=0)), answer)[0] == [DeleteMessage("q", 5)]
+    assert play(calls.delete(GetMessage("q", 5, status="delivered", receives=1)), answer)[0] == [
+        DeleteMessage("q", 5, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: calls.delete("q"),
+        lambda: calls.release(DELIVERY, 5),
+        lambda: calls.push("q", 5),  # type: ignore[arg-type]
+        lambda: calls.push("q", None),  # type: ignore[arg-type]
+        lambda: calls.push_many("q", "abc"),
+        lambda: calls.push_many("q", b"abc"),
+        lambda: calls.push_many("q", [5]),  # type: ignore[list-item]
+    ],
+)
+def test_wrong_kinds_of_arguments(call: Callable[[], Generator[calls.Exchange, Message, Any]]) -> None:
+    """What cannot be meant is a TypeError before anything is sent: no id, two ids, a number as payload, one as many."""
+    with pytest.raises(TypeError):
+        next(call())
+
+
+def test_push_many_goes_in_lists_of_1000() -> None:
+    """2500 messages travel in three lists, and their ids come back in order; none at all asks nothing."""
+    answers = [PushMessage("q", mids=list(range(first, min(first + 1000, 2500)))) for first in (0, 1000, 2000)]
+    requests, mids = play(calls.push_many("q", (str(n) for n in range(2500))), *answers)
+    assert [len(request.messages) for request in requests if isinstance(request, PushMessage)] == [1000, 1000, 500]
+    assert mids == list(range(2500))
+    assert play(calls.push_many("q", [])) == ([], [])
+
+
+@pytest.mark.parametrize("character", [b"a", b"&", b"\n", b"\r", b"<", b">", b"\x00", b"\xff", "é".encode()])
+def test_lists_stay_under_a_documents_size(character: bytes) -> None:
+    """However long a payload gets when it is written, a list stays under what a server takes by default."""
+    payloads = [character * 700_000] * 12
+    written = [len(Peer().send(PushMessage("q", messages=batch))) for batch in batches.drafts_in_batches(payloads)]
+    assert len(written) > 1
+    assert max(written) < 8 * 1024 * 1024
+
+
+def test_a_large_message_travels_alone() -> None:
+    """A message larger than a list's bound is sent all the same: what is too large, the server knows."""
+    large = b"x" * (5 * 1024 * 1024)
+    assert [len(batch) for batch in batches.drafts_in_batches([b"a", large, b"b", b"c"])] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("trouble", [Error(507, "full", "no space"), ServerUnavailable("gone"), NoAnswer("silent")])
+def test_push_many_says_how_far_it_came(trouble: Error | Exception) -> None:
+    """When a later list fails, the exception keeps its kind and notes how many messages are stored."""
+    call = calls.push_many("q", [b""] * 1500)
+    next(call)
+    call.send(PushMessage("q", mids=list(range(1000))))
+    with pytest.raises((Full, ServerUnavailable)) as raised:
+        call.send(trouble) if isinstance(trouble, Error) else call.throw(trouble)
+    assert raised.value.__notes__ == ["the first 1000 messages are stored"]
+
+
+def test_delete_many_goes_by_queue_in_lists_of_1000() -> None:
+    """Deliveries of several queues are deleted with one list for each queue, with receipts; ids in lists of 1000."""
+    deliveries = [Delivery(1, b"", "a", 1), Delivery(2, b"", "b", 2), Delivery(3, b"", "a", 3)]
+    requests, deleted = play(
+        calls.delete_many(deliveries), DeleteMessage("a", mids=[1, 3]), DeleteMessage("b", mids=[Receipt(2, 2)])
+    )
+    assert requests == [
+        DeleteMessage("a", mids=[Receipt(1, 1), Receipt(3, 3)]),
+        DeleteMessage("b", mids=[Receipt(2, 2)]),
+    ]
+    assert deleted == [1, 3, 2]
+    requests, _ = play(calls.delete_many("q", range(1, 1002)), DeleteMessage("q", mids=[1]), DeleteMessage("q"))
+    assert [len(request.mids) for request in requests if isinstance(request, DeleteMessage)] == [1000, 1]
+    assert play(calls.delete_many([])) == ([], [])
+
+
+def test_list_messages_pages() -> None:
+    """The next page is asked for after the last id of a full one; a page that is not full is the last."""
+    pages = calls.list_messages("q", state="all", after=7)
+    requests, mids = play(next(pages), ListMessages("q", mids=list(range(1000, 2000))))
+    assert requests == [ListMessages("q", "all", 1000, 7)]
+    requests, mids = play(pages.send(mids), ListMessages("q", mids=[2000]))
+    assert requests == [ListMessages("q", "all", 1000, 1999)]
+    with pytest.raises(StopIteration):
+        pages.send(mids)
+
+
+def test_an_answer_that_lacks_its_value() -> None:
+    """A server that leaves out what the answer is about is at fault, and the text says what is missing."""
+    with pytest.raises(InternalError, match="no mid"):
+        play(calls.push("q", b""), PushMessage("q"))
