@@ -76,23 +76,24 @@ class ScriptedServer:
     def _run(self) -> None:
         try:
             while True:
-                sock, _ = self._listener.accept()
+                try:
+                    sock, _ = self._listener.accept()
+                except OSError:  # stopped
+                    return
                 sock.settimeout(GIVE_UP)
                 script = self._scripts[min(self.connections, len(self._scripts) - 1)]
                 self.connections += 1
                 with sock:
                     script(Conversation(sock))
-        except OSError as error:
-            if self._listener.fileno() != -1:
-                self.failed = error
         except BaseException as error:
             self.failed = error
 
     def stop(self) -> None:
+        """Returns when the script that runs has ended: its client must have closed the connection by then."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
         self._thread.join(GIVE_UP)
+        self._listener.close()
         assert not self._thread.is_alive(), "the script still waits for the client"
 
 

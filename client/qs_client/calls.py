@@ -165,7 +165,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
 
     payload: bytes, or a str that is stored as UTF-8. delay: seconds until it becomes visible. key: makes the push safe
     to repeat after a lost answer: a second one with the same key within 5 minutes stores nothing and returns the
-    first's id. Raises Full, TooLarge.
+    first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
     """
     entry = draft(payload)
     answer = yield from _ask(PushMessage(qid, entry.payload, delay, key))

@@ -15,7 +15,7 @@ from qs_schemas import Error, Message
 from . import calls
 from .calls import Call, Exchange, Held, Pages
 from .connection import Connection, endpoint, open_connection
-from .errors import ServerError, ServerUnavailable, closes
+from .errors import NoAnswer, ServerError, ServerUnavailable, closes
 from .methods import method_face
 
 P = ParamSpec("P")
@@ -94,7 +94,8 @@ class QueueClient:
     def send(self, message: Message) -> None:
         """Sends a message as it is, and waits for nothing: `recv` gives the answer. Connects first, if need be.
 
-        ValueError when XML cannot carry a field; ServerUnavailable when the connection fails.
+        ValueError when XML cannot carry a field; ServerUnavailable when the connection fails; NoAnswer, which is a
+        TimeoutError too, when the server does not read. The connection is closed then.
         """
         connection = self._opened()
         document = connection.session.loose_document(message)
@@ -103,8 +104,8 @@ class QueueClient:
         except BaseException as error:  # part of the document may have been sent
             self._drop(connection)
             if isinstance(error, OSError):
-                name = endpoint(self.host, self.port)
-                raise ServerUnavailable(f"the connection to {name} broke ({error}): connect again") from error
+                kind = NoAnswer if isinstance(error, TimeoutError) else ServerUnavailable
+                raise kind(f"the connection to {endpoint(self.host, self.port)} broke ({error}): send again") from error
             raise
 
     def recv(self, timeout: float | None = None) -> Message:

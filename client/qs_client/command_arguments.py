@@ -66,6 +66,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def patience(text: str) -> float:
+    """A duration of more than nothing."""
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("no server answers in 0 seconds")
+    return value
+
+
 def positive(text: str) -> int:
     """A whole number, 1 or more."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
@@ -101,7 +109,7 @@ def _common() -> _AnyOrder:
         "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
     )
     group.add_argument(
-        "--timeout", type=seconds, metavar="S", help="seconds to wait for an answer, beyond --wait (default: 30)"
+        "--timeout", type=patience, metavar="S", help="seconds to wait for an answer, beyond --wait (default: 30)"
     )
     group.add_argument("--json", action="store_true", help="one JSON object a line")
     return common

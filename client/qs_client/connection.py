@@ -53,6 +53,8 @@ class Connection:
         self._writing = threading.Lock()
         self._selector = _Selector()
         self._selector.register(sock, selectors.EVENT_READ)
+        self._busy = False  # somebody reads; set before _ended is looked at, as that is set before this is
+        self._ended = False
 
     def deadline(self, seconds: float | None) -> float:
         """The time at which so many seconds will have passed; None is never."""
@@ -89,6 +91,7 @@ class Connection:
 
     def read(self, next_message: Callable[[], Message | None], deadline: float) -> Message:
         """Reads until there is a message. TimeoutError when the deadline comes first: nothing is lost then."""
+        self._busy = True
         try:
             while (message := next_message()) is None:
                 self._fill(deadline)
@@ -96,9 +99,15 @@ class Connection:
             raise ServerUnavailable(
                 f"{self._name} does not speak the protocol as this client does ({error}): is it a queue server?"
             ) from None
+        finally:
+            self._busy = False
+            if self._ended:
+                self._sock.close()
         return message
 
     def _fill(self, deadline: float) -> None:
+        if self._ended:
+            raise self._closed()
         while not self._selector.select(None if deadline == math.inf else max(deadline - self._clock(), 0)):
             if self._clock() >= deadline:
                 raise TimeoutError(f"nothing came from {self._name} in time")
@@ -106,9 +115,14 @@ class Connection:
             data = self._sock.recv(_PIECE)
         except OSError as error:
             raise self._lost(f"broke the connection ({error.strerror or error})") from error
+        if not data and self._ended:
+            raise self._closed()
         if not data:
             raise self._lost(self.session.end_of_data())
         self.session.receive_data(data)
+
+    def _closed(self) -> ServerUnavailable:
+        return ServerUnavailable(f"the connection to {self._name} was closed by disconnect() before an answer came")
 
     def _lost(self, how: str) -> ServerUnavailable:
         return ServerUnavailable(
@@ -117,8 +131,10 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Ends the connection; a thread that reads it wakes up."""
+        """Ends the connection. A thread that reads it wakes up, and closes the socket itself: while it waits on the
+        descriptor, that must not become another file's."""
+        self._ended = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._selector.close()
-        self._sock.close()
+        if not self._busy:
+            self._sock.close()

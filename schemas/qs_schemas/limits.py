@@ -31,7 +31,7 @@ class Limits:
     """What one side accepts from the other.
 
     document: bytes, from the first `<` to the last `>`; depth: elements; attributes: of one element;
-    list_length: entries of one list form. All at least 1.
+    list_length: messages or ids of one list form; queues or parts may be ten times as many. All at least 1.
     """
 
     document: int = DOCUMENT

@@ -51,20 +51,19 @@ _CLAIM, _PART = _named(CLAIM), _named(PART)
 
 
 def _messages(entries: Sequence[Draft | Delivery]) -> bytes:
-    parts = [b"<messages>"]
+    parts: list[bytes] = []
     for entry in entries:
         named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
         parts += (f"<message{_attributes(entry, named)}>".encode(), _payload(entry.payload), b"</message>")
-    parts.append(b"</messages>")
     return b"".join(parts)
 
 
-def _mids(mids: Sequence[int | Receipt], tag: str) -> bytes:
+def _mids(mids: Sequence[int | Receipt]) -> bytes:
     written = [
         f'<mid receives="{mid.receives}">{mid.mid}</mid>' if isinstance(mid, Receipt) else f"<mid>{int(mid)}</mid>"
         for mid in mids
     ]
-    return f"<{tag}>{''.join(written)}</{tag}>".encode()
+    return "".join(written).encode()
 
 
 def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
@@ -100,8 +99,10 @@ def _element(name: str) -> Callable[[Any], bytes]:
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "count": _element("count"), "options": _options, "queues": _queues, "claim": _claim,
-    "chosen": _chosen, "messages": _messages, "payload": _payload,
+    "chosen": _chosen, "payload": _payload,
 }  # fmt: skip
+# Both stand in the one element `messages` (`m` for early clients).
+_LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
 
 
 class _Plan:
@@ -112,7 +113,7 @@ class _Plan:
         self.op = _named({field: kind for field, kind in OP.items() if field in fields})
         self.mid = _named({field: kind for field, kind in MID.items() if field in fields}) if "mid" in fields else ()
         self.has_mid = "mid" in fields
-        self.has_mids = "mids" in fields
+        self.lists = tuple((field, write) for field, write in _LISTS.items() if field in fields)
         self.children = tuple((field, write) for field, write in _CHILDREN.items() if field in fields)
 
 
@@ -120,8 +121,8 @@ _PLANS = {cls: _Plan(cls) for cls in OPERATIONS.values()}
 
 
 def serialize(message: Message) -> bytes:
-    """The document, with its line end. ValueError when a field holds what XML cannot carry (payloads can hold anything);
-    TypeError for a bare Message."""
+    """The document, with its line end. ValueError when a field holds what XML cannot carry (payloads can hold
+    anything); TypeError for a bare Message."""
     head = f'{_HEAD} type="{escape(message.type)}"'
     if message.req is not None:
         head += f' req="{escape(message.req)}"'
@@ -140,9 +141,11 @@ def serialize(message: Message) -> bytes:
         parts.append(write(value))
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
         parts.append(f"<mid{_attributes(message, plan.mid)}>{message.mid}</mid>".encode())  # type: ignore[attr-defined]
-    if plan.has_mids and (message.mids or _keep_empty(message, "mids")):  # type: ignore[attr-defined]
-        early = isinstance(message, ListMessages) and message.early
-        parts.append(_mids(message.mids, "m" if early else "messages"))  # type: ignore[attr-defined]
+    if plan.lists:
+        entries = b"".join([write(getattr(message, field)) for field, write in plan.lists])
+        if entries or _keep_empty(message, "messages"):
+            tag = b"m" if isinstance(message, ListMessages) and message.early else b"messages"
+            parts.append(b"<%b>%b</%b>" % (tag, entries, tag))
     parts.append(_END)
     return b"".join(parts)
 
@@ -153,7 +156,7 @@ def _keep_empty(message: Message, field: str) -> bool:
         return True
     if message.type != "response" or isinstance(message, PublishStaged):
         return False
-    if field in ("messages", "mids"):
+    if field == "messages":
         return message.op in ("list-messages", "receive-message", "get-claim") or (
             message.op == "delete-message" and message.mid is None  # type: ignore[attr-defined]
         )

@@ -27,7 +27,7 @@ class Committer:
         self._waiters = waiters
         self._waiting: list[tuple[Work, trio.Event]] = []
         self._more = trio.Event()
-        self._batch_done = trio.Event()
+        self._idle = trio.lowlevel.ParkingLot()
         self._dirty = trio.Event()
         self.busy = False
         self.clients = 0
@@ -66,13 +66,13 @@ class Committer:
     async def batch_done(self) -> None:
         """Waits for the end of the batch that is running."""
         if self.busy:
-            await self._batch_done.wait()
+            await self._idle.park()
 
     def _batch(self, works: Sequence[Work]) -> int | None:
         """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
         storage = self._storage
         storage.refresh()
-        active = list(works)
+        active = works
         try:
             while active:
                 # Pushes of all groups first, so that their files are synced together.
@@ -97,8 +97,9 @@ class Committer:
     def _finish(self, works: Sequence[Work], expiry: int | None) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
         for work in works:
-            if work.pause is not None and work.pause.qids:
-                self._waiters.add(work, work.pause.qids)
+            pause = work.pause
+            if pause is not None and pause.qids:
+                self._waiters.add(work, pause.qids)
         for qid, count in self._storage.take_arrivals().items():
             self._waiters.wake(qid, count)
         if expiry != self.next_expiry:
@@ -106,8 +107,7 @@ class Committer:
             self.expiry_changed.set()
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        self._batch_done.set()
-        self._batch_done = trio.Event()
+        self._idle.unpark_all()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

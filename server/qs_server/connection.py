@@ -13,6 +13,7 @@ from .group import Group, new_resp
 from .handlers import Service
 from .options import ServerLimits
 from .storage.engine import SECOND
+from .transport import Transport
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -26,8 +27,9 @@ class Connection:
 
     def __init__(
         self,
-        stream: trio.SocketStream,
+        stream: Transport,
         peer: Peer,
+        *,
         service: Service,
         committer: Committer,
         waiters: Waiters,
@@ -43,7 +45,8 @@ class Connection:
         self._begun_at: float | None = None
         self._ended = False  # the client sends nothing more
         self._stopping = False
-        self._interruptible: trio.CancelScope | None = None
+        self._life = trio.CancelScope()
+        self._interruptible: trio.CancelScope | None = None  # while it only waits for the client, or for messages
 
     def stop(self) -> None:
         """The server is stopping: what is begun is finished, the rest is refused."""
@@ -52,49 +55,47 @@ class Connection:
             self._interruptible.cancel()
 
     async def serve(self) -> None:
-        """Until the client has gone, or is refused."""
+        """Until the client has gone, or is refused. Closes the stream."""
         try:
-            while not self._stopping and await self._read():
-                while self._events and not self._stopping:
-                    if not await self._answer_group():
-                        await self._close_gently()
-                        return
+            with self._life:
+                await self._converse()
             if self._stopping:
                 await self.refuse(table.SHUTTING_DOWN, "the server is stopping; connect again later")
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            _logger.debug("connection lost: %s", error.__cause__ or error)
+            elif self._life.cancelled_caught:
+                late = f"a document was begun and not completed within {self._limits.document_time:g} s"
+                await self.refuse(table.TIMEOUT, late)
+        except trio.BrokenResourceError as error:
+            _logger.debug("%s: %s", error, error.__cause__)
         finally:
-            with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(self._stream)
+            await self._stream.aclose()
+
+    async def _converse(self) -> None:
+        while await self._read():
+            while self._events and not self._stopping:
+                if not await self._answer_group():
+                    await self._close_gently()
+                    return
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _read(self) -> bool:
-        """Until there is at least one event. False when there will be none any more."""
-        while not self._events:
+        """Until there is at least one event. False when there will be none any more, or none is wanted."""
+        timed = False
+        while not self._events and not self._stopping:
             if self._ended:
                 return False
-            with trio.CancelScope(deadline=self._deadline()) as scope:
-                self._interruptible = scope
-                data = await self._stream.receive_some(_CHUNK)
+            if self._peer.begun:
+                # From its first byte: a client that sends a byte a second must not hold on to its place.
+                timed = True
+                self._begun_at = self._begun_at or trio.current_time()
+                self._life.deadline = self._begun_at + self._limits.document_time
+            self._interruptible = self._life
+            data = await self._stream.receive_some(_CHUNK)
             self._interruptible = None
-            if scope.cancelled_caught:
-                if not self._stopping:
-                    self._events.append(Fault(table.TIMEOUT, self._late()))
-                return not self._stopping
             self._take(data)
-        return True
-
-    def _late(self) -> str:
-        return f"a document was begun and not completed within {self._limits.document_time:g} s"
-
-    def _deadline(self) -> float:
-        if not self._peer.begun:
-            self._begun_at = None
-            return float("inf")
-        if self._begun_at is None:
-            self._begun_at = trio.current_time()
-        return self._begun_at + self._limits.document_time
+        if timed:
+            self._life.deadline = float("inf")
+        return not self._stopping
 
     def _take(self, data: bytes | bytearray) -> None:
         """Turns bytes into events."""

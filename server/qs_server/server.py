@@ -21,6 +21,7 @@ from .handlers import Service
 from .options import ServerOptions
 from .storage.engine import SECOND, Clock, Engine, StorageError
 from .storage.files import FilesEngine
+from .transport import SocketTransport, Transport
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Server:
             background.start_soon(self._notice_others)
             async with trio.open_nursery() as clients:
                 with trio.CancelScope() as self._listening:
-                    await trio.serve_listeners(self._serve_connection, listeners, handler_nursery=clients)
+                    await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
                 clients.cancel_scope.deadline = trio.current_time() + self._options.limits.grace
             if clients.cancel_scope.cancelled_caught:
                 _logger.warning("clients that did not read their answers in time were cut off")
@@ -93,24 +94,34 @@ class Server:
         for connection in list(self._connections):
             connection.stop()
 
-    async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        limits = self._options.limits
-        peer = Peer(self._options.wire)
-        connection = Connection(stream, peer, self._service, self._committer, self._waiters, limits)
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            if len(self._connections) >= limits.connections:
-                await connection.refuse(table.TOO_MANY, f"there are {limits.connections} connections already")
-                await stream.aclose()
-                return
-            self._connections.add(connection)
-            self._committer.clients += 1
-            if self._stopping:
-                connection.stop()
-            try:
-                await connection.serve()
-            finally:
-                self._committer.clients -= 1
-                self._connections.discard(connection)
+    async def _serve_socket(self, stream: trio.SocketStream) -> None:
+        await self.serve_connection(SocketTransport.adopt(stream))
+
+    async def serve_connection(self, stream: Transport) -> None:
+        """Serves one client, until it has gone or the server stops."""
+        connection = Connection(
+            stream,
+            Peer(self._options.wire),
+            service=self._service,
+            committer=self._committer,
+            waiters=self._waiters,
+            limits=self._options.limits,
+        )
+        most = self._options.limits.connections
+        if len(self._connections) >= most:
+            with suppress(trio.BrokenResourceError):
+                await connection.refuse(table.TOO_MANY, f"there are {most} connections already; try again later")
+            await stream.aclose()
+            return
+        self._connections.add(connection)
+        self._committer.clients += 1
+        if self._stopping:
+            connection.stop()
+        try:
+            await connection.serve()
+        finally:
+            self._committer.clients -= 1
+            self._connections.discard(connection)
 
     async def _keep_time(self) -> None:
         """Makes messages visible when their time has come. Sleeps until then."""

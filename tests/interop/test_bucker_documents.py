@@ -213,12 +213,14 @@ def test_list_messages(with_queue: Early) -> None:
 
 def test_list_messages_in_m(with_queue: Early) -> None:
     """A client that sends an `m` element gets the list in `m`, and no `messages`."""
-    for expected in ([], [with_queue.push("one")]):
+    expected: list[str] = []
+    for payload in ("one", "two"):
         answer = with_queue.answer("list-messages", "<qid>QUEUE_ID</qid><m/>")
         assert answer.find(f"{Q}messages") is None
         listed = answer.find(f"{Q}m")
         assert listed is not None
         assert [mid.text for mid in listed.findall(f"{Q}mid")] == expected
+        expected.append(with_queue.push(payload))
 
 
 def test_push_message(with_queue: Early) -> None:

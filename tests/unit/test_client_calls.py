@@ -5,24 +5,32 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+
 from qs_client import (
     Conflict,
     DeleteMessage,
+    DeleteQueue,
     Delivery,
     Draft,
     Error,
+    ExtendMessage,
     Full,
     GetMessage,
     InternalError,
     ListMessages,
+    ListQueues,
+    NewQueue,
     NoAnswer,
     NotFound,
+    Ping,
+    PurgeQueue,
     PushMessage,
     QueueInfo,
     QueueOptions,
     QueueStats,
     Receipt,
     ReceiveMessage,
+    ReleaseMessage,
     ServerError,
     ServerUnavailable,
     batches,
@@ -32,10 +40,11 @@ from qs_client import (
 from qs_schemas import TABLE, ErrorCode, Message, Peer
 
 DELIVERY = Delivery(1760000000000000, b"hi", "orders", receives=2)
+GOT = GetMessage("q", 5, status="delivered")
 
 
 def play(call: Generator[calls.Exchange, Message, Any], *answers: Message) -> tuple[list[Message], Any]:
-    """Runs a call with these answers. Gives the requests it made, as they arrive after crossing the wire, and its value."""
+    """Runs a call with these answers. Gives the requests it made, as a server reads them, and its value."""
     requests: list[Message] = []
     left = iter(answers)
     try:
@@ -54,78 +63,65 @@ def fail(call: Generator[calls.Exchange, Message, Any], error: Error) -> ServerE
     return raised.value
 
 
-@pytest.mark.parametrize(
-    ("call", "request_", "answer", "value"),
-    [
-        pytest.param(calls.queues(), calls.ListQueues(), calls.ListQueues(["a", "b"]), ["a", "b"], id="queues"),
-        pytest.param(calls.new_queue("q"), calls.NewQueue("q"), calls.NewQueue("q"), True, id="new_queue"),
-        pytest.param(
-            calls.new_queue("q", storage="files", visibility=1.5, capacity=9, retention=60, dead_letter="d", max_receives=3),
-            calls.NewQueue("q", QueueOptions("files", 1.5, 9, 60, "d", 3)),
-            calls.NewQueue("q"),
-            True,
-            id="new_queue with options",
-        ),
-        pytest.param(
-            calls.delete_queue("q", force=True), calls.DeleteQueue("q", True), calls.DeleteQueue("q"), True, id="delete_queue"
-        ),
-        pytest.param(calls.purge("q"), calls.PurgeQueue("q"), calls.PurgeQueue("q", 7), 7, id="purge"),
-        pytest.param(
-            calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q", new=1)]), [QueueInfo("q", new=1)], id="stats of all"
-        ),
-        pytest.param(calls.stats("q"), QueueStats("q"), QueueStats("q"), [], id="stats of one"),
-        pytest.param(calls.ping(), calls.Ping(), calls.Ping(), None, id="ping"),
-        pytest.param(
-            calls.push("q", "hé", delay=1.5, key="k"), PushMessage("q", "hé".encode(), 1.5, "k"), PushMessage("q", mid=5), 5,
-            id="push",
-        ),
-        pytest.param(calls.push("q", b"\x00"), PushMessage("q", b"\x00"), PushMessage("q", mid=5), 5, id="push of bytes"),
-        pytest.param(
-            calls.push_many("q", [b"a", Draft(b"b", 2, "k")]),
-            PushMessage("q", messages=[Draft(b"a"), Draft(b"b", 2, "k")]),
-            PushMessage("q", mids=[1, 2]),
-            [1, 2],
-            id="push_many",
-        ),
-        pytest.param(
-            calls.receive("q", 3, 20, 60), ReceiveMessage("q", max=3, wait=20, visibility=60), ReceiveMessage("q", messages=[DELIVERY]),
-            [DELIVERY], id="receive",
-        ),
-        pytest.param(
-            calls.receive(("a", "b")), ReceiveMessage(queues=["a", "b"], max=1, wait=0), ReceiveMessage(messages=[]), [],
-            id="receive from several",
-        ),
-        pytest.param(
-            calls.receive_one("q", 20), ReceiveMessage("q", max=1, wait=20), ReceiveMessage("q", messages=[DELIVERY]), DELIVERY,
-            id="receive_one",
-        ),
-        pytest.param(calls.receive_one("q"), ReceiveMessage("q", max=1, wait=0), ReceiveMessage("q"), None, id="receive_one, nothing"),
-        pytest.param(
-            calls.get("q", 5, visibility=9), GetMessage("q", 5, visibility=9), GetMessage("q", 5, status="delivered"),
-            GetMessage("q", 5, status="delivered"), id="get",
-        ),
-        pytest.param(calls.peek("q", 5), GetMessage("q", 5, peek=True), GetMessage("q", 5), GetMessage("q", 5), id="peek"),
-        pytest.param(calls.delete("q", 5), DeleteMessage("q", 5), DeleteMessage("q", 5), None, id="delete"),
-        pytest.param(
-            calls.delete(DELIVERY), DeleteMessage("orders", DELIVERY.mid, 2), DeleteMessage("orders"), None, id="delete a delivery"
-        ),
-        pytest.param(
-            calls.delete("q", Receipt(5, 3)), DeleteMessage("q", 5, 3), DeleteMessage("q", 5), None, id="delete by receipt"
-        ),
-        pytest.param(
-            calls.delete_many("q", [1, Receipt(2, 3)]), DeleteMessage("q", mids=[1, Receipt(2, 3)]), DeleteMessage("q", mids=[2]), [2],
-            id="delete_many",
-        ),
-        pytest.param(
-            calls.release(DELIVERY, delay=5), calls.ReleaseMessage("orders", DELIVERY.mid, 2, 5), calls.ReleaseMessage("orders"), None,
-            id="release",
-        ),
-        pytest.param(
-            calls.extend("q", 5, visibility=60), calls.ExtendMessage("q", 5, visibility=60), calls.ExtendMessage("q", 5, visible_at=77),
-            77, id="extend",
-        ),
-    ],
-)  # fmt: skip
+# id: call, the request that it sends, the answer, its value
+CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
+    "queues": (calls.queues(), ListQueues(), ListQueues(["a", "b"]), ["a", "b"]),
+    "new_queue": (calls.new_queue("q"), NewQueue("q"), NewQueue("q"), True),
+    "new_queue with options": (
+        calls.new_queue("q", storage="null", visibility=1.5, capacity=9, retention=60, dead_letter="d", max_receives=3),
+        NewQueue("q", QueueOptions("null", 1.5, 9, 60, "d", 3)), NewQueue("q"), True,
+    ),
+    "delete_queue": (calls.delete_queue("q", force=True), DeleteQueue("q", True), DeleteQueue("q"), True),
+    "purge": (calls.purge("q"), PurgeQueue("q"), PurgeQueue("q", 7), 7),
+    "stats of all": (calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q")]), [QueueInfo("q")]),
+    "stats of one": (calls.stats("q"), QueueStats("q"), QueueStats("q"), []),
+    "ping": (calls.ping(), Ping(), Ping(), None),
+    "push": (
+        calls.push("q", "h\xe9", delay=1.5, key="k"),
+        PushMessage("q", "h\xe9".encode(), 1.5, "k"), PushMessage("q", mid=5), 5,
+    ),
+    "push of bytes": (calls.push("q", b"\x00"), PushMessage("q", b"\x00"), PushMessage("q", mid=5), 5),
+    "push_many": (
+        calls.push_many("q", [b"a", Draft(b"b", 2, "k")]),
+        PushMessage("q", messages=[Draft(b"a"), Draft(b"b", 2, "k")]), PushMessage("q", mids=[1, 2]), [1, 2],
+    ),
+    "receive": (
+        calls.receive("q", 3, 20, 60),
+        ReceiveMessage("q", max=3, wait=20, visibility=60), ReceiveMessage("q", messages=[DELIVERY]), [DELIVERY],
+    ),
+    "receive from several": (
+        calls.receive(("a", "b")), ReceiveMessage(queues=["a", "b"], max=1, wait=0), ReceiveMessage(), [],
+    ),
+    "receive_one": (
+        calls.receive_one("q", 20),
+        ReceiveMessage("q", max=1, wait=20), ReceiveMessage("q", messages=[DELIVERY]), DELIVERY,
+    ),
+    "receive_one, nothing": (
+        calls.receive_one("q"), ReceiveMessage("q", max=1, wait=0), ReceiveMessage("q"), None,
+    ),
+    "get": (calls.get("q", 5, visibility=9), GetMessage("q", 5, visibility=9), GOT, GOT),
+    "peek": (calls.peek("q", 5), GetMessage("q", 5, peek=True), GOT, GOT),
+    "delete": (calls.delete("q", 5), DeleteMessage("q", 5), DeleteMessage("q", 5), None),
+    "delete a delivery": (
+        calls.delete(DELIVERY), DeleteMessage("orders", DELIVERY.mid, 2), DeleteMessage("orders"), None,
+    ),
+    "delete by receipt": (calls.delete("q", Receipt(5, 3)), DeleteMessage("q", 5, 3), DeleteMessage("q", 5), None),
+    "delete_many": (
+        calls.delete_many("q", [1, Receipt(2, 3)]),
+        DeleteMessage("q", mids=[1, Receipt(2, 3)]), DeleteMessage("q", mids=[2]), [2],
+    ),
+    "release": (
+        calls.release(DELIVERY, delay=5),
+        ReleaseMessage("orders", DELIVERY.mid, 2, 5), ReleaseMessage("orders"), None,
+    ),
+    "extend": (
+        calls.extend("q", 5, visibility=60),
+        ExtendMessage("q", 5, visibility=60), ExtendMessage("q", 5, visible_at=77), 77,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "request_", "answer", "value"), CALLS.values(), ids=CALLS)
 def test_request_and_value(call: Any, request_: Message, answer: Message, value: Any) -> None:
     """Each call sends the one request that its arguments mean, and returns what the answer says."""
     requests, returned = play(call, answer)
@@ -201,7 +197,7 @@ def test_a_delivery_without_queue_gets_the_one_that_was_named() -> None:
 
 
 def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
-    """Nobody holds a peeked message, so deleting it can not be stale; one that get delivered is protected."""
+    """Nobody holds a peeked message, so deleting it can not be stale; one that get() delivered is protected."""
     answer = DeleteMessage("q", 5)
     assert play(calls.delete(GetMessage("q", 5, status="ready", receives=0)), answer)[0] == [DeleteMessage("q", 5)]
     assert play(calls.delete(GetMessage("q", 5, status="delivered", receives=1)), answer)[0] == [

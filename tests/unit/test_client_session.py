@@ -1,11 +1,12 @@
 """The session: which answer belongs to which request, without a connection."""
 
 import pytest
+from scripted_server import answer_bytes
+
 from qs_client import Delivery, Error, GetMessage, ListQueues, Message, Ping, ReceiveMessage
 from qs_client.errors import closes
 from qs_client.session import Session, Unexpected
 from qs_schemas import TABLE, Peer
-from scripted_server import answer_bytes
 
 
 def sent(document: bytes) -> Message:

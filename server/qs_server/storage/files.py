@@ -177,12 +177,16 @@ class FilesEngine(Engine):
         return mids
 
     def flush(self) -> None:
+        if not self._staged:
+            return
         staged, self._staged = self._staged, {}
         for qid, queue in staged.items():
             for mid, error in queue.flush().items():
                 self._failures[qid, mid] = error
 
     def take_failures(self) -> dict[tuple[str, int], OSError]:
+        if not self._failures:
+            return {}
         failures, self._failures = self._failures, {}
         return failures
 
@@ -290,6 +294,8 @@ class FilesEngine(Engine):
             count -= max(first[1].expire(count), 1)
 
     def take_arrivals(self) -> dict[str, int]:
+        if not self._activity.arrived:
+            return {}
         arrived, self._activity.arrived = self._activity.arrived, set()
         found = ((qid, self._queues[qid].ready) for qid in arrived if qid in self._queues)
         return {qid: ready for qid, ready in found if ready}

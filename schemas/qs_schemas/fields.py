@@ -1,0 +1,243 @@
+"""From the elements of a valid document to the fields of its message, by plans that are worked out once per class.
+
+Of an element it uses what `Element` names; no XML library is imported here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from .errors import BAD_REQUEST, ErrorCode
+from .messages import (
+    OPERATIONS,
+    Claim,
+    Delivery,
+    Draft,
+    Message,
+    Part,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+)
+from .text import from_base64
+from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of, strip
+
+NS = f"{{{NAMESPACE}}}"
+_MID, _ENTRY = f"{NS}mid", f"{NS}message"
+
+
+class Element(Protocol):
+    """An element of a tree, as ElementTree and lxml have it. tag: `{namespace}name`, or no text for a comment."""
+
+    @property
+    def tag(self) -> Any: ...
+    @property
+    def text(self) -> str | None: ...
+    @property
+    def tail(self) -> str | None: ...
+    def get(self, key: str) -> str | None: ...
+    def items(self) -> Any: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class RefusedError(Exception):
+    """A document that is XML and not what the contract says."""
+
+    def __init__(self, text: str, error: ErrorCode = BAD_REQUEST) -> None:
+        super().__init__(text)
+        self.text = text
+        self.error = error
+
+
+_Values = dict[str, Any]
+_Kinds = dict[str, tuple[str, Callable[[str], Any]]]
+"""By the attribute's name: the field, and how its value is read."""
+_Read = Callable[[Element], Any]
+_Reader = Callable[[_Values, Element], None]
+
+
+def _kinds(kinds: dict[str, Kind], fields: frozenset[str] | None = None) -> _Kinds:
+    return {attribute(field): (field, read) for field, (read, _) in kinds.items() if fields is None or field in fields}
+
+
+def _read_attributes(element: Element, kinds: _Kinds, values: _Values) -> None:
+    for name, value in element.items():
+        kind = kinds.get(name)
+        if kind is not None:
+            values[kind[0]] = kind[1](value)
+
+
+def _values(element: Element, kinds: _Kinds) -> _Values:
+    values: _Values = {}
+    _read_attributes(element, kinds, values)
+    return values
+
+
+_DRAFT, _DELIVERY, _QUEUE, _OPTIONS = _kinds(DRAFT), _kinds(DELIVERY), _kinds(QUEUE), _kinds(OPTIONS)
+_CLAIM, _PART = _kinds(CLAIM), _kinds(PART)
+
+
+def _text(element: Element) -> str:
+    return strip(element.text or "")
+
+
+def _whole(element: Element) -> int:
+    return int(element.text or "")
+
+
+def _mid_or_receipt(element: Element) -> int | Receipt:
+    receives = element.get("receives")
+    return _whole(element) if receives is None else Receipt(_whole(element), int(receives))
+
+
+def _queue_info(element: Element) -> QueueInfo:
+    return QueueInfo(_text(element), **_values(element, _QUEUE))
+
+
+# -- payloads ---------------------------------------------------------------------------------------------------------
+
+
+def _payload_reader(inline: Callable[[Element], str]) -> _Read:
+    def payload(element: Element) -> bytes:
+        text = element.text or ""
+        encoded = element.get("encoding") is not None
+        if len(element):
+            if any(isinstance(child.tag, str) for child in element):
+                if encoded:
+                    raise RefusedError("the payload says encoding='base64' and holds elements")
+                return inline(element).encode()
+            # What is left are comments: their text is not the payload's.
+            text += "".join([child.tail or "" for child in element])
+        if not encoded:
+            return text.encode()
+        try:
+            return from_base64(text)
+        except ValueError:
+            raise RefusedError("the payload says encoding='base64' and is something else") from None
+
+    return payload
+
+
+def _draft_reader(payload: _Read) -> _Read:
+    return lambda element: Draft(payload(element[0]), **_values(element, _DRAFT))
+
+
+def _delivery_reader(payload: _Read) -> _Read:
+    def delivery(element: Element) -> Delivery:
+        values = _values(element, _DELIVERY)
+        if "mid" not in values:
+            raise RefusedError("a message of an answer has no 'mid'")
+        return Delivery(payload=payload(element[0]), **values)
+
+    return delivery
+
+
+# -- what of a document stands where in a message -------------------------------------------------------------------
+
+# child of qs: (field, how it is read)
+_FIELDS: dict[str, tuple[str, _Read]] = {
+    "qid": ("qid", _text),
+    "options": ("options", lambda element: QueueOptions(**_values(element, _OPTIONS))),
+    "count": ("count", _whole),
+    "token": ("token", lambda element: element.text or ""),
+    "consumer": ("consumer", _text),
+    "producer": ("producer", _text),
+    "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),
+    "parts": ("chosen", lambda element: [Part(**_values(part, _PART)) for part in element]),
+}
+
+
+def _field_reader(field: str, read: _Read) -> _Reader:
+    def reader(values: _Values, element: Element) -> None:
+        values[field] = read(element)
+
+    return reader
+
+
+def _list_reader(field: str, read: _Read) -> _Reader:
+    def reader(values: _Values, element: Element) -> None:
+        values[field] = [read(child) for child in element]
+
+    return reader
+
+
+def _mid_reader(kinds: _Kinds) -> _Reader:
+    def reader(values: _Values, element: Element) -> None:
+        values["mid"] = _whole(element)
+        _read_attributes(element, kinds, values)
+
+    return reader
+
+
+def _messages_reader(fields: frozenset[str], read_entry: _Read) -> _Reader:
+    def reader(values: _Values, element: Element) -> None:
+        if "mids" in fields:
+            values["mids"] = [_mid_or_receipt(child) for child in element if child.tag == _MID]
+        if "messages" in fields:
+            values["messages"] = [read_entry(child) for child in element if child.tag == _ENTRY]
+
+    return reader
+
+
+def _early_reader(messages: _Reader) -> _Reader:
+    def reader(values: _Values, element: Element) -> None:
+        values["early"] = True
+        messages(values, element)
+
+    return reader
+
+
+class Plan(NamedTuple):
+    """How the messages of a class are read. What a class has no field for is passed over."""
+
+    cls: type[Message]
+    op: _Kinds
+    children: dict[str, _Reader]
+
+    def message(self, children: Iterable[tuple[str, Element]], op: Element, envelope: _Values) -> Message:
+        """The message of a valid document. children: of its root, each with its tag; envelope: type, req and resp.
+        RefusedError when something is missing or is not what it says."""
+        values = envelope
+        _read_attributes(op, self.op, values)
+        for tag, child in children:
+            reader = self.children.get(tag)
+            if reader is not None:
+                reader(values, child)
+        if values["type"] == "request":
+            self._check_required(values)
+        return self.cls(**values)
+
+    def _check_required(self, values: _Values) -> None:
+        for group in self.cls.required:
+            for field in group:
+                value = values.get(field)
+                if value is not None and value != []:
+                    break
+            else:
+                names = " or ".join(f"'{attribute(field)}'" for field in group).replace("'mids'", "'messages'")
+                raise RefusedError(f"{self.cls.op} needs {names}, and it is missing or empty")
+
+
+def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
+    """The plan of each operation, by the tag that stands in `op`. inline: gives the text of a payload's inline XML."""
+    payload = _payload_reader(inline)
+    return {f"{NS}{name}": _plan(cls, payload) for name, cls in OPERATIONS.items()}
+
+
+def _plan(cls: type[Message], payload: _Read) -> Plan:
+    fields = fields_of(cls)
+    children = {name: _field_reader(field, read) for name, (field, read) in _FIELDS.items() if field in fields}
+    if "payload" in fields:
+        children["payload"] = _field_reader("payload", payload)
+    if "mid" in fields:
+        children["mid"] = _mid_reader(_kinds(MID, fields))
+    if "queues" in fields:
+        children["queues"] = _list_reader("queues", _queue_info if cls is QueueStats else _text)
+    if "mids" in fields or "messages" in fields:
+        answers = cls.op in ("receive-message", "get-claim")
+        children["messages"] = _messages_reader(fields, (_delivery_reader if answers else _draft_reader)(payload))
+    if "early" in fields:
+        children["m"] = _early_reader(children["messages"])
+    return Plan(cls, _kinds(OP, fields), {f"{NS}{name}": reader for name, reader in children.items()})

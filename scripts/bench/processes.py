@@ -1,0 +1,72 @@
+"""The processes that are measured: started, known to be ready, ended by their own id."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+PROJECT = Path(__file__).resolve().parents[2]
+_END_WITHIN = 60
+
+
+class Listening:
+    """A child that prints `listening on HOST:PORT` when clients can connect. ready_after: seconds from its start."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            started = time.perf_counter()
+            self.process = subprocess.Popen(
+                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        self.started = started
+        self.ready_after = time.perf_counter() - started
+        ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
+        if ready is None:
+            self.end()
+            raise RuntimeError(f"{command[0]} printed {line!r}: {log.read_text()}")
+        self.address = (ready[1], int(ready[2]))
+
+    def resident_bytes(self) -> int:
+        """What it keeps in memory now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def end(self) -> None:
+        """Asks it to end; makes it, if it does not."""
+        self.process.terminate()
+        try:
+            self.process.wait(_END_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def __enter__(self) -> "Listening":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        died = self.process.poll()
+        self.end()
+        if error is not None and died is not None:
+            error.add_note(f"the process had ended with {died}; its log:\n{self._log.read_text()[-2000:]}")
+
+
+def queue_server(root: Path, *flags: str) -> Listening:
+    """The queue server on a free port."""
+    command = [str(PROJECT / "scripts" / "queue-server.py"), "--root", str(root), "--port", "0", *flags]
+    return Listening(command, root.with_suffix(".log"))
+
+
+def echo_server(folder: Path) -> Listening:
+    """A trio server that sends back what it gets, and does nothing else."""
+    return Listening([str(Path(__file__).with_name("echo_server.py"))], folder / "echo.log")

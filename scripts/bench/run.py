@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Benchmarks of the queue server: python scripts/bench/run.py --help
+
+Every figure with a target is a ratio of two things measured in this very run, alternately, round by round; what is
+shown is the median of the rounds' ratios. So it says the same on a fast machine and on a slow one. The load comes from
+raw blocking sockets with bytes made beforehand, so that the server is measured and not a client. Nothing is asserted:
+the table shows the target beside what was measured. All files are in a temporary folder that is removed at the end.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import depth
+import durable
+import restart
+import roundtrips
+from machine import machine_line
+from table import Row, print_table
+
+BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
+    "roundtrips": roundtrips.measure,
+    "depth": depth.measure,
+    "restart": restart.measure,
+    "durable": durable.measure,
+}
+
+
+def main() -> None:
+    """Runs what is asked for, one benchmark after the other, and prints one table."""
+    parser = argparse.ArgumentParser(
+        description="Measures the queue server against what the machine can do. Prints a table; asserts nothing.",
+        epilog="; ".join(f"{name}: {run.__doc__}" for name, run in BENCHMARKS.items()),
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a minute instead of several")
+    parser.add_argument("--only", choices=list(BENCHMARKS), action="append", metavar="NAME", help="only this one")
+    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="qs-bench-", dir=arguments.dir) as folder:
+        print(machine_line(Path(folder)), flush=True)
+        for name in arguments.only or BENCHMARKS:
+            started = time.monotonic()
+            own = Path(folder) / name
+            own.mkdir()
+            rows += BENCHMARKS[name](own, arguments.quick)
+            print(f"{name}: measured in {time.monotonic() - started:.0f} s", flush=True)
+        # What was made is removed only now: on ext4, creating files is slow for a while after many were deleted.
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""QueueClient against the real server: what its methods do to queues and messages."""
+
+import itertools
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+from serving import ServerProcess, serving
+
+from qs_client import (
+    Conflict,
+    Draft,
+    Error,
+    ListQueues,
+    Message,
+    NewQueue,
+    NotEmpty,
+    NotFound,
+    PushMessage,
+    QueueClient,
+    ServerUnavailable,
+    Stale,
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests of this file: each has its own queues."""
+    with serving(tmp_path_factory.mktemp("client") / "root", "--durability", "none") as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[QueueClient]:
+    with QueueClient(server.host, server.port, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def qid(client: QueueClient, request: pytest.FixtureRequest) -> str:
+    """A queue of the test's own."""
+    name = re.sub(r"\W", "-", request.node.name)
+    client.new_queue(name)
+    return name
+
+
+def test_buckers_session(server: ServerProcess) -> None:
+    """bucker's documented session, and a queue made the way its users do, an error returned and not raised."""
+    q = QueueClient(server.host, server.port)
+    q.connect()
+    m = NewQueue()
+    m.qid = "bucker"
+    q.send(m)
+    assert isinstance(q.recv(), NewQueue)
+    q.send(m)
+    error = q.recv()
+    assert isinstance(error, Error)
+    assert (error.code, error.kind, error.text) == (409, "conflict", "'bucker' is already an existing queue")
+    q.send(ListQueues())
+    answer = q.recv()
+    assert isinstance(answer, ListQueues)
+    assert "bucker" in answer.queues
+    assert Message.parse(answer.xml()) == answer
+    q.disconnect()
+
+
+def test_push_receive_delete(client: QueueClient, qid: str) -> None:
+    """A message is received as it was pushed, with its id and count of receives, and is gone once deleted."""
+    mid = client.push(qid, b"\x00 bytes \xff")
+    delivery = client.receive_one(qid)
+    assert delivery is not None
+    assert (delivery.qid, delivery.mid, delivery.payload, delivery.receives) == (qid, mid, b"\x00 bytes \xff", 1)
+    client.delete(delivery)
+    with pytest.raises(NotFound):
+        client.peek(qid, mid)
+    assert client.receive(qid) == []
+
+
+@pytest.mark.parametrize("payload", ["", "hé\r\n\t<&>]]> \U0001f600", " spaces ", b"\xff\xfe", "x" * 1_000_000])
+def test_payloads(client: QueueClient, qid: str, payload: str | bytes) -> None:
+    """Any payload comes back byte for byte."""
+    client.push(qid, payload)
+    (delivery,) = client.receive(qid)
+    assert delivery.payload == (payload.encode() if isinstance(payload, str) else payload)
+
+
+def test_batches(client: QueueClient, qid: str) -> None:
+    """Any number of messages goes in and out in order, and is listed over pages."""
+    mids = client.push_many(qid, [f"message {n}" for n in range(2500)])
+    assert mids == sorted(set(mids))
+    assert list(client.list_messages(qid)) == mids
+    assert list(client.list_messages(qid, state="all", after=mids[1249])) == mids[1250:]
+    assert list(itertools.islice(client.list_messages(qid, state="ready"), 3)) == mids[:3]
+    deliveries = list(itertools.chain(*(client.receive(qid, max=1000) for _ in range(3))))
+    assert [delivery.mid for delivery in deliveries] == mids
+    assert [delivery.text for delivery in deliveries[:2]] == ["message 0", "message 1"]
+    assert list(client.list_messages(qid, state="in-flight")) == mids
+    assert client.delete_many(deliveries) == mids
+    assert client.delete_many(qid, mids[:5]) == []
+
+
+def test_large_batches(client: QueueClient, qid: str) -> None:
+    """Payloads that no one document could carry together go in several."""
+    mids = client.push_many(qid, [b"x" * 1_000_000] * 12)
+    assert len(mids) == 12
+    assert client.purge(qid) == 12
+
+
+def test_receive_over_several_queues(client: QueueClient, qid: str) -> None:
+    """receive takes the oldest over all queues named, and delete_many finds each delivery's queue."""
+    other = f"{qid}-2"
+    client.new_queue(other)
+    mids = [client.push(queue, "x") for queue in (qid, other, qid)]
+    deliveries = client.receive([qid, other], max=10)
+    assert [(delivery.qid, delivery.mid) for delivery in deliveries] == [
+        (qid, mids[0]),
+        (other, mids[1]),
+        (qid, mids[2]),
+    ]
+    assert sorted(client.delete_many(deliveries)) == sorted(mids)
+
+
+def test_receive_waits(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """A receive that waits gets what another client pushes meanwhile."""
+
+    def push() -> None:
+        with QueueClient(server.host, server.port) as other:
+            other.push(qid, "now")
+
+    thread = threading.Thread(target=push)
+    thread.start()
+    delivery = client.receive_one(qid, wait=20)
+    thread.join()
+    assert delivery is not None
+    assert delivery.text == "now"
+
+
+def test_release_and_stale_receipts(client: QueueClient, qid: str) -> None:
+    """What was released and received again is no longer the first receiver's: delete, release and extend say Stale."""
+    client.push(qid, "x")
+    (first,) = client.receive(qid)
+    client.release(first)
+    (second,) = client.receive(qid)
+    assert (second.mid, second.receives) == (first.mid, 2)
+    for late in (client.delete, client.release, client.extend):
+        with pytest.raises(Stale):
+            late(first)
+    assert client.delete_many([first]) == []
+    client.delete(second)
+
+
+def test_release_with_delay(client: QueueClient, qid: str) -> None:
+    """A message can be given back for later."""
+    mid = client.push(qid, "x")
+    (delivery,) = client.receive(qid)
+    client.release(delivery, delay=3600)
+    assert client.receive(qid) == []
+    assert client.peek(qid, mid).status == "delayed"
+
+
+def test_extend(client: QueueClient, qid: str) -> None:
+    """extend moves the window's end, and returns it in microseconds."""
+    client.push(qid, "x")
+    (delivery,) = client.receive(qid, visibility=60)
+    assert delivery.visible_at is not None
+    assert 3500e6 < client.extend(delivery, visibility=3600) - delivery.visible_at < 3600e6
+
+
+def test_get_and_peek(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """peek leaves a message new; get starts its window, inside which others get no payload."""
+    mid = client.push(qid, "x")
+    assert (client.peek(qid, mid).text, client.peek(qid, mid).status) == ("x", "ready")
+    assert list(client.list_messages(qid)) == [mid]
+    got = client.get(qid, mid, visibility=60)
+    assert (got.text, got.status, got.receives) == ("x", "delivered", 1)
+    assert list(client.list_messages(qid)) == []
+    with QueueClient(server.host, server.port) as other:
+        hidden = other.get(qid, mid)
+    assert (hidden.payload, hidden.status) == (None, "in-flight")
+    client.delete(got)
+
+
+def test_delay(client: QueueClient, qid: str) -> None:
+    """A delayed message is not handed out yet, be it pushed alone or among others."""
+    first = client.push(qid, "later", delay=3600)
+    second, now = client.push_many(qid, [Draft("later", delay=3600), "now"])
+    assert [delivery.mid for delivery in client.receive(qid, max=10)] == [now]
+    assert list(client.list_messages(qid, state="delayed")) == [first, second]
+
+
+def test_handling(client: QueueClient, qid: str) -> None:
+    """A message whose handling fails comes again; one that was handled does not."""
+    client.push(qid, "x")
+    (delivery,) = client.receive(qid)
+    with pytest.raises(ZeroDivisionError), client.handling(delivery):
+        raise ZeroDivisionError
+    (again,) = client.receive(qid)
+    with client.handling(again):
+        pass
+    assert client.stats(qid)[0].in_flight == 0
+
+
+def test_queues(client: QueueClient) -> None:
+    """Queues are made, listed, counted and deleted, and errors have their kind."""
+    assert client.new_queue("made", visibility=5, capacity=10) is True
+    with pytest.raises(Conflict):
+        client.new_queue("made")
+    assert client.new_queue("made", exist_ok=True) is False
+    assert "made" in client.queues()
+    client.push("made", "x")
+    (info,) = client.stats("made")
+    assert (info.qid, info.new, info.ready, info.in_flight, info.bytes) == ("made", 1, 1, 0, 1)
+    assert "made" in [info.qid for info in client.stats()]
+    with pytest.raises(NotEmpty):
+        client.delete_queue("made")
+    assert client.delete_queue("made", force=True) is True
+    assert client.delete_queue("made", missing_ok=True) is False
+    with pytest.raises(NotFound, match="made"):
+        client.push("made", "x")
+
+
+def test_a_restarted_server(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """After the server was stopped a call says that nobody is there; after its restart the same client works on."""
+    root = tmp_path_factory.mktemp("restart") / "root"
+    with serving(root) as first:
+        client = QueueClient(first.host, first.port, timeout=20)
+        client.new_queue("kept")
+        mid = client.push("kept", "x")
+    with pytest.raises(ServerUnavailable, match=f"no queue server at {first.host}:{first.port}"):
+        client.queues()
+    with serving(root, port=first.port):
+        assert client.peek("kept", mid).text == "x"
+        client.disconnect()
+
+
+def test_pipelined_pushes(client: QueueClient, qid: str) -> None:
+    """send and recv pipeline: many pushes before the first answer, answered in order."""
+    for n in range(500):
+        client.send(PushMessage(qid, str(n)))
+    mids = [answer.mid for answer in (client.recv() for _ in range(500)) if isinstance(answer, PushMessage)]
+    assert mids == list(client.list_messages(qid))

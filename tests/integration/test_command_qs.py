@@ -1,0 +1,403 @@
+"""The command `qs` against the real server: what each subcommand does, prints, and exits with."""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted_server import GIVE_UP, Conversation, scripted
+from serving import ServerProcess, serving
+
+from qs_client import Error, QueueClient, ServerError, command
+
+Run = Callable[..., tuple[int, str, str]]
+# Where tests run in the background, a child begins with Ctrl-C ignored.
+SCRIPT = """
+import signal, sys
+from qs_client.command import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests of this file: each has its own queues."""
+    with serving(tmp_path_factory.mktemp("command") / "root", "--durability", "none") as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[QueueClient]:
+    with QueueClient(server.host, server.port, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def qid(client: QueueClient, request: pytest.FixtureRequest) -> str:
+    """A queue of the test's own."""
+    name = re.sub(r"\W", "-", request.node.name)
+    client.new_queue(name)
+    return name
+
+
+@pytest.fixture
+def qs(server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs qs in this process: its exit code, stdout and stderr."""
+    monkeypatch.setenv("QS_SERVER", f"{server.host}:{server.port}")
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = command.main(argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def process(server: ServerProcess, *argv: str, **options: object) -> "subprocess.Popen[bytes]":
+    """Starts qs as a process of its own, as a shell does."""
+    environment = {**os.environ, "QS_SERVER": f"{server.host}:{server.port}"}
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, "-c", SCRIPT, *argv],
+        env=environment,
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
+
+
+def finish(child: "subprocess.Popen[bytes]", stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    with child:
+        out, err = child.communicate(stdin, timeout=GIVE_UP)
+    return child.returncode, out, err
+
+
+def payloads(client: QueueClient, qid: str) -> list[bytes]:
+    return [delivery.payload for delivery in client.receive(qid, max=1000)]
+
+
+# -- push -------------------------------------------------------------------------------------------------------------
+
+
+def test_push_arguments(qs: Run, client: QueueClient, qid: str) -> None:
+    """Each argument is one message; their ids are printed, one a line."""
+    code, out, err = qs("push", qid, "a", "h\xe9", "\udcff")  # the last as Python has a byte that is not UTF-8
+    assert (code, err) == (0, "")
+    assert [int(line) for line in out.splitlines()] == list(client.list_messages(qid))
+    assert payloads(client, qid) == [b"a", "h\xe9".encode(), b"\xff"]
+
+
+def test_push_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """Each file is one message, byte for byte, after the arguments."""
+    (tmp_path / "one").write_bytes(b"\x00\xff\n")
+    (tmp_path / "two").write_bytes(b"")
+    assert qs("push", qid, "-f", str(tmp_path / "one"), "zero", "--file", str(tmp_path / "two"))[0] == 0
+    assert payloads(client, qid) == [b"zero", b"\x00\xff\n", b""]
+
+
+def test_push_lines_of_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """With --lines each line is one message, without its line end, however long the file is."""
+    lines = [b"first", b"", b"\xff\r", b"x" * 2_500_000, *(b"%d" % n for n in range(3000)), b"last"]
+    (tmp_path / "lines").write_bytes(b"\n".join(lines))
+    (tmp_path / "ended").write_bytes(b"ended\n")
+    (tmp_path / "empty").write_bytes(b"")
+    files = [f"--file={tmp_path / name}" for name in ("lines", "ended", "empty")]
+    code, out, _ = qs("push", qid, "--lines", *files)
+    assert code == 0
+    assert len(out.splitlines()) == len(lines) + 1
+    taken = [client.receive(qid, max=100) for _ in range(31)]
+    assert [delivery.payload for deliveries in taken for delivery in deliveries] == [*lines, b"ended"]
+
+
+def test_push_stdin(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """Without payload and file, all of stdin is one message."""
+    code, out, err = finish(process(server, "push", qid), b"all\nof it\xff\n")
+    assert (code, err) == (0, b"")
+    assert re.fullmatch(rb"\d+\n", out)
+    assert payloads(client, qid) == [b"all\nof it\xff\n"]
+
+
+def test_push_lines_as_they_come(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """A line is stored, and its id printed, before the next one is there: nothing waits for a full batch."""
+    with process(server, "push", qid, "--lines") as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for line in (b"one", b"two"):
+            child.stdin.write(line + b"\n")
+            child.stdin.flush()
+            mid = int(child.stdout.readline())
+            assert client.peek(qid, mid).payload == line
+        child.stdin.close()
+        assert child.wait(GIVE_UP) == 0
+
+
+def test_push_creates(qs: Run, client: QueueClient) -> None:
+    """--create makes the queue, and is content when it is there."""
+    for _ in range(2):
+        assert qs("push", "created", "x", "--create")[0] == 0
+    assert payloads(client, "created") == [b"x", b"x"]
+
+
+def test_push_with_delay(qs: Run, client: QueueClient, qid: str) -> None:
+    """--delay holds the messages back."""
+    assert qs("push", qid, "--delay", "3600", "x")[0] == 0
+    assert payloads(client, qid) == []
+
+
+def test_push_for_programs(qs: Run, client: QueueClient, qid: str) -> None:
+    """--json gives queue and id of each message."""
+    _, out, _ = qs("push", qid, "a", "b", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"qid": qid, "mid": mid} for mid in client.list_messages(qid)
+    ]
+
+
+# -- receive and after ------------------------------------------------------------------------------------------------
+
+
+def test_receive_and_delete(qs: Run, client: QueueClient, qid: str) -> None:
+    """receive prints the payload; with --delete the message is gone afterwards."""
+    client.push_many(qid, ["one", "two\n", "three"])
+    assert qs("receive", qid, "--delete") == (0, "one\n", "")
+    assert qs("receive", qid, "-n", "5", "--delete") == (0, "two\nthree\n", "")
+    assert list(client.list_messages(qid, state="all")) == []
+
+
+def test_receive_without_delete(qs: Run, client: QueueClient, qid: str) -> None:
+    """Without --delete the message stays in flight; -v shows the id with which it can be deleted or released."""
+    mid = client.push(qid, "one")
+    assert qs("receive", qid, "-v", "--visibility", "3600") == (0, f"==> {qid} {mid} (receives 1) <==\none\n", "")
+    assert qs("release", qid, str(mid)) == (0, "", "")
+    code, out, _ = qs("receive", qid, "--json")
+    record = json.loads(out)
+    assert (code, record["mid"], record["receives"], record["payload"]) == (0, mid, 2, "one")
+    assert qs("ack", qid, str(mid)) == (0, "", "")
+    assert list(client.list_messages(qid, state="all")) == []
+
+
+def test_receive_nothing(qs: Run, qid: str) -> None:
+    """An empty queue is exit code 3, and no output."""
+    assert qs("receive", qid) == (3, "", "")
+    assert qs("receive", qid, "--wait", "0.01", "--json") == (3, "", "")
+
+
+def test_receive_waits(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """--wait waits for what is pushed later, also longer than --timeout."""
+    child = process(server, "receive", qid, "--wait", "20", "--timeout", "1", "--delete")
+    client.push(qid, "later")
+    assert finish(child) == (0, b"later\n", b"")
+
+
+def test_receive_many(qs: Run, client: QueueClient, qid: str) -> None:
+    """Any number is received in order, and no more than asked for."""
+    client.push_many(qid, [str(n) for n in range(250)])
+    _, out, _ = qs("receive", qid, "--max", "230", "--delete")
+    assert out.splitlines() == [str(n) for n in range(230)]
+    assert len(list(client.list_messages(qid))) == 20
+
+
+def test_receive_from_several(qs: Run, client: QueueClient, qid: str) -> None:
+    """Several queues: the oldest over all of them."""
+    client.new_queue(f"{qid}-2")
+    for name, payload in ((qid, "1"), (f"{qid}-2", "2"), (qid, "3")):
+        client.push(name, payload)
+    assert qs("receive", f"{qid}-2", qid, "-n", "9", "--delete") == (0, "1\n2\n3\n", "")
+
+
+def test_receive_bytes(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """Payloads that are not text come out byte for byte."""
+    client.push(qid, b"\x00\xff\n")
+    assert finish(process(server, "receive", qid, "--delete")) == (0, b"\x00\xff\n", b"")
+
+
+def test_what_the_reader_did_not_take(server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """When the reader of stdout has gone, nothing is deleted, the messages are ready again, and all is quiet."""
+    mids = client.push_many(qid, ["one", "two"])
+    read, write = os.pipe()
+    os.close(read)
+    child = process(server, "receive", qid, "-n", "2", "--delete", stdout=write)
+    os.close(write)
+    code, _, err = finish(child)
+    assert (code, err) == (141, b"")
+    assert list(client.list_messages(qid, state="ready")) == mids
+
+
+def test_messages_lost_to_another(qs: Run, client: QueueClient, qid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that somebody else received before it could be deleted is not deleted, and that is said."""
+    mid = client.push(qid, "x")
+    flush = command.Output.flush
+
+    def slow_flush(self: command.Output) -> None:
+        flush(self)
+        with contextlib.suppress(ServerError):  # the second flush is the command's last
+            client.release(qid, mid)
+            client.receive(qid)
+
+    monkeypatch.setattr(command.Output, "flush", slow_flush)
+    code, out, err = qs("receive", qid, "--delete")
+    assert (code, out, err.count("\n")) == (0, "x\n", 1)
+    assert "1 of these messages" in err
+    assert list(client.list_messages(qid, state="all")) == [mid]
+
+
+def test_peek(qs: Run, client: QueueClient, qid: str) -> None:
+    """peek prints messages and changes nothing: by id, or the oldest ready ones."""
+    mids = client.push_many(qid, ["one", "two", "three"])
+    assert qs("peek", qid) == (0, "one\n", "")
+    assert qs("peek", qid, "-n", "2") == (0, "one\ntwo\n", "")
+    assert qs("peek", qid, str(mids[2]), "-v") == (0, f"==> {qid} {mids[2]} (receives 0) <==\nthree\n", "")
+    assert list(client.list_messages(qid)) == mids
+
+
+def test_peek_nothing(qs: Run, client: QueueClient, qid: str) -> None:
+    """No message to show is exit code 3, an id that does not exist an error."""
+    assert qs("peek", qid) == (3, "", "")
+    code, _, err = qs("peek", qid, "5")
+    assert code == 1
+    assert err.startswith("qs: 404 not-found")
+
+
+def test_delete_says_what_was_not_there(qs: Run, client: QueueClient, qid: str) -> None:
+    """delete removes what is there and names what is not, with exit code 1."""
+    mid = client.push(qid, "x")
+    code, out, err = qs("delete", qid, str(mid), "5", "--json")
+    assert (code, json.loads(out), err) == (1, {"qid": qid, "mid": mid}, f"qs: no message 5 in '{qid}'\n")
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_new_ls_rm(qs: Run) -> None:
+    """Queues are made, listed and removed; one that holds messages only with --force."""
+    assert qs("new", "made", "--visibility", "5", "--capacity", "10") == (0, "", "")
+    assert "made" in qs("ls")[1].splitlines()
+    assert {"qid": "made"} in [json.loads(line) for line in qs("ls", "--json")[1].splitlines()]
+    qs("push", "made", "x")
+    code, out, err = qs("rm", "made")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "409 not-empty" in err
+    assert "--force" in err
+    assert qs("rm", "made", "--force") == (0, "", "")
+    assert "made" not in qs("ls")[1].splitlines()
+
+
+def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
+    """ls QUEUE lists ids over all pages: all messages, or those in a state; -l adds since when they are there."""
+    mids = client.push_many(qid, [b""] * 1500)
+    assert qs("ls", qid)[1].splitlines() == [str(mid) for mid in mids]
+    client.receive(qid)
+    assert qs("ls", qid, "--state", "in-flight")[1] == f"{mids[0]}\n"
+    assert len(qs("ls", qid, "--state", "new")[1].splitlines()) == 1499
+    assert re.fullmatch(rf"{mids[0]}  20\d\d-\d\d-\d\dT[\d:.]+Z", qs("ls", qid, "-l")[1].splitlines()[0])
+    assert json.loads(qs("ls", qid, "--json")[1].splitlines()[0]) == {"qid": qid, "mid": mids[0]}
+
+
+def test_counts(qs: Run, client: QueueClient, qid: str) -> None:
+    """ls -l and stats are tables with a line for each queue; stats QUEUE is of that queue alone."""
+    client.push_many(qid, ["one", "two"])
+    client.receive(qid)
+    heading, *lines = qs("ls", "-l")[1].splitlines()
+    assert heading.split() == ["QUEUE", "NEW", "READY", "IN-FLIGHT", "DELAYED"]
+    assert [qid, "1", "1", "1", "0"] in [line.split() for line in lines]
+    heading, line = qs("stats", qid)[1].splitlines()
+    assert dict(zip(heading.split(), line.split(), strict=True))["BYTES"] == "6"
+    record = json.loads(qs("stats", qid, "--json")[1])
+    assert (record["qid"], record["pushed"], record["delivered"]) == (qid, 2, 1)
+
+
+def test_purge(qs: Run, client: QueueClient, qid: str) -> None:
+    """purge empties a queue and prints of how many messages."""
+    client.push_many(qid, ["one", "two"])
+    assert qs("purge", qid) == (0, "2\n", "")
+    assert json.loads(qs("purge", qid, "--json")[1]) == {"qid": qid, "count": 0}
+
+
+def test_ping(qs: Run, server: ServerProcess) -> None:
+    """ping names the server and how long it took."""
+    code, out, _ = qs("ping")
+    assert code == 0
+    assert re.fullmatch(rf"{server.host}:{server.port} answered in [\d.]+ ms\n", out)
+    assert json.loads(qs("ping", "--json")[1])["server"] == f"{server.host}:{server.port}"
+
+
+# -- how it ends ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv", [["push", "nowhere", "x"], ["receive", "nowhere"], ["ls", "nowhere"], ["stats", "nowhere"]]
+)
+def test_an_unknown_queue(qs: Run, argv: list[str]) -> None:
+    """A queue that does not exist is one line on stderr that says how to make it, and exit code 1."""
+    code, out, err = qs(*argv)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("qs: 404 not-found: ")
+    assert "qs new nowhere" in err
+
+
+def test_no_server(qs: Run) -> None:
+    """A server that is not there is one line on stderr that says what to do, and exit code 1."""
+    code, out, err = qs("ls", "-s", "127.0.0.1:1")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("qs: no queue server at 127.0.0.1:1 (Connection refused): start one with queue-server.py")
+
+
+def test_no_answer(qs: Run) -> None:
+    """A server that does not answer within --timeout is an error too."""
+    with scripted(Conversation.wait_for_close) as silent:
+        code, _, err = qs("ping", "-s", f"127.0.0.1:{silent.port}", "--timeout", "0.02")
+    assert code == 1
+    assert err.startswith(f"qs: no answer from 127.0.0.1:{silent.port} within 0.02 s")
+
+
+def test_an_error_of_many_lines(qs: Run) -> None:
+    """What the server says stays one line."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(500, "internal", "one\ntwo"))
+        conversation.wait_for_close()
+
+    with scripted(script) as failing:
+        code, _, err = qs("ping", "-s", f"127.0.0.1:{failing.port}")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("qs: 500 internal: one two (in the server's log: 0")
+
+
+def test_a_file_that_is_not_there(qs: Run, client: QueueClient, qid: str) -> None:
+    """A file that cannot be read is named, with exit code 1."""
+    code, _, err = qs("push", qid, "-f", "/nowhere/at/all")
+    assert (code, err) == (1, "qs: /nowhere/at/all: No such file or directory\n")
+
+
+def test_a_name_that_cannot_be(qs: Run) -> None:
+    """A queue's name that XML cannot carry is an error in words."""
+    code, _, err = qs("new", "a\x01b")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "U+0001" in err
+
+
+def test_interrupted(server: ServerProcess) -> None:
+    """Ctrl-C ends quietly with 130."""
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        asked.put(None)
+        conversation.wait_for_close()
+
+    with scripted(script) as silent:
+        child = process(server, "receive", "q", "--wait", "3600", "-s", f"127.0.0.1:{silent.port}")
+        asked.get(timeout=GIVE_UP)
+        child.send_signal(signal.SIGINT)
+        assert finish(child) == (130, b"", b"")
+
+
+def test_exit_codes_reach_the_shell(server: ServerProcess) -> None:
+    """The codes of main() are those of the process; wrong usage is 2."""
+    assert finish(process(server, "ping"))[0] == 0
+    assert finish(process(server, "ls", "nowhere"))[0] == 1
+    assert finish(process(server, "frobnicate"))[0] == 2

@@ -1,0 +1,119 @@
+"""The arguments of `qs`: where options may stand, what is a usage error."""
+
+import argparse
+
+import pytest
+
+from qs_client.command_arguments import command_line, positive, seconds, server
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host:1", ("host", 1)),
+        ("host", ("host", 9876)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[::1]:5", ("::1", 5)),
+        ("[::1]", ("::1", 9876)),
+        ("::1", ("::1", 9876)),
+    ],
+)
+def test_server(text: str, expected: tuple[str, int]) -> None:
+    """A server is HOST:PORT; the port may be left out; an IPv6 address has brackets, or no port."""
+    assert server(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1"])
+def test_no_server(text: str) -> None:
+    """Anything else is a usage error that shows what is wanted."""
+    with pytest.raises(argparse.ArgumentTypeError, match=r"127\.0\.0\.1:9876"):
+        server(text)
+
+
+def test_numbers() -> None:
+    """Durations are seconds with a fraction, counts are whole and positive."""
+    assert seconds("1.5") == 1.5
+    assert positive("7") == 7
+    for text in ("-1", "x", "nan", "inf", "1e300", ""):
+        with pytest.raises(argparse.ArgumentTypeError):
+            seconds(text)
+    for text in ("0", "-1", "1.5", "x", "", "²"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            positive(text)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-s", "h:1", "--json", "push", "q", "--delay", "3", "a", "b"],
+        ["push", "-s", "h:1", "--json", "--delay", "3", "q", "a", "b"],
+        ["push", "q", "a", "--delay", "3", "b", "--json", "--server", "h:1"],
+        ["-s", "other:2", "push", "q", "a", "b", "--delay", "3", "--json", "-s", "h:1"],
+        ["-s", "h:1", "push", "--json", "--delay", "3", "--", "q", "a", "b"],
+    ],
+)
+def test_options_stand_anywhere(argv: list[str]) -> None:
+    """Options may stand before the command, after it, and between its arguments; the last one counts."""
+    arguments = command_line(argv)
+    assert (arguments.server, arguments.json, arguments.timeout) == (("h", 1), True, 30)
+    assert (arguments.queue, arguments.payload, arguments.delay) == ("q", ["a", "b"], 3)
+
+
+def test_payloads_that_look_like_options() -> None:
+    """After -- everything is a payload."""
+    assert command_line(["push", "q", "--", "-5", "--json"]).payload == ["-5", "--json"]
+
+
+def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """QS_SERVER is the default for --server; what is wrong with it is a usage error that names it."""
+    monkeypatch.setenv("QS_SERVER", "")
+    assert command_line(["ls"]).server == ("127.0.0.1", 9876)
+    monkeypatch.setenv("QS_SERVER", "example:7")
+    assert command_line(["ls"]).server == ("example", 7)
+    assert command_line(["-s", "h:1", "ls"]).server == ("h", 1)
+    monkeypatch.setenv("QS_SERVER", "example:x")
+    with pytest.raises(SystemExit) as exited:
+        command_line(["ls"])
+    assert exited.value.code == 2
+    assert "QS_SERVER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [], ["frobnicate"], ["push"], ["receive"], ["new"], ["rm"], ["delete", "q"], ["delete", "q", "x"],
+        ["ls", "q", "--state", "odd"], ["receive", "q", "-n", "0"], ["receive", "q", "--wait", "-1"], ["ls", "a", "b"],
+        ["-s", "h:x", "ls"], ["push", "q", "--dela", "3"], ["ls", "--timeout", "0"],
+    ],
+)  # fmt: skip
+def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong usage exits with 2 and says how it is used; options can not be abbreviated."""
+    with pytest.raises(SystemExit) as exited:
+        command_line(argv)
+    assert exited.value.code == 2
+    assert "usage: qs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["push", "receive", "peek", "delete", "ack", "release", "ls", "stats", "new", "rm", "purge", "ping"],
+)
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command has help, and stands in the help of qs."""
+    with pytest.raises(SystemExit) as exited:
+        command_line([command, "--help"])
+    assert exited.value.code == 0
+    assert f"usage: qs {'delete' if command == 'ack' else command}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command_line(["--help"])
+    shown = capsys.readouterr().out
+    assert command in shown
+    assert "examples:" in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version is the distribution's."""
+    with pytest.raises(SystemExit) as exited:
+        command_line(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out.startswith("qs 0.")

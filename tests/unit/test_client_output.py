@@ -1,0 +1,72 @@
+"""What `qs` writes for people and for programs."""
+
+import io
+import json
+
+import pytest
+
+from qs_client import Delivery, GetMessage, QueueInfo
+from qs_client.command_output import Output
+
+COLUMNS = ("new", "in_flight", "oldest", "storage")
+
+
+def written(as_json: bool = False) -> tuple[Output, io.BytesIO]:
+    stream = io.BytesIO()
+    return Output(stream, as_json=as_json), stream
+
+
+def test_lines() -> None:
+    """A line for people, or an object a line for programs; success without a text is silent."""
+    out, stream = written()
+    out.line("5", {"mid": 5})
+    out.line(None, {"qid": "q"})
+    assert stream.getvalue() == b"5\n"
+    out, stream = written(as_json=True)
+    out.line("5", {"mid": 5})
+    out.line(None, {"qid": "h\xe9\n"})
+    assert [json.loads(line) for line in stream.getvalue().splitlines()] == [{"mid": 5}, {"qid": "h\xe9\n"}]
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"), [(b"x", b"x\n"), (b"x\n", b"x\n"), (b"", b"\n"), (b"\xff\x00", b"\xff\x00\n")]
+)
+def test_payloads(payload: bytes, expected: bytes) -> None:
+    """A payload goes out byte for byte, with a line end if it has none; -v puts a heading before it."""
+    out, stream = written()
+    out.message(Delivery(5, payload, "q", 2))
+    assert stream.getvalue() == expected
+    out.message(Delivery(5, payload, "q", 2), heading=True)
+    assert stream.getvalue() == expected + b"==> q 5 (receives 2) <==\n" + expected
+
+
+def test_messages_for_programs() -> None:
+    """A payload is text where it is UTF-8, else base64 under another name; what is not known is left out."""
+    out, stream = written(as_json=True)
+    out.message(Delivery(5, "h\xe9".encode(), "q", 2, 6, 7))
+    out.message(Delivery(5, b"\xff", "q"), heading=True)
+    out.message(GetMessage("q", 5, status="in-flight", visible_at=9))
+    assert [json.loads(line) for line in stream.getvalue().splitlines()] == [
+        {"qid": "q", "mid": 5, "receives": 2, "pushed_at": 6, "visible_at": 7, "payload": "h\xe9"},
+        {"qid": "q", "mid": 5, "payload_base64": "/w=="},
+        {"qid": "q", "mid": 5, "status": "in-flight", "visible_at": 9},
+    ]
+
+
+def test_a_table() -> None:
+    """Names stand to the left, figures to the right, and what is not known is a dash."""
+    out, stream = written()
+    queues = [QueueInfo("a", new=1000, in_flight=5, oldest=1.25, storage="files"), QueueInfo("longer", new=1)]
+    out.queues(queues, COLUMNS)
+    assert stream.getvalue().decode().splitlines() == [
+        "QUEUE    NEW  IN-FLIGHT  OLDEST  STORAGE",
+        "a       1000          5     1.2    files",
+        "longer     1          -       -        -",
+    ]
+
+
+def test_figures_for_programs() -> None:
+    """Programs get all that is known of a queue, whichever columns people see."""
+    out, stream = written(as_json=True)
+    out.queues([QueueInfo("a", new=1, deleted=7)], COLUMNS)
+    assert json.loads(stream.getvalue()) == {"qid": "a", "new": 1, "deleted": 7}

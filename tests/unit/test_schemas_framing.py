@@ -1,0 +1,298 @@
+"""Framing: where documents end, however the bytes are cut, and what is refused before a parser sees it."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from qs_schemas import Framer, Limits, ProtocolError, framing
+
+NS = 'xmlns="http://purl.oclc.org/DEFUZE/qs"'
+PING = f"<qs {NS}><op><ping/></op></qs>".encode()
+
+WHOLE = [
+    PING,
+    b"<qs/>",
+    b"<qs\n\t/>",
+    b"<a:qs xmlns:a='u'><a:op/></a:qs  >",
+    b'<qs a="&lt;/qs>" />',
+    b"<qs a='>' b=\"/>\"><x/></qs>",
+    b"<qs><!-- </qs> --></qs>",
+    b"<qs><!-- - -> --></qs>",
+    b"<qs><![CDATA[</qs>]]></qs>",
+    b"<qs><![CDATA[]]]]><![CDATA[>]]></qs>",
+    b"<?xml version='1.0' encoding='UTF-8'?>\n<qs></qs>",
+    b'<?xml version="1.0"?><!-- a --><qs/>',
+    b"<!-- before --><qs/>",
+    b"<qs><qs></qs><qs/></qs>",
+    b"<qs><a><b><c><d><e><f><g>deep</g></f></e></d></c></b></a></qs>",
+    "<qs>\N{GRINNING FACE}é</qs>".encode(),
+    b"<qs>a > b ]]&gt; ' \" =</qs>",
+]
+
+CLOSING = [
+    (b"hello", 400, "begins with '<'"),
+    (b"GET / HTTP/1.1\r\n", 400, "GET"),
+    (b"\x00", 400, "UTF-8"),
+    (PING.decode().encode("utf-16"), 400, "UTF-8"),
+    (PING.decode().encode("utf-16-le"), 400, "not a tag"),
+    (PING.decode().encode("utf-16-be"), 400, "UTF-8"),
+    (b'<?xml version="1.0" encoding="ISO-8859-1"?><qs/>', 400, "ISO-8859-1"),
+    (b'<?xml version="1.0" encoding="utf-16"?><qs/>', 400, "utf-16"),
+    (b"<!DOCTYPE qs><qs/>", 400, "DOCTYPE"),
+    (b'<!DOCTYPE qs [<!ENTITY a "b">]><qs>&a;</qs>', 400, "DOCTYPE"),
+    (b"<?xml version='1.0'?>\n<!DOCTYPE qs SYSTEM 'file:///etc/passwd'><qs/>", 400, "DOCTYPE"),
+    (b"<qs><!DOCTYPE a></qs>", 400, "DOCTYPE"),
+    (b"<!doctype qs>", 400, "unknown markup"),
+    (b"<qs><!ENTITY a 'b'></qs>", 400, "unknown markup"),
+    (b"<![CDATA[a]]>", 400, "CDATA"),
+    (b"<qs><op></qs>", 400, "</op> is due"),
+    (b"</qs>", 400, "closes nothing"),
+    (b"< qs/>", 400, "not a tag"),
+    (b"<qs><></qs>", 400, "not a tag"),
+    (b"<qs></ qs>", 400, "not a tag"),
+    (b"<qs a='<'/>", 400, "&lt;"),
+    (b"<qs <op/>", 400, "inside a tag"),
+    (b"<!-- c -->x<qs/>", 400, "outside the root"),
+]
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def feed(framer: Framer, data: bytes, size: int) -> None:
+    for piece in pieces(data, size):
+        framer.feed(piece)
+        assert framer.next_document() is None
+
+
+def documents(data: bytes, size: int, limits: Limits | None = None) -> list[bytes | str]:
+    """What a framer gives for data that come in pieces; errors as their text, ends at one that closes."""
+    framer = Framer(limits or Limits())
+    found: list[bytes | str] = []
+    for piece in pieces(data, size):
+        framer.feed(piece)
+        while True:
+            try:
+                document = framer.next_document()
+            except ProtocolError as error:
+                found.append(error.text)
+                if error.error.closes:
+                    return found
+                continue
+            if document is None:
+                break
+            found.append(document)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+@pytest.mark.parametrize("document", WHOLE)
+def test_whole(document: bytes, size: int) -> None:
+    """A document is found whole in pieces of any size, with others around it and white space between or none."""
+    stream = b"\r\n\r\n" + document + PING + b"\r\n \t" + document + b"\r\n"
+    assert documents(stream, size) == [document, PING, document]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_bom(size: int) -> None:
+    """A UTF-8 BOM before a document is taken, also in pieces, and is no part of it."""
+    assert documents(b"\xef\xbb\xbf" + PING + b"\r\n\xef\xbb\xbf" + PING, size) == [PING, PING]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+@pytest.mark.parametrize(("data", "code", "says"), CLOSING, ids=[repr(row[0][:30]) for row in CLOSING])
+def test_unreadable(data: bytes, code: int, says: str, size: int) -> None:
+    """What cannot be framed is 400 and closes, says why, and nothing after it is read."""
+    framer = Framer()
+    with pytest.raises(ProtocolError) as caught:
+        feed(framer, data, size)
+    assert (caught.value.error.code, caught.value.error.closes) == (code, True)
+    if size > 100:
+        assert says in caught.value.text
+    framer.feed(PING)
+    with pytest.raises(ProtocolError) as again:
+        framer.next_document()
+    assert again.value is caught.value
+    assert not framer.begun
+
+
+def test_nothing_is_kept_after_the_end() -> None:
+    """After an error that closes, a peer that goes on sending costs no memory."""
+    framer = Framer()
+    framer.feed(b"x")
+    with pytest.raises(ProtocolError):
+        framer.next_document()
+    for _ in range(100):
+        framer.feed(b"x" * 1000)
+    assert len(framer._buffer) == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_depth(size: int) -> None:
+    """A document nested as deep as allowed passes; one deeper is 400, an empty element counts, the stream goes on."""
+    limits = Limits(depth=4)
+    fits, over, over_empty = (
+        b"<a><b><c><d/></c></b></a>",
+        b"<a><b><c><d><e></e></d></c></b></a>",
+        b"<a><b><c><d><e/></d></c></b></a>",
+    )
+    found = documents(fits + over + over_empty + PING, size, limits)
+    refused = "elements are nested deeper than 4, at <e>"
+    assert found == [fits, refused, refused, PING]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_attributes(size: int) -> None:
+    """An element with as many attributes as allowed passes; one with more is 400, and the stream goes on."""
+    limits = Limits(attributes=3)
+    fits, over = b"<a b='1' c='=' d=\"==\"/>", b"<a><b b='1' c='2' d='3' e='4'/></a>"
+    assert documents(fits + over + PING, size, limits) == [fits, "<b> has more than 3 attributes", PING]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_instruction(size: int) -> None:
+    """A processing instruction is 400, wherever it stands, and the stream goes on."""
+    refused = "a processing instruction is refused: documents need none"
+    stream = b"<?php x?><qs/>" + b"<qs><?a </qs> ?></qs>" + b"<qs><?xml version='1.0'?></qs>" + PING
+    assert documents(stream, size) == [refused, refused, refused, PING]
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_refused_document_keeps_its_req(size: int) -> None:
+    """A document over a bound is refused under its correlation id, so that the client knows which it was."""
+    with pytest.raises(ProtocolError) as caught:
+        feed(Framer(Limits(depth=2)), b"<!-- c --><qs a=\"req='no'\" req='42'><a><b/></a></qs>", size)
+    assert (caught.value.req, caught.value.error.closes) == ("42", False)
+
+
+def test_limit_exact() -> None:
+    """A document of exactly the limit passes, white space around it not counted; one byte more is 413."""
+    document = b"<qs>" + b"x" * 91 + b"</qs>"
+    assert documents(b"\n" * 500 + document + b"\n" * 500, 10_000, Limits(document=100)) == [document]
+    for size in (1, 3, 10_000):
+        assert documents(document, size, Limits(document=99)) == ["the document is over the limit of 99 bytes"]
+
+
+@pytest.mark.parametrize(
+    "begin", [b"<qs>", b"<qs a='", b"<!--", b"<qs><![CDATA[", b"<?xml ", b"<" + b"q" * 8, b"<qs><a>" * 3, b"<qs "]
+)
+def test_too_large_at_once(begin: bytes) -> None:
+    """413 comes with the first byte over the limit, whatever is open, and not when the document ends."""
+    framer = Framer(Limits(document=1000))
+    framer.feed(begin)
+    assert framer.next_document() is None
+    framer.feed(b"x" * (1000 - len(begin)))
+    assert framer.next_document() is None
+    framer.feed(b"x")
+    with pytest.raises(ProtocolError) as caught:
+        framer.next_document()
+    assert (caught.value.error.code, caught.value.error.closes) == (413, True)
+
+
+def test_begun() -> None:
+    """`begun` is true from a document's first byte to its last, and not between documents."""
+    framer = Framer()
+    seen = []
+    for data in (b"\r\n \xef\xbb", b"\xbf", b"<", b"qs/", b">", b"\r\n"):
+        framer.feed(data)
+        framer.next_document()
+        seen.append(framer.begun)
+    assert seen == [False, False, True, True, False, False]
+
+
+# -- work ---------------------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Counts the bytes that searches of a framer were let look at."""
+
+    def __init__(self) -> None:
+        self.looked_at = 0
+
+    def pattern(self, real: re.Pattern[bytes]) -> "MeteredPattern":
+        return MeteredPattern(real, self)
+
+
+class MeteredPattern:
+    def __init__(self, real: re.Pattern[bytes], meter: Meter) -> None:
+        self.real, self.meter = real, meter
+
+    def _count(self, found: re.Match[bytes] | None, start: int, end: int) -> re.Match[bytes] | None:
+        self.meter.looked_at += (end if found is None else found.end()) - start
+        return found
+
+    def search(self, data: bytes, start: int = 0, end: int | None = None) -> re.Match[bytes] | None:
+        end = len(data) if end is None else end
+        return self._count(self.real.search(data, start, end), start, end)
+
+    def match(self, data: bytes, start: int = 0, end: int | None = None) -> re.Match[bytes] | None:
+        end = len(data) if end is None else end
+        return self._count(self.real.match(data, start, end), start, end)
+
+    def findall(self, data: bytes) -> list[bytes]:
+        self.meter.looked_at += len(data)
+        return self.real.findall(data)
+
+
+class MeteredBuffer(bytearray):
+    meter: Meter
+
+    def find(self, what: bytes | int, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        end = len(self) if end is None else end
+        at = super().find(what, start, end)
+        self.meter.looked_at += (end if at < 0 else at) - start
+        return at
+
+
+@pytest.fixture
+def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
+    meter = Meter()
+    for name in ("_NOT_SPACE", "_TAG", "_TAG_NAME", "_IN_TAG", "_VALUE", "_DECLARATION", "_ENCODING"):
+        monkeypatch.setattr(framing, name, meter.pattern(getattr(framing, name)))
+    return meter
+
+
+def bomb(begin: bytes, fill: bytes, end: bytes) -> bytes:
+    return begin + fill * (30_000 // len(fill)) + end
+
+
+BOMBS = {
+    "text": bomb(b"<qs><a>", b"x", b"</a></qs>"),
+    "white space before": bomb(b"", b" ", b"<qs/>"),
+    "white space in a tag": bomb(b"<qs", b" ", b"/>"),
+    "white space after a declaration": bomb(b"<?xml version='1.0'?>", b"\n", b"<qs/>"),
+    "attribute": bomb(b"<qs a='", b"x", b"'/>"),
+    "attribute of quotes": bomb(b"<qs a='", b'"', b"'/>"),
+    "attributes": bomb(b"<qs", b" a='b'", b"/>"),
+    "name": bomb(b"<", b"q", b"/>"),
+    "closing name": bomb(b"<qs></", b"q", b">"),
+    "comment": bomb(b"<qs><!--", b"-", b"--></qs>"),
+    "comments": bomb(b"<qs>", b"<!---->", b"</qs>"),
+    "CDATA": bomb(b"<qs><![CDATA[", b"]", b"]]></qs>"),
+    "instruction": bomb(b"<qs><?a ", b"?", b"?></qs>"),
+    "depth": bomb(b"", b"<a>", b""),
+    "elements": bomb(b"<qs>", b"<a/>", b"</qs>"),
+    "quotes in text": bomb(b"<qs>", b"'\"", b"</qs>"),
+    "documents": bomb(b"", b"<a/>", b""),
+}
+
+
+@pytest.mark.parametrize("size", [1, 13])
+@pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
+def test_linear(data: bytes, size: int, meter: Meter) -> None:
+    """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
+    framer = Framer()
+    framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
+    framer._buffer = MeteredBuffer()
+    framer._buffer.meter = meter
+    for piece in pieces(data, size):
+        framer.feed(piece)
+        try:
+            while framer.next_document() is not None:
+                pass
+        except ProtocolError as error:
+            if error.error.closes:
+                break
+    assert meter.looked_at <= 12 * len(data)

@@ -1,0 +1,196 @@
+"""Parsing: what is refused, how, and what its sender is told."""
+
+import pytest
+
+from qs_schemas import NAMESPACE, Fault, Peer, Ping, ProtocolError, parse
+
+
+def qs(inside: str, attributes: str = "", op: str = "ping") -> bytes:
+    """A request for the operation; its op is left out when the name is empty."""
+    op = f"<op><{op}/></op>" if op else ""
+    return f'<qs xmlns="{NAMESPACE}" req="r1"{attributes}>{op}{inside}</qs>'.encode()
+
+
+def push(inside: str, attributes: str = "") -> bytes:
+    return qs(f"<qid>a</qid>{inside}", attributes, op="push-message")
+
+
+def fault(document: bytes) -> Fault:
+    """The fault that a peer finds in the document. The document is followed by a ping, to see what becomes of that."""
+    peer = Peer()
+    peer.receive_data(document + b"\r\n" + qs(""))
+    first, *rest = peer.events()
+    assert isinstance(first, Fault)
+    assert rest == ([] if first.error.closes else [Ping(req="r1")])
+    return first
+
+
+MALFORMED = [
+    ("invalid UTF-8", qs("<qid>@</qid>").replace(b"@", b"\xff"), ""),
+    ("an overlong encoding", qs("<qid>@</qid>").replace(b"@", b"\xc0\xaf"), ""),
+    ("a surrogate", qs("<qid>@</qid>").replace(b"@", b"\xed\xa0\x80"), ""),
+    ("a truncated character", qs("<qid>@</qid>").replace(b"@", b"\xf0\x9f"), ""),
+    ("a NUL", qs("<qid>\0</qid>"), ""),
+    ("a NUL as a reference", qs("<qid>&#0;</qid>"), "xmlChar value 0"),
+    ("a control character", qs("<qid>\x01</qid>"), ""),
+    ("a control character as a reference", qs("<qid>&#x1F;</qid>"), "xmlChar value 31"),
+    ("an undeclared entity", qs("<qid>&a;</qid>"), "'a' not defined"),
+    ("a bare ampersand", qs("<qid>a & b</qid>"), ""),
+    ("]]> in text", qs("<qid>]]></qid>"), "]]>"),
+    ("an attribute twice", qs("", ' req="2"'), "req redefined"),
+    ("an attribute twice by its namespace", qs("", ' xmlns:a="u:u" xmlns:b="u:u" a:c="" b:c=""'), ""),
+    ("an attribute without quotes", qs("", " a=b"), ""),
+    ("an attribute without a value", qs("", " a"), ""),
+    ("an undeclared prefix", qs("<a:b/>"), "prefix a"),
+    ("-- in a comment", qs("<!-- -- -->"), ""),
+    ("a name that is none", qs("<1/>"), ""),
+    ("a DOCTYPE", b"<!DOCTYPE qs>" + qs(""), "DOCTYPE"),
+    ("an entity bomb", b'<!DOCTYPE q [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>' + qs("<qid>&b;</qid>"), "DOCTYPE"),
+    ("UTF-16", qs("").decode().encode("utf-16"), "UTF-8"),
+    ("a declared other encoding", b"<?xml version='1.0' encoding='latin1'?>" + qs(""), "latin1"),
+    ("tags that do not match", qs("<qid>a</mid>"), "</qid> is due"),
+    ("tags that do not match, deep inside", qs("<payload><a><b></a></b></payload>"), ""),
+]
+
+
+@pytest.mark.parametrize(("document", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
+def test_malformed(document: bytes, says: str) -> None:
+    """What is no well-formed XML in UTF-8 is 400, says so, and ends the stream."""
+    found = fault(document)
+    assert (found.error.code, found.error.kind, found.error.closes) == (400, "bad-request", True)
+    assert found.text.startswith("not well-formed: ")
+    assert len(found.text) > 25
+    assert says in found.text or "mismatch" in found.text
+
+
+OTHER_ROOT = b'<qs req="r1"><op><ping/></op></qs>'
+INVALID = [
+    ("no namespace", OTHER_ROOT, "namespace ''"),
+    ("another namespace", OTHER_ROOT.replace(b"<qs", b"<qs xmlns='urn:x'"), "'urn:x'"),
+    ("another root", qs("").replace(b"<qs", b"<sq").replace(b"</qs", b"</sq"), "'sq'"),
+    ("no op", qs("<qid>a</qid>", op=""), "'op' is missing"),
+    ("an empty op", qs("<op/>", op=""), "'op' is empty"),
+    ("two operations", qs("<op><ping/><list-queues/></op>", op=""), "list-queues"),
+    ("op twice", qs("<op><ping/></op>"), "'op'"),
+    ("an element twice", qs("<qid>a</qid><qid>b</qid>"), "'qid'"),
+    ("an unknown element", qs("<nonsense/>"), "'nonsense'"),
+    ("an element of no namespace", qs("<qid xmlns=''>a</qid>"), "'qid'"),
+    ("an operation of no namespace", qs("<op><ping xmlns=''/></op>", op=""), "'ping'"),
+    ("an unknown attribute", qs("", ' nonsense="1"'), "'nonsense'"),
+    ("an attribute in the qs namespace", qs("", f' xmlns:q="{NAMESPACE}" q:resp="1"'), "'resp'"),
+    ("an unknown type", qs("", ' type="question"'), "'question'"),
+    ("text between elements", qs("hello"), "'qs'"),
+    ("an empty qid", qs("<qid> \n</qid>"), "'qid' has to be 1 to 200 characters, none of them a control character"),
+    ("a tab inside a qid", qs("<qid>a\tb</qid>"), "'qid' has to be 1 to 200"),
+    ("a C1 control character", qs("<qid>a\x85b</qid>"), "'qid' has to be 1 to 200"),
+    ("a qid of 201", qs(f"<qid>{'a' * 201}</qid>"), "'qid' has to be 1 to 200"),
+    ("a qid of 300", qs(f"<qid>{'é' * 300}</qid>"), "'qid' has to be 1 to 200"),
+    ("a mid that is no number", qs("<mid>1e3</mid>"), "'mid' has to be a message id"),
+    ("a negative mid", qs("<mid>-1</mid>"), "'mid' has to be a message id"),
+    ("digits of another script", qs("<mid>\u0661</mid>"), "'mid' has to be a message id"),
+    ("a mid too long", qs(f"<mid>{'1' * 19}</mid>"), "at most 18 digits"),
+    ("thousands of zeros", qs(f"<op max='{'0' * 5000}1'><ping/></op>", op=""), "'max'"),
+    ("max=0", qs("<op max='0'><ping/></op>", op=""), "'max' of 'op' has to be a whole number, 1 or more"),
+    ("a duration that is none", qs("<op wait='1e9'><ping/></op>", op=""), "'wait' of 'op' has to be seconds"),
+    ("a negative duration", qs("<op delay='-1'><ping/></op>", op=""), "'delay' of 'op' has to be seconds"),
+    ("a boolean that is none", qs("<op peek='true'><ping/></op>", op=""), "'yes', 'no'"),
+    ("an unknown state", qs("<op state='old'><ping/></op>", op=""), "'in-flight'"),
+    ("an empty key", qs("<op key=''><ping/></op>", op=""), "minLength"),
+    ("base64 that is none", push("<payload encoding='base64'>@</payload>"), "base64"),
+    ("base64 of other letters", push("<payload encoding='base64'>é</payload>"), "base64"),
+    ("base64 around elements", push("<payload encoding='base64'><b/></payload>"), "elements"),
+    ("another encoding", qs("<payload encoding='hex'>00</payload>"), "'base64'"),
+    ("a message without payload", qs("<messages><message/></messages>"), "'message'"),
+    (
+        "a delivery without mid",
+        qs("<messages><message><payload/></message></messages>", " type='response'", op="receive-message"),
+        "'mid'",
+    ),
+    ("1001 messages", qs(f"<messages>{'<mid>1</mid>' * 1001}</messages>"), "1001 entries; at most 1000"),
+    ("1001 early messages", qs(f"<m>{'<mid>1</mid>' * 1001}</m>"), "1001 entries"),
+    ("too many queues, each of them bad", qs(f"<queues>{'<queue/>' * 10_001}</queues>"), "at most 10000"),
+    ("too much side by side in a payload", push("<payload>" + "<a/>" * 1001 + "</payload>"), "1000 elements"),
+    ("an error without error", qs("", ' type="error"'), "'error' is missing"),
+    ("nested too deep", push("<payload>" + "<a>" * 15 + "</a>" * 15 + "</payload>"), "deeper than 16"),
+    ("too many attributes", qs("", "".join(f" a{i}=''" for i in range(40))), "more than 32 attributes"),
+    ("a processing instruction", qs("<?php a?>"), "processing instruction"),
+]
+
+
+@pytest.mark.parametrize(("document", "says"), [row[1:] for row in INVALID], ids=[row[0] for row in INVALID])
+def test_invalid(document: bytes, says: str) -> None:
+    """What is XML and breaks the contract is 400 under its req, says what is wrong, and the stream goes on."""
+    found = fault(document)
+    assert (found.error.code, found.error.kind, found.error.closes, found.req) == (400, "bad-request", False, "r1")
+    assert says in found.text
+    assert len(found.text) < 1000
+
+
+def test_long_req() -> None:
+    """A req over 128 characters is 400 and is not sent back; one of 128 is taken."""
+    found = fault(qs("").replace(b"r1", b"r" * 129))
+    assert (found.error.code, found.error.closes, found.req) == (400, False, None)
+    assert "128" in found.text
+    assert parse(qs("").replace(b"r1", b"r" * 128)).req == "r" * 128
+
+
+@pytest.mark.parametrize("op", ["frobnicate", "Ping", "PING", "push-messages"])
+def test_unknown_operation(op: str) -> None:
+    """An unknown operation is 501 under its req, whatever else is in the document, and the stream goes on."""
+    found = fault(qs("<qid>a</qid><something-new/>", op=op))
+    assert (found.error.code, found.error.kind, found.error.closes, found.req) == (501, "not-implemented", False, "r1")
+    assert found.text == f"unknown operation '{op}'"
+
+
+@pytest.mark.parametrize(
+    ("op", "inside", "missing"),
+    [
+        ("new-queue", "", "'qid'"),
+        ("push-message", "<payload/>", "'qid'"),
+        ("push-message", "<qid>a</qid>", "'payload' or 'messages'"),
+        ("push-message", "<qid>a</qid><messages/>", "'payload' or 'messages'"),
+        ("get-message", "<qid>a</qid>", "'mid'"),
+        ("delete-message", "<qid>a</qid>", "'mid' or 'messages'"),
+        ("receive-message", "<queues/>", "'qid' or 'queues'"),
+        ("unsubscribe", "", "'subscription'"),
+        ("authenticate", "", "'token'"),
+        ("ack-claim", "<qid>a</qid><consumer>c</consumer>", "'seq'"),
+        ("publish-staged", "<qid>a</qid><producer>c</producer>", "'batch'"),
+    ],
+)
+def test_required(op: str, inside: str, missing: str) -> None:
+    """A request without what its operation needs is 400 and says which; an answer may leave it out."""
+    found = fault(qs(inside, op=op))
+    assert (found.error.code, found.error.closes) == (400, False)
+    assert found.text == f"{op} needs {missing}, and it is missing or empty"
+    assert parse(qs(inside, ' type="response"', op=op)).type == "response"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"<",
+        b'<!DOCTYPE q [<!ENTITY a "aaaa">]><q>&a;</q>',
+        b"\xef\xbb\xbf<?xml version='1.0'?><!-- --> <!DOCTYPE q SYSTEM 'file:///etc/passwd'><q/>",
+        b"<q/><q/>",
+        qs("<?a?>", op="")[:-1],
+    ],
+)
+def test_parse_alone_is_hardened(document: bytes) -> None:
+    """What no framer would hand over is refused by the parser itself too, and no entity is ever read."""
+    with pytest.raises(ProtocolError) as caught:
+        parse(document)
+    assert caught.value.error.closes
+
+
+@pytest.mark.parametrize(
+    "document",
+    [qs("<?a?>"), qs("<op><?a?><ping/></op>", op=""), qs("<qid>a<?b?></qid>"), qs("<?a?>", "", op="")],
+)
+def test_parse_alone_meets_instructions(document: bytes) -> None:
+    """A processing instruction that no framer looked for leads to a message or an error of the table, nothing else."""
+    try:
+        assert isinstance(parse(document), Ping)
+    except ProtocolError as error:
+        assert error.error.code == 400  # noqa: PT017
