@@ -7,9 +7,11 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
+from qs_client import QueueClient
 from qs_schemas import Error, Fault, Message, Peer
 
 RESP = "0" * 64
+SOON = 0.02  # a timeout that is meant to pass
 GIVE_UP = 20  # seconds after which a test that waits for what never comes is told so
 
 
@@ -107,6 +109,10 @@ def scripted(*scripts: Script, host: str = "127.0.0.1") -> Iterator[ScriptedServ
         server.stop()
     if server.failed is not None:
         raise server.failed
+
+
+def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> QueueClient:
+    return QueueClient(server.host, server.port, timeout=timeout)
 
 
 def answering(*answers: Message, seen: "queue.SimpleQueue[Message] | None" = None) -> Script:

@@ -84,8 +84,9 @@ class Connection:
                 pass  # the server may have said why before it hung up; if it has not, the reading fails as well
             return self.read(lambda: self.session.answer_to(exchange.request), deadline)
         except TimeoutError:
+            span = "in time" if seconds is None else f"within {seconds:g} s"  # the system has limits of its own
             raise NoAnswer(
-                f"no answer from {self._name} within {seconds:g} s, and whether the request was carried out is not "
+                f"no answer from {self._name} {span}, and whether the request was carried out is not "
                 "known: see that the server is not stuck, or raise the timeout"
             ) from None
 

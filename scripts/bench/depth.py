@@ -41,11 +41,11 @@ def measure(folder: Path, quick: bool) -> list[Row]:
     return [
         ratio_row(
             f"{operation}, queue of {DEEP:,} / of {SHALLOW}",
-            rates["deep"][operation],
-            rates["shallow"][operation],
+            [rates[at] for rates in deep_rates[1:]],
+            [rates[at] for rates in shallow_rates[1:]],
             _TARGET,
         )
-        for operation in _OPERATIONS
+        for at, operation in enumerate(("push", "receive", "delete"))
     ]
 
 

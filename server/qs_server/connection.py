@@ -127,6 +127,7 @@ class Connection:
                 await self._send(group.take_answers())
                 if group.pause is not None:
                     await self._wait(group)
+            await self._send(group.take_answers())  # of a wait that was ended
         finally:
             self._waiters.leave(group)
         if group.closes:

@@ -70,6 +70,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._stopping = False
         self._listening: trio.CancelScope | None = None
+        self._clients: trio.CancelScope | None = None
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -79,6 +80,7 @@ class Server:
             background.start_soon(self._keep_time)
             background.start_soon(self._notice_others)
             async with trio.open_nursery() as clients:
+                self._clients = clients.cancel_scope
                 with trio.CancelScope() as self._listening:
                     await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
                 clients.cancel_scope.deadline = trio.current_time() + self._options.limits.grace
@@ -93,6 +95,11 @@ class Server:
             self._listening.cancel()
         for connection in list(self._connections):
             connection.stop()
+
+    def cut_off(self) -> None:
+        """After `stop`: clients get no more time. A batch that is running is still finished."""
+        if self._clients is not None:
+            self._clients.cancel()
 
     async def _serve_socket(self, stream: trio.SocketStream) -> None:
         await self.serve_connection(SocketTransport.adopt(stream))
@@ -176,11 +183,11 @@ async def _stop_on_signal(signals: AsyncIterator[int], server: Server) -> None:
     stopping = False
     async for _ in signals:
         if stopping:
-            _logger.warning("stopped at once")
-            os._exit(1)  # asked twice: what is answered is durable, the rest was not promised
-        _logger.info("stopping")
-        stopping = True
-        server.stop()
+            server.cut_off()
+        else:
+            _logger.info("stopping")
+            stopping = True
+            server.stop()
 
 
 def _cannot_listen(options: ServerOptions, error: OSError) -> str:

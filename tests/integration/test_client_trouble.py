@@ -1,8 +1,6 @@
-"""QueueClient over real sockets, against servers that do what they are told: when it connects, and when it gives up."""
+"""QueueClient against servers that fail in every way: what is raised, and when a connection is given up."""
 
 import contextlib
-import inspect
-import itertools
 import queue
 import signal
 import socket
@@ -12,14 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from scripted_server import GIVE_UP, Conversation, ScriptedServer, answer_bytes, answering, scripted
+from scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
 
 from qs_client import (
     Error,
-    GetMessage,
-    ListQueues,
-    Message,
-    NewQueue,
     NoAnswer,
     NotFound,
     Ping,
@@ -32,13 +26,8 @@ from qs_client import (
     TooMany,
     calls,
 )
+from qs_client.connection import Connection
 from qs_schemas import TABLE, ErrorCode, Peer
-
-SOON = 0.02  # a timeout that is meant to pass
-
-
-def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> QueueClient:
-    return QueueClient(server.host, server.port, timeout=timeout)
 
 
 @pytest.fixture
@@ -47,252 +36,6 @@ def nobody() -> Iterator[int]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock.getsockname()[1]
-
-
-# -- as bucker has it -------------------------------------------------------------------------------------------------
-
-
-def test_buckers_session() -> None:
-    """The session of bucker's page works with only its import line changed."""
-    with scripted(answering(ListQueues(["orders"]))) as server:
-        q = QueueClient(server.host, server.port)
-        q.connect()
-        q.send(ListQueues())
-        answer = q.recv()
-        q.disconnect()
-    assert isinstance(answer, ListQueues)
-    assert answer.queues == ["orders"]
-
-
-def test_send_and_recv_from_another_thread() -> None:
-    """Old code sets fields one by one, and sends and receives in another thread than the one that connected."""
-    with scripted(answering(NewQueue("x"), Error(409, "conflict", "exists"))) as server:
-        client = client_of(server)
-        client.connect()
-        answers: list[Message] = []
-
-        def work() -> None:
-            for _ in range(2):
-                message = NewQueue()
-                message.qid = "x"
-                client.send(message)
-                answers.append(client.recv())
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(GIVE_UP)
-        client.disconnect()
-    assert [type(answer) for answer in answers] == [NewQueue, Error]
-
-
-def test_recv_returns_errors() -> None:
-    """recv() gives an Error as a message, and does not raise it."""
-    with scripted(answering(Error(404, "not-found", "no queue"))) as server, client_of(server) as client:
-        client.send(ListQueues())
-        answer = client.recv()
-    assert isinstance(answer, Error)
-    assert (answer.code, answer.kind) == (404, "not-found")
-
-
-def test_recv_times_out_and_goes_on() -> None:
-    """recv() raises socket.timeout when nothing came; the connection stays, and half an answer is not lost."""
-    go_on = threading.Event()
-
-    def script(conversation: Conversation) -> None:
-        data = answer_bytes(conversation.read(), queues=["a"])
-        conversation.write(data[:30])
-        assert go_on.wait(GIVE_UP)
-        conversation.write(data[30:])
-        assert conversation.read() is None
-
-    with scripted(script) as server, client_of(server, timeout=SOON) as client:
-        client.send(ListQueues())
-        for _ in range(3):
-            with pytest.raises(socket.timeout) as raised:
-                client.recv()
-            assert type(raised.value) is TimeoutError
-        go_on.set()
-        answer = client.recv(GIVE_UP)
-        assert isinstance(answer, ListQueues)
-        assert answer.queues == ["a"]
-        assert server.connections == 1
-
-
-def test_recv_for_ever_and_at_once() -> None:
-    """A client whose timeout is None waits for ever; recv(0) only looks."""
-    with scripted(answering(Ping())) as server, client_of(server, timeout=None) as client:
-        with pytest.raises(TimeoutError):
-            client.recv(0)
-        client.send(Ping())
-        assert isinstance(client.recv(), Ping)
-
-
-def test_recv_without_connection(nobody: int) -> None:
-    """recv() before connect() says what is missing; disconnect() is harmless at any time."""
-    client = QueueClient("127.0.0.1", nobody)
-    client.disconnect()
-    with pytest.raises(ServerUnavailable, match=r"connect\(\)"):
-        client.recv()
-
-
-def test_recv_after_the_server_has_gone() -> None:
-    """recv() says that the server closed the connection, and later calls connect afresh."""
-    with scripted(lambda conversation: None, answering(Ping())) as server, client_of(server) as client:
-        with pytest.raises(ServerUnavailable, match="closed the connection"):
-            client.recv()
-        assert not client.connected
-        client.send(Ping())
-        assert isinstance(client.recv(), Ping)
-
-
-def test_low_level_beside_methods() -> None:
-    """An answer that is still owed to send() is kept for recv() while a method waits for its own."""
-    with scripted(answering(ListQueues(["a"]), PushMessage("q", mid=5))) as server, client_of(server) as client:
-        client.send(ListQueues())
-        assert client.push("q", "x") == 5
-        answer = client.recv()
-        assert isinstance(answer, ListQueues)
-
-
-def test_pipelining() -> None:
-    """Many messages can be sent before the first recv(); their answers come in order."""
-    with (
-        scripted(answering(*[Error(404, "not-found", str(n)) for n in range(200)])) as server,
-        client_of(server) as client,
-    ):
-        for _ in range(200):
-            client.send(GetMessage("q", 1))
-        texts = [answer.text for answer in (client.recv() for _ in range(200)) if isinstance(answer, Error)]
-    assert texts == [str(n) for n in range(200)]
-
-
-def test_bad_names_are_refused_before_anything_is_sent() -> None:
-    """What XML cannot carry is a ValueError in send() and in methods; the connection is not harmed."""
-    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    with scripted(answering(Ping(), seen=seen)) as server, client_of(server) as client:
-        with pytest.raises(ValueError, match="U\\+0000"):
-            client.send(NewQueue("a\0b"))
-        with pytest.raises(ValueError, match="U\\+0000"):
-            client.new_queue("a\0b")
-        client.ping()
-        assert server.connections == 1
-    assert seen.qsize() == 1
-
-
-# -- methods ----------------------------------------------------------------------------------------------------------
-
-
-def test_methods_over_one_connection() -> None:
-    """Methods ask one after the other over one connection, and give plain values."""
-    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    script = answering(NewQueue("orders"), PushMessage("orders", mid=5), ListQueues(["orders"]), seen=seen)
-    with scripted(script) as server, client_of(server) as client:
-        assert client.connected
-        assert client.new_queue("orders") is True
-        assert client.push("orders", b"\x00\xff") == 5
-        assert client.queues() == ["orders"]
-        assert server.connections == 1
-    assert not client.connected
-    seen.get(timeout=GIVE_UP)
-    push = seen.get(timeout=GIVE_UP)
-    assert isinstance(push, PushMessage)
-    assert push.payload == b"\x00\xff"
-
-
-def test_list_messages_is_lazy() -> None:
-    """The iterator asks for a page when the one before is used up, and not earlier."""
-    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    pages = [calls.ListMessages("q", mids=list(range(1, 1001))), calls.ListMessages("q", mids=[1001])]
-    with scripted(answering(*pages, seen=seen)) as server, client_of(server) as client:
-        mids = client.list_messages("q")
-        assert seen.empty()
-        assert list(itertools.islice(mids, 1000)) == list(range(1, 1001))
-        assert seen.qsize() == 1
-        assert list(mids) == [1001]
-        assert seen.qsize() == 2
-
-
-@pytest.mark.parametrize("name", ["push", "receive", "delete_many", "list_messages", "ping"])
-def test_methods_look_like_methods(name: str) -> None:
-    """help() and editors see a method's own parameters, what it returns, and its documentation."""
-    method, call = getattr(QueueClient, name), getattr(calls, name)
-    assert method.__doc__ == call.__doc__
-    assert method.__qualname__ == f"QueueClient.{name}"
-    assert list(inspect.signature(method).parameters) == ["self", *inspect.signature(call).parameters]
-    returns = inspect.signature(method).return_annotation
-    expected = {"push": int, "ping": None, "delete_many": list[int], "list_messages": Iterator[int]}
-    assert name not in expected or returns == expected[name]
-    assert method.__annotations__["return"] == returns
-
-
-def test_every_call_is_a_method() -> None:
-    """No public call is missing from the client, and each has documentation."""
-    public = [
-        name
-        for name, call in inspect.getmembers(calls, inspect.isgeneratorfunction)
-        if call.__module__ == calls.__name__ and not name.startswith("_")
-    ]
-    assert len(public) > 15
-    for name in public:
-        assert getattr(QueueClient, name).__doc__, name
-
-
-def test_handling() -> None:
-    """A message is deleted when the block ends well, and released, the exception going on, when it does not."""
-    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    delivery = calls.Delivery(5, b"x", "q", 1)
-    script = answering(
-        calls.DeleteMessage("q", 5), calls.ReleaseMessage("q", 5), Error(409, "stale", "late"), seen=seen
-    )
-    with scripted(script) as server, client_of(server) as client:
-        with client.handling(delivery) as same:
-            assert same is delivery
-        for _ in range(2):  # the second time the release fails, and is not what the user gets to see
-            with pytest.raises(ZeroDivisionError), client.handling(delivery):
-                raise ZeroDivisionError
-    assert [type(seen.get(timeout=GIVE_UP)).__name__ for _ in range(3)] == [
-        "DeleteMessage",
-        "ReleaseMessage",
-        "ReleaseMessage",
-    ]
-
-
-def test_several_threads_take_turns() -> None:
-    """Threads that share a client each get their own answers."""
-
-    def script(conversation: Conversation) -> None:
-        while isinstance(request := conversation.read(), PushMessage):
-            assert isinstance(request.payload, bytes)
-            conversation.answer(request, qid="q", mid=int(request.payload))
-
-    with scripted(script) as server, client_of(server) as client:
-        wrong: list[int] = []
-
-        def work(first: int) -> None:
-            wrong.extend(n for n in range(first, first + 50) if client.push("q", str(n)) != n)
-
-        threads = [threading.Thread(target=work, args=(first,)) for first in (0, 1000, 2000, 3000)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(GIVE_UP)
-        assert wrong == []
-        assert server.connections == 1
-
-
-def test_ipv6() -> None:
-    """An IPv6 address works as host, and stands in brackets where the server is named."""
-    try:
-        server = ScriptedServer(answering(Ping()), host="::1")
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    with client_of(server) as client:
-        client.ping()
-        assert repr(client) == f"<QueueClient [::1]:{server.port}, connected>"
-    server.stop()
-
-
-# -- trouble ----------------------------------------------------------------------------------------------------------
 
 
 def test_nobody_listens(nobody: int) -> None:
@@ -349,17 +92,15 @@ def test_drops_of_an_answer_do_not_extend_the_time() -> None:
 
 
 def test_receive_waits_beyond_the_timeout() -> None:
-    """A receive may take its wait longer than the client's timeout."""
-    waited = threading.Event()
-
-    def script(conversation: Conversation) -> None:
-        request = conversation.read()
-        waited.wait(10 * SOON)  # longer than the timeout; nobody sets it
-        conversation.answer(request, ReceiveMessage("q"))
-        assert conversation.read() is None
-
-    with scripted(script) as server, client_of(server, timeout=SOON) as client:
-        assert client.receive("q", wait=GIVE_UP) == []
+    """A receive may take its wait longer than the client's timeout, and no longer."""
+    times = iter([0.0, 0.0, 21.0, 21.0])  # the deadline is set, the request sent, and then it is late
+    near, far = socket.socketpair()
+    with near, far:
+        connection = Connection(near, "server", clock=lambda: next(times))
+        exchange = calls.Exchange(ReceiveMessage("q"), patience=20)
+        with pytest.raises(NoAnswer, match="no answer from server within 21 s"):
+            connection.exchange(connection.session.document(exchange.request), exchange, timeout=1)
+    assert next(times, None) is None
 
 
 @pytest.mark.parametrize("piece", [1, 7])
