@@ -188,9 +188,6 @@ def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
         storage=arguments.storage,
         visibility=arguments.visibility,
         capacity=arguments.capacity,
-        retention=arguments.retention,
-        dead_letter=arguments.dead_letter,
-        max_receives=arguments.max_receives,
     )
     out.line(None, {"qid": arguments.queue})
     return OK

@@ -142,7 +142,7 @@ def serialize(message: Message) -> bytes:
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
         parts.append(f"<mid{_attributes(message, plan.mid)}>{message.mid}</mid>".encode())  # type: ignore[attr-defined]
     if plan.lists:
-        entries = b"".join([write(getattr(message, field)) for field, write in plan.lists])
+        entries = b"".join([write(value) for field, write in plan.lists if (value := getattr(message, field))])
         if entries or _keep_empty(message, "messages"):
             tag = b"m" if isinstance(message, ListMessages) and message.early else b"messages"
             parts.append(b"<%b>%b</%b>" % (tag, entries, tag))
