@@ -1,9 +1,9 @@
 """Pushes that survive a power loss, beside the least that a file for each message costs."""
 
-import os
 from pathlib import Path
 from statistics import median
 
+from bare_files import BareFiles
 from load import Client, document, push_document, rate, rate_of_many
 from processes import queue_server
 from table import Row
@@ -18,7 +18,10 @@ def measure(folder: Path, quick: bool) -> list[Row]:
     push = push_document("q", _SIZE)
     bare: list[float] = []
     rates: dict[int, list[float]] = {count: [] for count in _CLIENTS}
-    with queue_server(folder / "root", "--durability", "always") as server, _Files(folder / "bare") as files:
+    with (
+        queue_server(folder / "root", "--durability", "always") as server,
+        BareFiles(folder / "bare", _SIZE, sync=True) as files,
+    ):
         clients = [Client(server.address) for _ in range(max(_CLIENTS))]
         clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
         for measured in range(rounds + 1):
@@ -38,29 +41,3 @@ def measure(folder: Path, quick: bool) -> list[Row]:
         )
         for count in _CLIENTS
     ]
-
-
-class _Files:
-    """Stores files of the same size as the messages, each as durably as can be, one by one."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir()
-        self._folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        self._number = 0
-        self._payload = b"x" * _SIZE
-
-    def store(self) -> None:
-        self._number += 1
-        name = str(self._number)
-        file = os.open(f"{name}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._folder)
-        os.write(file, self._payload)
-        os.fsync(file)
-        os.close(file)
-        os.rename(f"{name}.new", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        os.fsync(self._folder)
-
-    def __enter__(self) -> "_Files":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._folder)

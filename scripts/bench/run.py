@@ -5,6 +5,10 @@ Every figure with a target is a ratio of two things measured in this very run, a
 shown is the median of the rounds' ratios. So it says the same on a fast machine and on a slow one. The load comes from
 raw blocking sockets with bytes made beforehand, so that the server is measured and not a client. Nothing is asserted:
 the table shows the target beside what was measured. All files are in a temporary folder that is removed at the end.
+
+On ext4, do not run it twice within some minutes. For up to five minutes the inode of a deleted file is not given to a
+new one, and each creation has to pass over all of them: after 200,000 deletions a push costs several times as much.
+`roundtrips` shows what creating a file costs without a server, so that this can be seen. Or name a tmpfs with --dir.
 """
 
 import argparse
@@ -47,7 +51,7 @@ def main() -> None:
             own.mkdir()
             rows += BENCHMARKS[name](own, arguments.quick)
             print(f"{name}: measured in {time.monotonic() - started:.0f} s", flush=True)
-        # What was made is removed only now: on ext4, creating files is slow for a while after many were deleted.
+        # What was made is removed only now, because that makes creating files slow.
     print_table(rows)
 
 
