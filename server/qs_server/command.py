@@ -23,8 +23,8 @@ _DURABILITY_HELP = (
 def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = kind(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least:g}")
+        if not value >= least:  # also of what is no number, NaN
+            raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
         return value
 
     read.__name__ = "number"

@@ -36,8 +36,9 @@ class Committer:
         self.expiry_changed = trio.Event()
 
     async def run(self, work: Work) -> None:
-        """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it stopped,
-        and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is finished."""
+        """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
+        stopped, and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is
+        finished."""
         if not self.busy and not self._waiting and (self._durability is not Durability.ALWAYS or self.clients <= 1):
             self._finish([work], self._batch([work]))
             return
@@ -70,36 +71,46 @@ class Committer:
 
     def _batch(self, works: Sequence[Work]) -> int | None:
         """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
-        storage = self._storage
-        storage.refresh()
-        active = works
+        self._refresh()
         try:
-            while active:
-                # Pushes of all groups first, so that their files are synced together.
-                for work in active:
-                    work.advance(pushing=True)
-                storage.flush()
-                for work in active:
-                    work.advance(pushing=False)
-                active = [work for work in active if work.runnable]
-            storage.commit()
-        except OSError as error:
+            self._advance(works)
+        except Exception as error:
             # Nothing of the batch may be answered as done.
+            known = isinstance(error, OSError)
+            _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
             for work in works:
                 work.fail(error)
-        failures = storage.take_failures()
+        failures = self._storage.take_failures()
         if failures:
             for work in works:
                 work.fail_pushes(failures)
-        storage.refresh()  # our own reports, so that the descriptor is quiet
-        return storage.next_expiry()
+        self._refresh()  # our own reports, so that the descriptor is quiet
+        return self._storage.next_expiry()
+
+    def _advance(self, works: Sequence[Work]) -> None:
+        active = works
+        while active:
+            # Pushes of all groups first, so that their files are synced together.
+            for work in active:
+                work.advance(pushing=True)
+            self._storage.flush()
+            for work in active:
+                work.advance(pushing=False)
+            active = [work for work in active if work.runnable]
+        self._storage.commit()
+
+    def _refresh(self) -> None:
+        try:
+            self._storage.refresh()
+        except OSError as error:
+            _logger.error("changes of other programs could not be followed: %s", error)
 
     def _finish(self, works: Sequence[Work], expiry: int | None) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
         for work in works:
             pause = work.pause
             if pause is not None and pause.qids:
-                self._waiters.add(work, pause.qids)
+                self._waiters.add(work, pause)
         for qid, count in self._storage.take_arrivals().items():
             self._waiters.wake(qid, count)
         if expiry != self.next_expiry:

@@ -45,6 +45,7 @@ class Connection:
         self._begun_at: float | None = None
         self._ended = False  # the client sends nothing more
         self._stopping = False
+        self._refused = False  # it has been told why nothing more is read
         self._life = trio.CancelScope()
         self._interruptible: trio.CancelScope | None = None  # while it only waits for the client, or for messages
 
@@ -59,13 +60,17 @@ class Connection:
         try:
             with self._life:
                 await self._converse()
-            if self._stopping:
+            if self._refused:
+                pass  # with the fault that ended the stream
+            elif self._stopping:
                 await self.refuse(table.SHUTTING_DOWN, "the server is stopping; connect again later")
-            elif self._life.cancelled_caught:
+            elif self._life.cancel_called:
                 late = f"a document was begun and not completed within {self._limits.document_time:g} s"
                 await self.refuse(table.TIMEOUT, late)
         except trio.BrokenResourceError as error:
             _logger.debug("%s: %s", error, error.__cause__)
+        except Exception:
+            _logger.exception("a connection is closed because of a fault of the server")  # and the others go on
         finally:
             await self._stream.aclose()
 
@@ -73,6 +78,7 @@ class Connection:
         while await self._read():
             while self._events and not self._stopping:
                 if not await self._answer_group():
+                    self._refused = True
                     await self._close_gently()
                     return
 
@@ -87,15 +93,17 @@ class Connection:
             if self._peer.begun:
                 # From its first byte: a client that sends a byte a second must not hold on to its place.
                 timed = True
-                self._begun_at = self._begun_at or trio.current_time()
+                if self._begun_at is None:
+                    self._begun_at = trio.current_time()
                 self._life.deadline = self._begun_at + self._limits.document_time
             self._interruptible = self._life
             data = await self._stream.receive_some(_CHUNK)
             self._interruptible = None
             self._take(data)
-        if timed:
+        if timed and not self._life.cancel_called:
             self._life.deadline = float("inf")
-        return not self._stopping
+        # Too late is too late, also when the rest came in the same moment: what is refused must not be done as well.
+        return not self._stopping and not self._life.cancel_called
 
     def _take(self, data: bytes | bytearray) -> None:
         """Turns bytes into events."""

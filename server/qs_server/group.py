@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, cast
 
-from qs_schemas import Error, ErrorCode, Fault, GetMessage, Message, PushMessage, ReceiveMessage
+from qs_schemas import (
+    Error,
+    ErrorCode,
+    Fault,
+    GetMessage,
+    ListMessages,
+    ListQueues,
+    Message,
+    PushMessage,
+    QueueStats,
+    ReceiveMessage,
+)
 from qs_schemas import errors as table
 
 from .handlers import HANDLERS, Answer, Pause, Service, first_mid
@@ -69,24 +80,29 @@ class Chore:
     def __init__(self, function: Callable[[], object] = lambda: None) -> None:
         self._function = function
         self.runnable = True
+        self.failed = False
 
     def advance(self, *, pushing: bool) -> None:
         if not pushing:
             self.runnable = False
-            self._function()
+            try:
+                self._function()
+            except OSError as error:
+                self.fail(error)  # no fault of the others in the batch
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """None are its own."""
 
     def fail(self, error: Exception) -> None:
-        _logger.error("commit failed: %s", error)
+        self.failed = True
+        _logger.error("leases or changes of other programs could not be followed: %s", error)
 
 
 class Group:
     """Requests and faults in the order in which they came, and their answers."""
 
     def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
-        """outbox: bytes of payload after which the answers have to be taken before more are made."""
+        """outbox: bytes of answers after which the answers have to be taken before more are made."""
         self._events = events
         self._service = service
         self._outbox = outbox
@@ -182,7 +198,7 @@ class Group:
         if answer.resp is None:
             answer.resp = new_resp()
         self._answers.append(answer)
-        self._held += _payload_size(answer)
+        self._held += _size(answer)
         self._at += 1
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
@@ -190,30 +206,39 @@ class Group:
             key = first_mid(answer)
             if key is not None and key in failures:
                 self._answers[at] = _disk_error(answer, failures[key])
-                self._answers[at].resp = answer.resp
 
     def fail(self, error: Exception) -> None:
-        _logger.error("a commit failed, and what it covered is refused: %s", error)
         self._answers = [
-            answer if isinstance(answer, Error) else _disk_error(answer, error) for answer in self._answers
+            answer if isinstance(answer, Error) else _storage_error(answer, error, "what was asked may have been done")
+            for answer in self._answers
         ]
 
 
 def _error(about: Message, error: ErrorCode, text: str) -> Error:
-    return Fault(error, text, about.req).message()
+    return Fault(error, text, about.req).message(new_resp())
 
 
 def _disk_error(about: Message, error: Exception) -> Error:
     if isinstance(error, FileNotFoundError):
         return _error(about, table.NOT_FOUND, "the directory of the queue is gone")
+    return _storage_error(about, error, "nothing was changed")
+
+
+def _storage_error(about: Message, error: Exception, remark: str) -> Error:
     if isinstance(error, OSError) and has_no_room(error):
-        return _error(about, table.FULL, "the disk is full; nothing was changed")
+        return _error(about, table.FULL, f"the disk is full; {remark}")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    _logger.error("%s: %s", about.op, error)
-    return _error(about, table.INTERNAL, f"the storage failed: {reason}")
+    answer = _error(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
+    _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer
 
 
-def _payload_size(answer: Message) -> int:
+def _size(answer: Message) -> int:
+    """About how long an answer is when it is written, if it can be long."""
     if isinstance(answer, ReceiveMessage):
         return sum(len(delivery.payload) for delivery in answer.messages)
-    return len(answer.payload or b"") if isinstance(answer, GetMessage) else 0
+    if isinstance(answer, GetMessage):
+        return len(answer.payload or b"")
+    if isinstance(answer, ListMessages):
+        return 32 * len(answer.mids)
+    return 256 * len(answer.queues) if isinstance(answer, (ListQueues, QueueStats)) else 0

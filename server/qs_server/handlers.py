@@ -1,11 +1,12 @@
 """The operations: one small function each, from a request to its answer, and the table that finds them.
 
-They run where the engine runs, one at a time. A handler that cannot answer yet is a generator: it yields a Pause, and goes on
-when that is over.
+They run where the engine runs, one at a time. A handler that cannot answer yet is a generator: it yields a Pause, and
+goes on when that is over.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import qs_schemas as wire
@@ -45,6 +46,8 @@ class Pause:
 
     qids: tuple[str, ...] = ()
     until: int = 0
+    order: int = field(default_factory=count(1).__next__)
+    """Smaller for those that began to wait earlier."""
 
 
 Answer = Generator[Pause, None, Message]
@@ -116,15 +119,18 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
 
 
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
-    qids = tuple(request.queues) or (_qid(request),)
-    count = _count(service, request.max, 1)
+    qids = tuple(dict.fromkeys(request.queues)) or (_qid(request),)
+    most = _count(service, request.max, 1)
     visibility = _microseconds(request.visibility)
-    until = service.clock() + (_microseconds(request.wait) or 0)
+    pause = Pause(qids, service.clock() + (_microseconds(request.wait) or 0))
     while True:
-        found = service.storage.receive(qids, count, visibility, service.document)
-        if found or service.clock() >= until:
+        found = service.storage.receive(qids, most, visibility, service.document)
+        if found or service.clock() >= pause.until:
             break
-        yield Pause(qids, until)
+        yield pause  # always the same, and with it the place in line
+        # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
+        known = service.storage.queues()
+        qids = tuple(qid for qid in qids if qid in known) or qids
     deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
     return wire.ReceiveMessage(messages=deliveries)
 
@@ -160,12 +166,12 @@ def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
     qid = _qid(request)
     upto = service.storage.last_mid(qid)
-    count = 0
+    total = 0
     while True:
         removed = service.storage.purge(qid, upto, _PURGE_SLICE)
-        count += removed
+        total += removed
         if removed == 0:
-            return wire.PurgeQueue(qid, count)
+            return wire.PurgeQueue(qid, total)
         yield Pause()
 
 

@@ -13,10 +13,10 @@ PORT = 9876
 class ServerLimits:
     """Bounds on what all clients together and each of them can make the server hold.
 
-    connections: at once; document_time: seconds from the first byte of a document to its last; pipeline: requests of one
-    connection that are not answered yet; outbox: bytes of answers that wait for one connection to read them; linger:
-    seconds that a refused connection is still read from, so that it gets to see why; grace: seconds that a stopping
-    server gives what is begun.
+    connections: at once; document_time: seconds from the first byte of a document to its last; pipeline: requests of
+    one connection that are not answered yet; outbox: bytes of answers that wait for one connection to read them;
+    linger: seconds that a refused connection is still read from, so that it gets to see why; grace: seconds that a
+    stopping server gives what is begun.
     """
 
     connections: int = 10_000

@@ -27,6 +27,8 @@ from .waiting import Waiters
 _logger = logging.getLogger(__name__)
 _EXPIRE_SLICE = 500
 """Leases that one batch ends, so that many at once do not keep requests waiting."""
+_TRY_AGAIN = 1
+"""Seconds after which leases that could not be ended are tried again."""
 
 ENGINES = ("files",)
 """The storages that a queue can have."""
@@ -133,7 +135,7 @@ class Server:
     async def _keep_time(self) -> None:
         """Makes messages visible when their time has come. Sleeps until then."""
         committer = self._committer
-        await committer.run(Chore(self._expire))
+        await self._expire()
         while True:
             committer.expiry_changed = trio.Event()
             due = committer.next_expiry
@@ -141,10 +143,13 @@ class Server:
             with trio.move_on_after(wait) as timer:
                 await committer.expiry_changed.wait()
             if timer.cancelled_caught:
-                await committer.run(Chore(self._expire))
+                await self._expire()
 
-    def _expire(self) -> None:
-        self._storage.expire(_EXPIRE_SLICE)
+    async def _expire(self) -> None:
+        chore = Chore(lambda: self._storage.expire(_EXPIRE_SLICE))
+        await self._committer.run(chore)
+        if chore.failed:
+            await trio.sleep(_TRY_AGAIN)  # it is still due
 
     async def _notice_others(self) -> None:
         """Lets the engine look when other processes have changed its files."""
@@ -165,8 +170,13 @@ async def run_server(options: ServerOptions, announce: Callable[[str, int], None
     try:
         try:
             listeners = await trio.open_tcp_listeners(options.port, host=options.host)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise StartError(_cannot_listen(options, error)) from None
+        if options.port == 0:
+            # Each address of a name would get a port of its own, and one is announced.
+            for other in listeners[1:]:
+                await other.aclose()
+            del listeners[1:]
         server = Server(storage, options)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
@@ -176,7 +186,10 @@ async def run_server(options: ServerOptions, announce: Callable[[str, int], None
                 await server.serve(listeners)
                 nursery.cancel_scope.cancel()
     finally:
-        storage.close()
+        try:
+            storage.close()
+        except OSError as error:
+            _logger.error("the last changes may not survive a power loss: %s", error)
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], server: Server) -> None:
@@ -190,14 +203,16 @@ async def _stop_on_signal(signals: AsyncIterator[int], server: Server) -> None:
             server.stop()
 
 
-def _cannot_listen(options: ServerOptions, error: OSError) -> str:
+def _cannot_listen(options: ServerOptions, error: OSError | UnicodeError) -> str:
     where = f"{options.host}:{options.port}"
     inner = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    if inner.errno == errno.EADDRINUSE:
+    code = getattr(inner, "errno", None)
+    if code == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is in use, maybe by another server; choose one with --port"
-    if inner.errno == errno.EACCES:
+    if code == errno.EACCES:
         return f"cannot listen on {where}: not allowed; ports below 1024 need privileges, choose one with --port"
-    return f"cannot listen on {where}: {inner.strerror or inner}; choose an address with --host and --port"
+    reason = getattr(inner, "strerror", None) or inner
+    return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
 
 
 def _raise_descriptor_limit(connections: int) -> None:

@@ -5,12 +5,13 @@ scheduler for every answer, this does in one: it waits only when the socket says
 """
 
 import socket
+from contextlib import suppress
 from typing import Protocol
 
 import trio
 
 _TURNS = 16
-"""Reads that may succeed at once before others get their turn: a client that always has more to say must not hold the loop."""
+"""Reads that may succeed at once before others get their turn: who always has more to say must not hold the loop."""
 
 
 class Transport(Protocol):
@@ -30,7 +31,8 @@ class SocketTransport:
         self._turns = 0
         connected.setblocking(False)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):  # it may be gone already; the first read will say so
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream) -> "SocketTransport":

@@ -1,22 +1,28 @@
 """Who waits for messages of which queues. Woken by whatever makes a message visible; nobody looks again and again."""
 
+from bisect import bisect_left, insort
+from operator import itemgetter
+
 import trio
 
 from .group import Work
+from .handlers import Pause
+
+_order = itemgetter(0)
 
 
 class Waiters:
-    """First come, first served, queue by queue."""
+    """First come, first served, queue by queue: who was woken and found nothing has the place back that it had."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, dict[Work, None]] = {}
-        self._places: dict[Work, tuple[trio.Event, tuple[str, ...]]] = {}
+        self._lines: dict[str, list[tuple[int, Work]]] = {}
+        self._places: dict[Work, tuple[trio.Event, Pause]] = {}
 
-    def add(self, work: Work, qids: tuple[str, ...]) -> None:
-        """Takes a place in every one of the queues."""
-        self._places[work] = trio.Event(), qids
-        for qid in qids:
-            self._by_queue.setdefault(qid, {})[work] = None
+    def add(self, work: Work, pause: Pause) -> None:
+        """Takes a place in every one of the queues, before those that began to wait later."""
+        self._places[work] = trio.Event(), pause
+        for qid in pause.qids:
+            insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
     def woken(self, work: Work) -> trio.Event:
         """Is set when there is something for the work. For work that has its place."""
@@ -24,31 +30,32 @@ class Waiters:
 
     def wake(self, qid: str, count: int) -> None:
         """Wakes the first ones of a queue, as many as there are messages."""
-        for work in list(self._by_queue.get(qid, ()))[:count]:
-            event, qids = self._places[work]
-            self._step_out(work, qids)
+        for _, work in self._lines.get(qid, [])[:count]:
+            event, pause = self._places[work]
+            self._step_out(pause)
             event.set()
 
     def resume(self, work: Work) -> None:
         """The work goes on, and looks for itself."""
-        _, qids = self._places.pop(work)
-        self._step_out(work, qids)
+        _, pause = self._places.pop(work)
+        self._step_out(pause)
 
     def leave(self, work: Work) -> None:
         """The work will not go on. If it was woken, the next in line gets the chance."""
         place = self._places.pop(work, None)
         if place is None:
             return
-        event, qids = place
-        self._step_out(work, qids)
+        event, pause = place
+        self._step_out(pause)
         if event.is_set():
-            for qid in qids:
+            for qid in pause.qids:
                 self.wake(qid, 1)
 
-    def _step_out(self, work: Work, qids: tuple[str, ...]) -> None:
-        for qid in qids:
-            places = self._by_queue.get(qid)
-            if places is not None:
-                places.pop(work, None)
-                if not places:
-                    del self._by_queue[qid]
+    def _step_out(self, pause: Pause) -> None:
+        for qid in pause.qids:
+            line = self._lines.get(qid, [])
+            at = bisect_left(line, pause.order, key=_order)
+            if at < len(line) and line[at][0] == pause.order:
+                del line[at]
+                if not line:
+                    del self._lines[qid]

@@ -1,19 +1,27 @@
-"""What a message's name does not say and a restart must not forget: how often it was received, until when it is delayed.
+"""What a message's name does not say and a restart must not forget: how often it was received, how long it is delayed.
 
 Extended attributes of the file, which renames carry along: `user.qs.receives` and `user.qs.delayed` (the end of the
-delay, which counts only while it is also the file's extension). Where the file system has none: a hidden file beside it.
+delay, which counts only while it is also the file's extension). Where the file system has none: a hidden file beside
+it.
 """
 
+import contextlib
 import errno
 import os
-from typing import NamedTuple, Protocol
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
-from .disk import Disk, has_no_room
+from .disk import NO_ROOM, Disk
 
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"
-_NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT})
 _PROBE = "user.qs.probe"
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
+_SIDECAR = re.compile(r"\.([0-9]{1,18})\.attributes")
 
 
 class Attributes(NamedTuple):
@@ -23,28 +31,64 @@ class Attributes(NamedTuple):
     delayed: int = 0
 
 
-class AttributeStore(Protocol):
+class AttributeStore(ABC):
     """Keeps the attributes of the messages in one directory. path: of the file as it is named now."""
 
-    def read(self, path: str, mid: int) -> Attributes: ...
-    def receives(self, path: str, mid: int) -> int: ...
-    def write(self, path: str, mid: int, attributes: Attributes) -> None: ...
-    def forget(self, mid: int) -> None: ...
-
-
-class ExtendedAttributes:
-    """In the file itself."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self) -> None:
+        # Consuming is what makes room again, so it goes on when the disk is full; and it goes on with files of others
+        # that we may not write to. What could not be written is known here for as long as the process lives.
+        self._unwritten: dict[int, Attributes] = {}
 
     def read(self, path: str, mid: int) -> Attributes:
         """Those of a message; none when the file is gone."""
-        return Attributes(self._number(path, _RECEIVES), self._number(path, _DELAYED))
+        stored = self._read(path, mid)
+        unwritten = self._unwritten.get(mid)
+        return stored if unwritten is None else max(stored, unwritten)
 
     def receives(self, path: str, mid: int) -> int:
         """How often a message was received."""
-        return self._number(path, _RECEIVES)
+        return self.read(path, mid).receives
+
+    def write(self, path: str, mid: int, attributes: Attributes, *, or_fail: bool = False) -> None:
+        """Replaces those of a message. or_fail: a full disk raises OSError."""
+        try:
+            self._write(path, mid, attributes)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if or_fail or error.errno not in NO_ROOM | _DENIED:
+                raise
+            self._unwritten[mid] = attributes
+        else:
+            self._unwritten.pop(mid, None)
+
+    def forget(self, mid: int) -> None:
+        """Those of a message that is gone."""
+        self._unwritten.pop(mid, None)
+
+    @abstractmethod
+    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
+        """Forgets what others left behind. names: all in the directory; mids: of all messages in it."""
+
+    @abstractmethod
+    def _read(self, path: str, mid: int) -> Attributes: ...
+
+    @abstractmethod
+    def _write(self, path: str, mid: int, attributes: Attributes) -> None: ...
+
+
+class ExtendedAttributes(AttributeStore):
+    """In the file itself."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def receives(self, path: str, mid: int) -> int:
+        return self.read(path, mid).receives if mid in self._unwritten else self._number(path, _RECEIVES)
+
+    def _read(self, path: str, mid: int) -> Attributes:
+        return Attributes(self._number(path, _RECEIVES), self._number(path, _DELAYED))
 
     def _number(self, path: str, name: str) -> int:
         try:
@@ -53,28 +97,22 @@ class ExtendedAttributes:
             if error.errno in _NONE:
                 return 0
             raise
-        return int(value) if value.isdigit() else 0
+        return int(value) if value.isdigit() and len(value) <= 18 else 0
 
-    def write(self, path: str, mid: int, attributes: Attributes) -> None:
-        """Replaces those of a message."""
-        try:
-            if attributes.receives:
-                self._disk.setxattr(path, _RECEIVES, b"%d" % attributes.receives, follow_symlinks=False)
-            if attributes.delayed:
-                self._disk.setxattr(path, _DELAYED, b"%d" % attributes.delayed, follow_symlinks=False)
-        except OSError as error:
-            # Consuming is what makes room again, so it must go on when there is none.
-            if error.errno not in _NONE and not has_no_room(error):
-                raise
+    def _write(self, path: str, mid: int, attributes: Attributes) -> None:
+        for name, value in ((_RECEIVES, attributes.receives), (_DELAYED, attributes.delayed)):
+            if value:
+                self._disk.setxattr(path, name, b"%d" % value, follow_symlinks=False)
 
-    def forget(self, mid: int) -> None:
-        """They went with the file."""
+    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
+        """Nothing stays behind when a file goes."""
 
 
-class SidecarFiles:
+class SidecarFiles(AttributeStore):
     """In `.MID.attributes` beside the message."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
+        super().__init__()
         self._directory = directory
         self._disk = disk
         self._sync = sync
@@ -82,11 +120,10 @@ class SidecarFiles:
     def _path(self, mid: int) -> str:
         return f"{self._directory}/.{mid}.attributes"
 
-    def read(self, path: str, mid: int) -> Attributes:
-        """Those of a message; none when there is no sidecar."""
+    def _read(self, path: str, mid: int) -> Attributes:
         try:
             fd = self._disk.open(self._path(mid), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return Attributes()
         try:
             words = self._disk.read(fd, 100).split()
@@ -94,24 +131,19 @@ class SidecarFiles:
             self._disk.close(fd)
         return Attributes(*map(int, words)) if len(words) == 2 and all(map(bytes.isdigit, words)) else Attributes()
 
-    def receives(self, path: str, mid: int) -> int:
-        """How often a message was received."""
-        return self.read(path, mid).receives
-
-    def write(self, path: str, mid: int, attributes: Attributes) -> None:
-        """Replaces those of a message."""
-        try:
-            self._disk.write_file(self._path(mid), b"%d %d\n" % attributes, sync=self._sync)
-        except OSError as error:
-            if not has_no_room(error):
-                raise
+    def _write(self, path: str, mid: int, attributes: Attributes) -> None:
+        self._disk.write_file(self._path(mid), b"%d %d\n" % attributes, sync=self._sync)
 
     def forget(self, mid: int) -> None:
-        """Removes the sidecar of a message that is gone."""
-        try:
+        super().forget(mid)
+        with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
-        except FileNotFoundError:
-            pass
+
+    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
+        for name in names:
+            match = _SIDECAR.fullmatch(name)
+            if match is not None and int(match[1]) not in mids:
+                self.forget(int(match[1]))
 
 
 def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
@@ -120,8 +152,9 @@ def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
         disk.setxattr(directory, _PROBE, b"1")
         disk.removexattr(directory, _PROBE)
     except OSError as error:
-        if error.errno in (errno.ENOTSUP, errno.EPERM, errno.EACCES):
+        if error.errno in _DENIED | {errno.ENOTSUP}:
             return SidecarFiles(directory, disk, sync=sync)
-        if not has_no_room(error):
+        # ENODATA: another process asked at the same time and was faster to clean up.
+        if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
     return ExtendedAttributes(disk)

@@ -4,15 +4,19 @@ File names are the truth. A message's file is named by its id; the extension is 
 index has it, another process was faster: its report is on the way or here, and the caller looks again.
 """
 
+import errno
 import logging
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from .activity import Activity
 from .attributes import Attributes, store_for
 from .disk import Disk
-from .engine import SECOND, Clock, Options
+from .engine import SECOND, Clock, Durability, Options
 from .index import Index
-from .names import NEW, message_name, parse_message
+from .names import MAX_MID, NEW, message_name, parse_message
 from .staging import finish_batches
 from .watch import Watch
 
@@ -22,34 +26,77 @@ _STALE_AFTER = 600
 """Seconds after which a file that is being written, and not written to, was left behind by a crash."""
 
 
-class MessageDirectory:
-    """The files of one queue. Subclasses say what happens when a message arrives, and when the directory is gone."""
+@dataclass(slots=True)
+class Shared:
+    """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone."""
 
-    def __init__(self, path: str, options: Options, *, clock: Clock, disk: Disk, watch: Watch, sync: bool) -> None:
+    clock: Clock
+    durability: Durability
+    disk: Disk
+    watch: Watch
+    activity: Activity
+    vanished: Callable[[str], None] = lambda qid: None
+
+
+class MessageDirectory:
+    """The files of one queue. Not for several threads at once."""
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+        """path: an existing directory; qid: what messages are said to come from. Lists nothing yet: see `rescan`."""
         self.path = path
+        self.qid = qid
         self.options = options
         self.last_mid = -1
-        self._clock = clock
-        self._disk = disk
-        self._watch = watch
+        self._clock = shared.clock
+        self._durability = shared.durability
+        self._disk = shared.disk
+        self._watch = shared.watch
+        self._activity = shared.activity
+        self._on_vanished = shared.vanished
         self._unit = 1000 if options.timestamps == "ms" else 1
-        self._attributes = store_for(path, disk, sync=sync)
-        self._watched = watch.add(path, self)  # before listing: what comes in between is seen twice, not never
+        self._attributes = store_for(path, self._disk, sync=self._durability is Durability.ALWAYS)
+        self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
         self._index = Index()
+        self._identity = self._look_up()
+        self._watched = self._watch.add(path, self)  # before listing: what comes in between is seen twice, not never
 
-    # -- for subclasses
+    def __len__(self) -> int:
+        return len(self._index)
 
-    def arrived(self, mid: int) -> None:
+    # -- what the engine is told
+
+    def arrived(self) -> None:
         """A message has become visible."""
+        self._activity.arrived.add(self.qid)
 
-    def hidden(self, mid: int, expiry: int) -> None:
+    def hidden(self, expiry: int) -> None:
         """A message has been hidden until then."""
+        self._activity.announce(self.qid, self.time(expiry))
 
     def vanished(self) -> None:
         """The directory is gone (from Watch)."""
+        self._on_vanished(self.qid)
 
-    def is_staged(self, mid: int) -> bool:
-        """Whether we are writing that message now."""
+    def touch(self, mid: int | None = None) -> None:
+        """Names have changed, and the attributes of a message."""
+        if self._durability is not Durability.NONE:
+            self._activity.dirty.add(self.qid)
+            if mid is not None and self._durability is Durability.ALWAYS:
+                self._unsynced.add(mid)
+
+    def _look_up(self) -> tuple[int, int]:
+        status = self._disk.lstat(self.path)
+        return status.st_dev, status.st_ino
+
+    def in_place(self) -> bool:
+        """Whether the directory is still the one that was opened."""
+        try:
+            return self._look_up() == self._identity
+        except FileNotFoundError:
+            return False
+
+    def is_staged(self, name: str) -> bool:
+        """Whether we are writing that file now."""
         return False
 
     # -- names
@@ -59,8 +106,8 @@ class MessageDirectory:
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def number(self, time: int) -> int:
-        """A time as the number in a file name."""
-        return time // self._unit
+        """A time as the number in a file name, which has 18 digits at most."""
+        return min(time // self._unit, MAX_MID)
 
     def time(self, number: int) -> int:
         """A number in a file name as a time."""
@@ -75,67 +122,71 @@ class MessageDirectory:
             self.rescan()
             return
         found: dict[int, int] = {}
+        written: set[int] = set()
         for name in names:
             parsed = parse_message(os.fsencode(name))
-            if parsed is None:
-                continue
-            mid, expiry = parsed
-            if expiry == NEW:
-                self._clear_left_behind(mid)
-            else:
-                found[mid] = expiry
+            if parsed is not None and parsed[1] != NEW:
+                found[parsed[0]] = parsed[1]
+            elif parsed is not None:
+                if not self._clear_left_behind(name):
+                    written.add(parsed[0])
+            elif name.startswith(".") and name.endswith(".tmp"):
+                self._clear_left_behind(name)
+        self._attributes.clear(names, found.keys() | written)
         self._index = Index(found.items())
-        self.last_mid = max(self.last_mid, self._index.messages.last() or -1)
-        if (first := self._index.ready.first()) is not None:
-            self.arrived(first)
+        last = self._index.messages.last()
+        self.last_mid = max(self.last_mid, -1 if last is None else last)
+        if self._index.ready:
+            self.arrived()
         if (due := self._index.next_expiry()) is not None:
-            self.hidden(-1, due)
+            self.hidden(due)
 
-    def _clear_left_behind(self, mid: int) -> None:
-        """Removes a file that was being written, when nobody can be writing it any more."""
-        if self.is_staged(mid):
-            return
-        path = f"{self.path}/{mid}.new"
+    def _clear_left_behind(self, name: str) -> bool:
+        """Removes a file that was being written, when nobody can be writing it any more. Whether it is gone."""
+        path = f"{self.path}/{name}"
         try:
-            if self._clock() / SECOND - self._disk.lstat(path).st_mtime > _STALE_AFTER:
+            if self._clock() / SECOND - self._disk.lstat(path).st_mtime > _STALE_AFTER and not self.is_staged(name):
                 self._disk.unlink(path)
                 _logger.info("%s was left behind by a crash; removed", path)
-        except FileNotFoundError:
-            pass  # its publisher has finished it, or given up; the watch reports which
+                return True
+        except OSError as error:  # ENOENT: its writer has just finished it, or given up
+            if error.errno != errno.ENOENT:
+                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
+        return False
 
     # -- reports (from Watch)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Another process made, renamed or removed a file."""
+        """Another process made, renamed or removed a file. By now it, or we, may have done more."""
         parsed = parse_message(name)
         if parsed is None or parsed[1] == NEW:
             return
         mid, expiry = parsed
+        self.last_mid = max(self.last_mid, mid)
         known = self._index.expiry(mid)
-        if not appeared:
-            if known == expiry:
-                self._index.remove(mid)
-            return
-        if known == expiry:
+        if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
             return
         if known is not None:
             self._index.remove(mid)
-        self._adopt(mid, expiry)
+        if appeared:
+            self._adopt(mid, expiry)
 
     def _adopt(self, mid: int, expiry: int) -> None:
         self._index.add(mid, expiry)
-        self.last_mid = max(self.last_mid, mid)
-        if not self.load(mid):
-            return
+        try:
+            if not self.load(mid):
+                return
+        except OSError as error:
+            _logger.warning("%s cannot be looked at yet: %s", self.name_path(mid, expiry), error)
         if expiry:
-            self.hidden(mid, expiry)
+            self.hidden(expiry)
         else:
-            self.arrived(mid)
+            self.arrived()
 
     # -- what names do not say
 
     def load(self, mid: int) -> bool:
-        """Looks at the file of a message, unless that was done before. False when it is no message after all, or gone."""
+        """Looks at the file of a message, unless that was done before. False when it is no message, or gone."""
         index = self._index
         if index.loaded(mid):
             return True
@@ -187,13 +238,20 @@ class MessageDirectory:
             self.lost(mid, expiry)
             return False
         self._watch.expect_delete(self._watched, message_name(mid, expiry))
-        self._attributes.forget(mid)
         self._index.remove(mid)
+        self.forget_attributes(mid)
         return True
+
+    def forget_attributes(self, mid: int) -> None:
+        """Of a message that is gone. The next listing clears what cannot be removed now."""
+        try:
+            self._attributes.forget(mid)
+        except OSError as error:
+            _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
     def lost(self, mid: int, expiry: int) -> None:
         """A file is not where the index has it."""
-        self._watch.refresh()
+        self._watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self._index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self._index.remove(mid)
 
@@ -206,6 +264,32 @@ class MessageDirectory:
         while part := self._disk.read(fd, 1 << 20):
             parts.append(part)
         return b"".join(parts)
+
+    # -- durability
+
+    def commit(self) -> None:
+        """Syncs what has changed (durability ALWAYS): the attributes of messages, then the names."""
+        for mid in list(self._unsynced):
+            expiry = self._index.expiry(mid)
+            if expiry is not None:
+                self._sync_message(self.name_path(mid, expiry))
+            self._unsynced.discard(mid)
+        self._disk.sync_directory(self.path)
+
+    def _sync_message(self, path: str) -> None:
+        try:
+            fd = self._disk.open(path, READ)
+        except (FileNotFoundError, PermissionError):
+            return
+        try:
+            self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
+
+    @property
+    def watched(self) -> bool:
+        """Whether what others do is reported."""
+        return self._watched >= 0
 
     def unwatch(self) -> None:
         """Takes no more reports."""

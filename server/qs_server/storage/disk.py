@@ -1,5 +1,6 @@
-"""Every file operation of the storage, in one replaceable object: a test that wants a full disk puts another in its place."""
+"""Every file operation of the storage, in one object that a test can replace, for instance by a full disk."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -71,12 +72,17 @@ class Disk:
         temporary = f"{path}.tmp"
         fd = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
-            self.write(fd, data)
-            if sync:
-                self.fsync(fd)
-        finally:
-            self.close(fd)
-        self.rename(temporary, path)
+            try:
+                self.write(fd, data)
+                if sync:
+                    self.fsync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
 
 
 def has_no_room(error: OSError) -> bool:

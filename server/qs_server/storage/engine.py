@@ -1,11 +1,12 @@
 """The interface of an engine, what goes through it, and what it raises.
 
-An engine keeps queues. It is plain synchronous code, called from one thread at a time, and knows nothing of networks. All
-times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in `unsupported`.
+An engine keeps queues. It is plain synchronous code, called from one thread at a time, and knows nothing of networks.
+All times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in
+`unsupported`.
 
-Making things durable has three steps, so that many requests can share one sync: `push` writes messages where nobody sees
-them yet; `flush` makes them visible; `commit` makes all that happened before it survive a power loss. A caller that
-wants one thing done at once calls all three. Whatever looks at messages flushes first.
+Making things durable has three steps, so that many requests can share one sync: `push` writes messages where nobody
+sees them yet; `flush` makes them visible; `commit` makes all that happened before it survive a power loss. A caller
+that wants one thing done at once calls all three. Whatever looks at messages flushes first.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class UnsupportedError(StorageError):
 
 
 class Durability(Enum):
-    """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives the
-    end of the process, not of the machine."""
+    """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives
+    the end of the process, not of the machine."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -97,8 +98,8 @@ class Receipt(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """A message handed out or looked at. status: ready, delivered, in-flight or delayed; payload: None when it is inside
-    a visibility window; visible_at: None when it is visible now."""
+    """A message handed out or looked at. status: ready, delivered, in-flight or delayed; payload: None when it is
+    inside a visibility window; visible_at: None when it is visible now."""
 
     qid: str
     mid: int
@@ -138,7 +139,10 @@ class Stats:
 
 
 class Engine(ABC):
-    """Keeps queues. Methods that name a queue raise NoSuchQueueError. Any may raise OSError; then nothing has changed."""
+    """Keeps queues. Methods that name a queue raise NoSuchQueueError. Any may raise OSError: then nothing has changed.
+
+    But for `commit`, which can be called again, and `purge`, which removes one message after the other.
+    """
 
     name: ClassVar[str]
     unsupported: ClassVar[frozenset[str]] = frozenset()
@@ -174,7 +178,7 @@ class Engine(ABC):
 
     @abstractmethod
     def take_failures(self) -> dict[tuple[str, int], OSError]:
-        """The pushes that came to nothing when they were flushed since the last call, by queue and first id, and why."""
+        """The pushes that came to nothing when they were flushed since the last call: by queue and first id, why."""
 
     @abstractmethod
     def receive(self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int) -> list[Message]:

@@ -1,168 +1,29 @@
 """One queue in one directory, in the vsqs layout: every operation is the operation on the file.
 
 A file without an extension is ready; with a number it is hidden until then (in flight or delayed); with `.new` it is
-being written. Any number of processes may work on the directory at once, also the original vsqs: a rename succeeds for one of
-them, and ENOENT means that another one was faster.
+being written. Any number of processes may work on the directory at once, also the original vsqs: a rename succeeds
+for one of them, and ENOENT means that another one was faster.
 """
 
 import errno
+import os
 import stat
-from collections.abc import Callable, Sequence
 
-from .activity import Activity
 from .attributes import Attributes
-from .directory import READ, MessageDirectory
-from .disk import Disk
-from .engine import (
-    Clock,
-    Draft,
-    Durability,
-    Message,
-    NoSuchMessageError,
-    Options,
-    QueueFullError,
-    Receipt,
-    StaleReceiptError,
-    State,
-    Stats,
-)
-from .names import MAX_MID, message_name
-from .staging import Staged, Staging
-from .watch import Watch
+from .directory import READ
+from .engine import Message, NoSuchMessageError, Receipt, StaleReceiptError, State, Stats
+from .publishing import PublishingDirectory
 
 _SLICE = 2000
 """Files that one slice of lazy loading looks at: some 10 ms."""
+_NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
+"""Errors that mean: no file, or none that we may read."""
 
 
-class FileQueue(MessageDirectory):
-    """The messages of one directory. Not for several threads at once."""
+class FileQueue(PublishingDirectory):
+    """The messages of one directory, by what their holders may do with them."""
 
-    def __init__(
-        self,
-        path: str,
-        qid: str,
-        options: Options,
-        *,
-        clock: Clock,
-        durability: Durability,
-        disk: Disk,
-        watch: Watch,
-        activity: Activity,
-        on_vanished: Callable[[str], None] = lambda qid: None,
-    ) -> None:
-        """path: an existing directory; qid: what messages are said to come from. OSError when it cannot be read."""
-        sync = durability is Durability.ALWAYS
-        super().__init__(path, options, clock=clock, disk=disk, watch=watch, sync=sync)
-        self.qid = qid
-        self._durability = durability
-        self._activity = activity
-        self._on_vanished = on_vanished
-        self._staging = Staging(path, disk, sync=sync)
-        self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
-        self._counts = Stats()
-        self._load_after = -1
-        self.rescan()
-
-    def close(self) -> None:
-        """Takes back what is not visible, and stops watching."""
-        for request in self._staging.take():
-            self._staging.discard(request)
-        self.unwatch()
-        self._activity.forget(self.qid)
-
-    def arrived(self, mid: int) -> None:
-        self._activity.arrived.add(self.qid)
-
-    def hidden(self, mid: int, expiry: int) -> None:
-        self._activity.announce(self.qid, self.time(expiry))
-
-    def vanished(self) -> None:
-        self._on_vanished(self.qid)
-
-    def is_staged(self, mid: int) -> bool:
-        return self._staging.holds(mid)
-
-    def _touch(self, mid: int | None = None) -> None:
-        """Names have changed, and the attributes of a message."""
-        if self._durability is not Durability.NONE:
-            self._activity.dirty.add(self.qid)
-            if mid is not None and self._durability is Durability.ALWAYS:
-                self._unsynced.add(mid)
-
-    # -- pushing --------------------------------------------------------------------------------------------------
-
-    def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, invisible until `flush`. Their ids."""
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
-        request: list[Staged] = []
-        try:
-            for draft in drafts:
-                request.append(self._stage(draft))  # noqa: PERF401 - what was written before an error is discarded
-        except BaseException:
-            self._staging.discard(request)
-            raise
-        self._staging.add(request)
-        return [staged.mid for staged in request]
-
-    def _stage(self, draft: Draft) -> Staged:
-        while True:
-            now = self._clock()
-            mid = max(self.number(now), self.last_mid + 1)
-            if mid > MAX_MID:
-                raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
-            self.last_mid = mid
-            expiry = self.number(now + draft.delay) if draft.delay else 0
-            try:
-                staged = self._staging.write(mid, expiry, draft.payload)
-            except FileExistsError:
-                continue
-            # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
-            self._watch.refresh()
-            if self._index.expiry(mid) is None:
-                return staged
-            self._staging.discard([staged])
-
-    def flush(self) -> dict[int, OSError]:
-        """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""
-        failures = self._staging.sync()
-        for request in self._staging.take():
-            try:
-                self._publish(request)
-            except OSError as error:
-                self._staging.discard(request)
-                failures[request[0].mid] = error
-        return failures
-
-    def _publish(self, request: list[Staged]) -> None:
-        done: list[Staged] = []
-        try:
-            for staged in request:
-                self._show(staged)
-                done.append(staged)
-            self._staging.finish(request)
-        except OSError:
-            for staged in done:
-                self.unlink(staged.mid, staged.expiry)
-            raise
-        self._counts.pushed += len(request)
-        self._touch()
-
-    def _show(self, staged: Staged) -> None:
-        mid, expiry = staged.mid, staged.expiry
-        path = self._staging.new_path(mid)
-        if expiry:
-            self._attributes.write(path, mid, Attributes(delayed=expiry))
-        self._disk.rename(path, self.name_path(mid, expiry))
-        self._watch.expect_arrival(self._watched, message_name(mid, expiry))
-        self._index.add(mid, expiry)
-        self._index.load(mid, staged.size, retrieved=False, delayed=bool(expiry))
-        if expiry:
-            self._touch(mid)
-            self.hidden(mid, expiry)
-        else:
-            self.arrived(mid)
+    _load_after = -1
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -181,27 +42,42 @@ class FileQueue(MessageDirectory):
         if payload is None:
             return None
         receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
-        window = self.options.visibility if visibility is None else visibility
-        expiry = max(self.number(self._clock() + window), 1)
+        expiry = self._end_of(visibility)
         if not self.load(mid) or not self.rename(mid, 0, expiry):
             return None
-        # After the rename, so that what another consumer got is not counted by us.
-        self._attributes.write(self.name_path(mid, expiry), mid, Attributes(receives))
+        try:
+            # After the rename, so that what another consumer got is not counted by us.
+            self._attributes.write(self.name_path(mid, expiry), mid, Attributes(receives))
+        except OSError:
+            self._put_back(mid, expiry)
+            raise
         self._hide(mid, expiry, delayed=False)
-        self._counts.delivered += 1
+        self.counts.delivered += 1
         return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
+
+    def _put_back(self, mid: int, expiry: int) -> None:
+        try:
+            self.rename(mid, expiry, 0)
+        except OSError:
+            self._hide(mid, expiry, delayed=False)  # then it comes back when its window ends
+
+    def _end_of(self, visibility: int | None) -> int:
+        """Of a window that begins now."""
+        window = self.options.visibility if visibility is None else visibility
+        return max(self.number(self._clock() + window), 1)
 
     def _content(self, mid: int, max_bytes: int | None) -> bytes | None:
         """The payload of a visible message; None as for take."""
         path = self.name_path(mid, 0)
         try:
             fd = self._disk.open(path, READ)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
-                raise
+        except FileNotFoundError:
             self.lost(mid, 0)
-            if self._index.expiry(mid) == 0:
-                self.disown(mid, path)
+            return None
+        except OSError as error:
+            if error.errno not in _NOT_TO_OPEN:
+                raise
+            self.disown(mid, path)
             return None
         try:
             status = self._disk.fstat(fd)
@@ -214,8 +90,8 @@ class FileQueue(MessageDirectory):
 
     def _hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         self._index.hide(mid, expiry, delayed=delayed)
-        self.hidden(mid, expiry)
-        self._touch(mid)
+        self.hidden(expiry)
+        self.touch(mid)
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
@@ -249,21 +125,26 @@ class FileQueue(MessageDirectory):
     def _held(self, receipt: Receipt) -> tuple[int, Attributes]:
         """Where the message is, if it is still as the holder of the receipt saw it."""
         mid, seen = receipt
-        expiry = self._found(mid)
-        attributes = self._attributes.read(self.name_path(mid, expiry), mid)
-        if seen is not None and attributes.receives != seen:
-            raise StaleReceiptError(
-                f"message {mid} of queue {self.qid!r} has been received {attributes.receives} times by now, not {seen}"
-            )
-        return expiry, attributes
+        while True:
+            expiry = self._found(mid)
+            path = self.name_path(mid, expiry)
+            attributes = self._attributes.read(path, mid)
+            if seen is None or attributes.receives == seen:
+                return expiry, attributes
+            if os.path.lexists(path):
+                raise StaleReceiptError(
+                    f"message {mid} of queue {self.qid!r} has been received {attributes.receives} times by now, "
+                    f"not {seen}"
+                )
+            self.lost(mid, expiry)
 
     def delete(self, receipt: Receipt) -> None:
         """Removes a message, in whatever state it is."""
         while True:
             expiry = self._found(receipt.mid) if receipt.receives is None else self._held(receipt)[0]
             if self.unlink(receipt.mid, expiry):
-                self._counts.deleted += 1
-                self._touch()
+                self.counts.deleted += 1
+                self.touch()
                 return
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
@@ -284,8 +165,8 @@ class FileQueue(MessageDirectory):
             return self.time(until)
         if expiry:
             self._index.show(mid)
-            self.arrived(mid)
-            self._touch()
+            self.arrived()
+            self.touch()
         return None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -298,8 +179,7 @@ class FileQueue(MessageDirectory):
                 continue
             if not expiry or self._index.is_delayed(mid):
                 raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
-            window = self.options.visibility if visibility is None else visibility
-            until = max(self.number(self._clock() + window), 1)
+            until = self._end_of(visibility)
             if until == expiry or self.rename(mid, expiry, until):
                 self._hide(mid, until, delayed=False)
                 return self.time(until)
@@ -318,16 +198,13 @@ class FileQueue(MessageDirectory):
             if not self.load(mid):
                 continue
             if self.rename(mid, self._index.expiry(mid) or 0, 0):
-                self._counts.expired += not self._index.is_delayed(mid)
+                self.counts.expired += not self._index.is_delayed(mid)
                 self._index.show(mid)
-                self.arrived(mid)
-                self._touch()
+                self.arrived()
+                self.touch()
         return done
 
     # -- looking --------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._index.messages)
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
         """Ids greater than after, oldest first."""
@@ -364,7 +241,7 @@ class FileQueue(MessageDirectory):
         self.expire()
         while self.prepare_stats():
             pass
-        index, counts = self._index, self._counts
+        index, counts = self._index, self.counts
         oldest = index.messages.first()
         return Stats(
             new=len(index.new),
@@ -383,32 +260,10 @@ class FileQueue(MessageDirectory):
     def purge(self, upto: int, count: int) -> int:
         """Removes the oldest messages with ids up to upto."""
         removed = 0
-        for mid in self._index.messages.after(-1, count):
-            if mid > upto:
-                break
-            expiry = self._index.expiry(mid)
-            removed += expiry is not None and self.unlink(mid, expiry)
-        self._counts.deleted += removed
-        self._touch()
-        return removed
-
-    # -- durability -----------------------------------------------------------------------------------------------
-
-    def commit(self) -> None:
-        """Syncs what has changed (durability ALWAYS): the attributes of messages, then the names."""
-        while self._unsynced:
-            mid = self._unsynced.pop()
-            expiry = self._index.expiry(mid)
-            if expiry is not None:
-                self._sync_message(self.name_path(mid, expiry))
-        self._disk.sync_directory(self.path)
-
-    def _sync_message(self, path: str) -> None:
         try:
-            fd = self._disk.open(path, READ)
-        except FileNotFoundError:
-            return
-        try:
-            self._disk.fsync(fd)
+            while removed < count and (mid := self._index.messages.first()) is not None and mid <= upto:
+                removed += self.unlink(mid, self._index.expiry(mid) or 0)
         finally:
-            self._disk.close(fd)
+            self.counts.deleted += removed
+            self.touch()
+        return removed

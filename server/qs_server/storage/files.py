@@ -3,13 +3,16 @@
 Several servers, and any vsqs process, may share the directory while they run.
 """
 
+import errno
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from .activity import Activity
+from .directory import Shared
 from .disk import Disk
 from .engine import (
     Clock,
@@ -28,7 +31,7 @@ from .engine import (
     UnsupportedError,
 )
 from .filequeue import FileQueue
-from .names import directory_of, parse_message, qid_of
+from .names import NEW, directory_of, parse_message, qid_of
 from .settings import read_options, write_options
 from .watch import Watch
 
@@ -54,6 +57,7 @@ class FilesEngine(Engine):
         self._root_dirty = False
         self._staged: dict[str, FileQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
+        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen)
         self._watch.add(root, self, of_queues=True)
         self._scan(strict=True)
 
@@ -77,10 +81,7 @@ class FilesEngine(Engine):
             options = read_options(path, self.name)
             if options.storage != self.name:
                 raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
-            self._queues[qid] = FileQueue(
-                path, qid, options, clock=self._clock, durability=self._durability, disk=self._disk, watch=self._watch,
-                activity=self._activity, on_vanished=self._forget,
-            )  # fmt: skip
+            self._queues[qid] = FileQueue(path, qid, options, self._shared)
         except (OSError, StorageError) as error:
             if strict:
                 raise
@@ -88,26 +89,29 @@ class FilesEngine(Engine):
 
     def _forget(self, qid: str) -> None:
         queue = self._queues.pop(qid, None)
+        self._staged.pop(qid, None)
         if queue is not None:
-            queue.close()
+            for mid in queue.close():
+                self._failures[qid, mid] = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), queue.path)
+
+    def _reopen(self, qid: str) -> None:
+        """A queue's directory is gone, or another one is in its place."""
+        self._forget(qid)
+        directory = directory_of(qid)
+        if _is_directory(f"{self._root}/{directory}"):
+            self._open(directory, strict=False)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """A directory has been made, renamed or removed (from Watch)."""
-        directory = os.fsdecode(name)
-        qid = qid_of(directory)
-        there = os.path.isdir(f"{self._root}/{directory}")
-        if qid is None or name.startswith(b"."):
-            return
-        if not there:
-            self._forget(qid)
-        elif qid not in self._queues:
-            self._open(directory, strict=False)
+        qid = qid_of(os.fsdecode(name))
+        if qid is not None and not (qid in self._queues and self._queues[qid].in_place()):
+            self._reopen(qid)
 
     def rescan(self) -> None:
         """Reports were lost (from Watch)."""
         for qid, queue in list(self._queues.items()):
-            if not os.path.isdir(queue.path):
-                self._forget(qid)
+            if not queue.in_place():
+                self._reopen(qid)
         for name in self._disk.directories_in(self._root):
             if not name.startswith(".") and qid_of(name) not in self._queues:
                 self._open(name, strict=False)
@@ -137,20 +141,27 @@ class FilesEngine(Engine):
             raise QueueExistsError(f"'{qid}' is already an existing queue")
         if options.storage not in ("", self.name):
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {self.name!r}")
-        options.storage = self.name
+        options = replace(options, storage=self.name)
         making = f"{self._root}/{_MAKING}{os.getpid()}"
-        sync = self._durability is Durability.ALWAYS
+        self._disk.mkdir(making)
         try:
-            self._disk.mkdir(making)
-            write_options(making, options, self._disk, sync=sync)
-            if sync:
-                self._disk.sync_directory(making)
+            self._make(making, options)
             self._disk.rename(making, path)  # whole or not at all
+            try:
+                self._open(directory, strict=True)
+            except BaseException:
+                self._disk.rename(path, making)
+                raise
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise
         self._root_dirty = True
-        self._open(directory, strict=True)
+
+    def _make(self, path: str, options: Options) -> None:
+        sync = self._durability is Durability.ALWAYS
+        write_options(path, options, self._disk, sync=sync)
+        if sync:
+            self._disk.sync_directory(path)
 
     def remove(self, qid: str, *, force: bool) -> None:
         queue = self._queue(qid)
@@ -158,7 +169,7 @@ class FilesEngine(Engine):
         self.refresh()
         if not force and len(queue):
             raise QueueNotEmptyError(f"queue {qid!r} is not empty: it holds {len(queue)} messages")
-        removing = f"{self._root}/{_REMOVING}{os.getpid()}-{directory_of(qid)}"[: 255 + len(self._root)]
+        removing = f"{self._root}/{_REMOVING}{os.getpid()}-{directory_of(qid)}"[: 256 + len(self._root)]
         self._disk.rename(queue.path, removing)
         if not force and any(map(_is_message, os.listdir(removing))):
             # Somebody put a message into it at the last moment.
@@ -196,18 +207,11 @@ class FilesEngine(Engine):
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        room: int | None = None  # the first message is handed out whatever its size
-        while len(found) < count:
-            first = min(((mid, q) for q in queues if (mid := q.first_ready()) is not None), key=_mid, default=None)
-            if first is None:
-                break
-            mid, queue = first
-            message = queue.take(mid, visibility, room)
-            if message is not None:
-                found.append(message)
-                room = (max_bytes if room is None else room) - len(message.payload or b"")
-            elif queue.first_ready() == mid:
-                break  # too large for what room there is left
+        try:
+            _take_oldest(queues, found, count, visibility, max_bytes)
+        except OSError:
+            if not found:
+                raise  # else those that were received are handed out; the next call says it again
         return found
 
     def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
@@ -253,8 +257,12 @@ class FilesEngine(Engine):
         dirty = self._activity.dirty
         while dirty:
             qid = next(iter(dirty))
-            if qid in self._queues:
-                self._queues[qid].commit()
+            queue = self._queues.get(qid)
+            try:
+                if queue is not None:
+                    queue.commit()
+            except FileNotFoundError:
+                self._reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
             dirty.discard(qid)
         if self._root_dirty:
             self._disk.sync_directory(self._root)
@@ -311,9 +319,31 @@ class FilesEngine(Engine):
             self._watch.close()
 
 
+def _take_oldest(
+    queues: Sequence[FileQueue], found: list[Message], count: int, visibility: int | None, max_bytes: int
+) -> None:
+    room: int | None = None  # the first message is handed out whatever its size
+    while len(found) < count:
+        first = min(((mid, q) for q in queues if (mid := q.first_ready()) is not None), key=_mid, default=None)
+        if first is None:
+            return
+        mid, queue = first
+        message = queue.take(mid, visibility, room)
+        if message is not None:
+            found.append(message)
+            room = (max_bytes if room is None else room) - len(message.payload or b"")
+        elif room is not None and queue.first_ready() == mid:
+            return  # too large for what room there is left
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
 def _mid(entry: tuple[int, FileQueue]) -> int:
     return entry[0]
 
 
 def _is_message(name: str) -> bool:
-    return parse_message(os.fsencode(name)) is not None
+    parsed = parse_message(os.fsencode(name))
+    return parsed is not None and parsed[1] != NEW  # whoever is writing one will be told that the queue is gone

@@ -41,19 +41,21 @@ class MidMap:
 
     def get(self, key: int) -> int | None:
         """The value of a key."""
-        chunk = bisect_left(self._lasts, key)
-        if chunk == len(self._lasts):
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
             return None
+        chunk = bisect_left(lasts, key)
         keys = self._keys[chunk]
         at = bisect_left(keys, key)
         return self._values[chunk][at] if keys[at] == key else None
 
     def set(self, key: int, value: int = 0) -> None:
         """Adds a key, or changes its value."""
-        chunk = bisect_left(self._lasts, key)
-        if chunk == len(self._lasts):
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
             self._append(key, value)
             return
+        chunk = bisect_left(lasts, key)
         keys, values = self._keys[chunk], self._values[chunk]
         at = bisect_left(keys, key)
         if keys[at] == key:
@@ -66,13 +68,15 @@ class MidMap:
             self._split(chunk)
 
     def _append(self, key: int, value: int) -> None:
-        if not self._keys or len(self._keys[-1]) >= _CHUNK:
-            self._keys.append(array("Q"))
-            self._values.append(array("Q"))
+        keys = self._keys[-1] if self._keys else ()
+        if not keys or len(keys) >= _CHUNK:
+            self._keys.append(array("Q", (key,)))
+            self._values.append(array("Q", (value,)))
             self._lasts.append(key)
-        self._keys[-1].append(key)
-        self._values[-1].append(value)
-        self._lasts[-1] = key
+        else:
+            keys.append(key)
+            self._values[-1].append(value)
+            self._lasts[-1] = key
         self._length += 1
 
     def _split(self, chunk: int) -> None:

@@ -11,7 +11,7 @@ _SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
 # Nor what XML cannot carry (production 2, Char).
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # No leading zeros: the name that a number is written back as has to be the name it was read from.
-_MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.(0|[1-9][0-9]{0,17}|new))?")
+_MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 
 MAX_MID = 10**18 - 1
 NEW = -1
@@ -47,7 +47,7 @@ def qid_of(directory: str) -> str | None:
     try:
         qid = unquote_to_bytes(directory).decode()
         return qid if directory_of(qid) == directory else None
-    except (UnicodeDecodeError, BadQueueNameError):
+    except (UnicodeError, BadQueueNameError):
         return None
 
 

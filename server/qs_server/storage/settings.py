@@ -1,11 +1,14 @@
 """`.queue.toml`: the options of a queue, in its directory. A queue without one has the defaults."""
 
+import math
 import tomllib
 
 from .disk import Disk
 from .engine import SECOND, Options, StorageError
 
 FILE = ".queue.toml"
+_LONGEST = 10**10
+"""Seconds of visibility, some 300 years: its end has to be a number that a file name can carry."""
 
 
 def read_options(directory: str, default_storage: str) -> Options:
@@ -28,11 +31,11 @@ def read_options(directory: str, default_storage: str) -> Options:
 
 
 def _set(options: Options, key: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
     if key == "storage" and isinstance(value, str):
         options.storage = value
-    elif key == "visibility" and number and value >= 0:  # type: ignore[operator]
-        options.visibility = round(value * SECOND)  # type: ignore[operator]
+    elif key == "visibility" and number:
+        options.visibility = round(min(value, _LONGEST) * SECOND)  # type: ignore[call-overload]
     elif key == "capacity" and isinstance(value, int) and number and value >= 1:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):

@@ -2,10 +2,11 @@
 
 The steps of one message: create `MID.new` exclusively, write, sync, rename to `MID` (`MID.EXPIRY` when it is delayed).
 A list is all or nothing: before the first rename of several, a batch file notes them all, and a start that finds one
-finishes what it says.
+finishes what it says. Its publisher holds a lock on it for as long as it lives, so that nobody finishes it too early.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from .names import message_name, parse_message
 
 _logger = logging.getLogger(__name__)
 _BATCH = ".batch-"
+_TEMPORARY = ".tmp"
 _END = "end"
+_NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -36,13 +39,15 @@ class Staging:
         self._disk = disk
         self._sync = sync
         self._requests: list[list[Staged]] = []
+        self._batches: dict[int, int] = {}
+        """Descriptors of the batch files, by first id."""
 
     def __len__(self) -> int:
         return sum(map(len, self._requests))
 
-    def holds(self, mid: int) -> bool:
-        """Whether that message is being written here."""
-        return any(staged.mid == mid for request in self._requests for staged in request)
+    def holds(self, name: str) -> bool:
+        """Whether that file is being written here."""
+        return any(name == f"{staged.mid}.new" for request in self._requests for staged in request)
 
     def add(self, request: list[Staged]) -> None:
         """A request has been written completely."""
@@ -59,8 +64,7 @@ class Staging:
 
     def write(self, mid: int, expiry: int, payload: bytes) -> Staged:
         """Writes one message. FileExistsError when another publisher is writing one with that id."""
-        path = self.new_path(mid)
-        fd = self._disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
         staged = Staged(mid, expiry, len(payload), fd)
         try:
             self._disk.write(fd, payload)
@@ -77,7 +81,8 @@ class Staging:
         if self._sync and len(self) > 1:
             for request in self._requests:
                 for staged in request:
-                    self._disk.begin_writing(staged.fd)
+                    with contextlib.suppress(OSError):  # the sync will say so
+                        self._disk.begin_writing(staged.fd)
         failures: dict[int, OSError] = {}
         for request in self._requests:
             try:
@@ -98,8 +103,16 @@ class Staging:
             self._note(request)
 
     def _note(self, request: list[Staged]) -> None:
+        path = self._batch_path(request)
+        fd = self._disk.open(path + _TEMPORARY, _NEW_FILE | os.O_TRUNC, 0o666)
+        self._batches[request[0].mid] = fd
+        with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lines = [f"{staged.mid}.new {message_name(staged.mid, staged.expiry)}" for staged in request]
-        self._disk.write_file(self._batch_path(request), "\n".join([*lines, _END]).encode(), sync=self._sync)
+        self._disk.write(fd, "\n".join([*lines, _END]).encode())
+        if self._sync:
+            self._disk.fsync(fd)
+        self._disk.rename(path + _TEMPORARY, path)
 
     def _batch_path(self, request: list[Staged]) -> str:
         return f"{self._directory}/{_BATCH}{request[0].mid}"
@@ -108,12 +121,20 @@ class Staging:
         """After every rename of a request."""
         if len(request) > 1:
             self._disk.unlink(self._batch_path(request))
+            self._unlock(request)
+
+    def _unlock(self, request: list[Staged]) -> None:
+        fd = self._batches.pop(request[0].mid, None)
+        if fd is not None:
+            self._disk.close(fd)
 
     def discard(self, request: list[Staged]) -> None:
         """Takes back messages that are not visible."""
-        for path in [self.new_path(staged.mid) for staged in request] + [self._batch_path(request)] * (
-            len(request) > 1
-        ):
+        paths = [self.new_path(staged.mid) for staged in request]
+        if request and request[0].mid in self._batches:
+            # First: without it, a crash leaves nothing that a start would make visible.
+            paths[:0] = [self._batch_path(request), self._batch_path(request) + _TEMPORARY]
+        for path in paths:
             try:
                 self._disk.unlink(path)
             except FileNotFoundError:
@@ -121,7 +142,10 @@ class Staging:
             except OSError as error:
                 _logger.warning("%s stays behind: %s", path, error)
         for staged in request:
-            self._close(staged)
+            with contextlib.suppress(OSError):
+                self._close(staged)
+        if request:
+            self._unlock(request)
 
     def _close(self, staged: Staged) -> None:
         if staged.fd >= 0:
@@ -131,20 +155,35 @@ class Staging:
 
 def finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
     """At a start: completes the lists that a crash interrupted. names: of the directory. True if there were any."""
-    batches = [name for name in names if name.startswith(_BATCH)]
-    for name in batches:
-        path = f"{directory}/{name}"
-        if not name.endswith(".tmp"):
-            with open(path, encoding="ascii") as file:
-                lines = file.read().splitlines()
-            if lines and lines[-1] == _END:
-                for old, new in (line.split(" ", 1) for line in lines[:-1]):
-                    if parse_message(old.encode()) and parse_message(new.encode()):
-                        _rename_if_there(f"{directory}/{old}", f"{directory}/{new}", disk)
-        disk.unlink(path)
-    return bool(batches)
+    batches = [name for name in names if name.startswith(_BATCH) and not name.endswith(_TEMPORARY)]
+    return sum(_finish_batch(directory, name, disk) for name in batches) > 0
 
 
-def _rename_if_there(old: str, new: str, disk: Disk) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        disk.rename(old, new)
+def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
+    try:
+        fd = disk.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # its publisher is at it
+        _rename_all(directory, disk.read(fd, disk.fstat(fd).st_size), disk)
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(f"{directory}/{name}")
+    finally:
+        disk.close(fd)
+    return True
+
+
+def _rename_all(directory: str, note: bytes, disk: Disk) -> None:
+    lines = note.split(b"\n")
+    if lines[-1] != _END.encode():
+        return
+    for line in lines[:-1]:
+        old, _, new = line.partition(b" ")
+        if parse_message(old) and parse_message(new):
+            with contextlib.suppress(FileNotFoundError):
+                disk.rename(f"{directory}/{old.decode()}", f"{directory}/{new.decode()}")

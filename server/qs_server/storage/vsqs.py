@@ -22,11 +22,16 @@ from collections.abc import Callable
 from types import TracebackType
 
 from .activity import Activity
+from .directory import Shared
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
 from .filequeue import FileQueue
 from .settings import read_options
 from .watch import Watch
+
+
+_POLL = 0.1
+"""Seconds between two looks at a directory whose changes the system does not report."""
 
 
 def micros() -> int:
@@ -68,16 +73,9 @@ class Queue:
         self._activity = Activity()
         self._watch = Watch()
         try:
-            self._queue = FileQueue(
-                self.path,
-                os.path.basename(self.path),
-                read_options(self.path, "files"),
-                clock=self._clock,
-                durability=Durability.ALWAYS if sync else Durability.NONE,
-                disk=Disk(),
-                watch=self._watch,
-                activity=self._activity,
-            )
+            durability = Durability.ALWAYS if sync else Durability.NONE
+            shared = Shared(self._clock, durability, Disk(), self._watch, self._activity)
+            self._queue = FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), shared)
         except BaseException:
             self._watch.close()
             raise
@@ -129,7 +127,12 @@ class Queue:
             raise QueueFullException(str(error)) from None
         for failure in self._queue.flush().values():
             raise failure
-        self._commit()
+        try:
+            self._commit()
+        except OSError:
+            with contextlib.suppress(OSError, NoSuchMessageError):
+                self._queue.delete(Receipt(mids[0]))
+            raise
         return str(mids[0])
 
     def receive(
@@ -173,6 +176,8 @@ class Queue:
         if self._closed:
             raise QueueException(f"the queue on {self.path} has been closed")
         self._watch.refresh()
+        if not self._queue.watched:
+            self._queue.rescan()
 
     def _commit(self) -> None:
         if self._activity.dirty:
@@ -187,6 +192,8 @@ class Queue:
             return False
         if until is not None:
             waits.append(max((until - self._clock()) / SECOND, 0.0))
+        if not self._queue.watched:
+            waits.append(_POLL)
         self._start_watching()
         self._changes.wait(min(waits) if waits else None)
         return True

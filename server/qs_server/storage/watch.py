@@ -1,11 +1,13 @@
 """What other processes do to the directories, told apart from what this process does to them.
 
 The kernel reports every change, our own too, in one order. Each operation of ours notes what it will be reported as;
-a report that is the next of those is ours and needs nothing. All others are foreign and go to the queue concerned.
+a report that is the next of those is ours and needs nothing. All others are foreign and go to the queue concerned. They
+may be older than what we did since, so whoever gets one asks the disk whether it is still true.
 """
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from . import inotify
@@ -20,7 +22,7 @@ class Watched(Protocol):
     """A directory's owner."""
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """A foreign process made, renamed or removed a file."""
+        """A foreign process made, renamed or removed a file. By now more may have happened to it."""
 
     def rescan(self) -> None:
         """Reports were lost: look at everything again."""
@@ -35,9 +37,7 @@ class Watch:
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
         self._expected: deque[tuple[int, int, bytes]] = deque()
-        # Names that a foreign process touched while reports of ours on the same message were still to come:
-        # then ours have to be replayed too, for the last one to win.
-        self._disturbed: set[bytes] = set()
+        self._reporting = False
         self._inotify: inotify.Inotify | None = None
         try:
             self._inotify = inotify.Inotify()
@@ -86,42 +86,43 @@ class Watch:
             self._expected.append((watch, inotify.DELETE, name.encode()))
 
     def refresh(self) -> None:
-        """Reports what has happened since the last call."""
-        if self._inotify is None:
-            return
-        expected = self._expected
-        for event in self._inotify.events():
-            if event.name.endswith(b".new") or event.name.startswith(b"."):
-                continue
-            if expected and expected[0] == event:
-                expected.popleft()
-                if self._disturbed and _stem(event.name) in self._disturbed:
-                    self._report(event)
-                if not expected:
-                    self._disturbed.clear()
-            else:
-                self._foreign(event)
+        """Reports what has happened since the last call. Raises nothing: what cannot be looked at is logged."""
+        if self._inotify is None or self._reporting:
+            return  # whoever asks while it handles a report gets the next ones after this one
+        self._reporting = True
+        try:
+            expected = self._expected
+            for event in self._inotify.events():
+                if expected and expected[0] == event:
+                    expected.popleft()
+                elif not _of_nobody(event):
+                    self._foreign(event)
+            expected.clear()  # everything of ours has been reported; what was not never will be
+        finally:
+            self._reporting = False
 
     def _foreign(self, event: inotify.Event) -> None:
         if event.mask & inotify.OVERFLOW:
             _logger.warning("more changes by other programs than the kernel could report; the queues are listed again")
             self._expected.clear()
-            self._disturbed.clear()
-            for owner in list(self._owners.values()):
-                owner.rescan()
+            for watch in list(self._owners):
+                self._tell(watch, lambda owner: owner.rescan())
         elif event.mask & inotify.IGNORED:
             owner_gone = self._owners.pop(event.watch, None)
             if owner_gone is not None:
                 owner_gone.vanished()
         else:
-            if self._expected:
-                self._disturbed.add(_stem(event.name))
-            self._report(event)
+            appeared = bool(event.mask & _APPEARED)
+            self._tell(event.watch, lambda owner: owner.changed(event.name, appeared=appeared))
 
-    def _report(self, event: inotify.Event) -> None:
-        owner = self._owners.get(event.watch)
-        if owner is not None:
-            owner.changed(event.name, appeared=bool(event.mask & _APPEARED))
+    def _tell(self, watch: int, what: Callable[[Watched], None]) -> None:
+        owner = self._owners.get(watch)
+        if owner is None:
+            return
+        try:
+            what(owner)
+        except OSError as error:
+            _logger.error("what other programs have changed could not be looked at: %s", error)
 
     def close(self) -> None:
         """Stops all watches."""
@@ -131,5 +132,6 @@ class Watch:
             self._inotify = None
 
 
-def _stem(name: bytes) -> bytes:
-    return name.partition(b".")[0]
+def _of_nobody(event: inotify.Event) -> bool:
+    """Whether it is about a file that is being written, or that belongs to a server."""
+    return not event.mask & inotify.IS_DIRECTORY and (event.name.endswith(b".new") or event.name.startswith(b"."))

@@ -1,0 +1,132 @@
+"""The publisher's side of a queue's directory: messages are written, then made visible together."""
+
+import logging
+from collections.abc import Sequence
+
+from .attributes import Attributes
+from .directory import MessageDirectory, Shared
+from .engine import Draft, Durability, Options, QueueFullError, Stats
+from .names import MAX_MID, message_name
+from .staging import Staged, Staging
+
+_logger = logging.getLogger(__name__)
+
+
+class PublishingDirectory(MessageDirectory):
+    """Takes pushes, request by request, each all or nothing."""
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+        """As MessageDirectory; it is listed at once. OSError when it cannot be read."""
+        super().__init__(path, qid, options, shared)
+        self._staging = Staging(path, shared.disk, sync=shared.durability is Durability.ALWAYS)
+        self.counts = Stats()
+        try:
+            self.rescan()
+        except BaseException:
+            self.unwatch()
+            raise
+
+    def is_staged(self, name: str) -> bool:
+        return self._staging.holds(name)
+
+    def close(self) -> list[int]:
+        """Takes back what is not visible, and stops watching. The first ids of the requests that came to nothing."""
+        requests = self._staging.take()
+        for request in requests:
+            self._discard(request)
+        self.unwatch()
+        self._activity.forget(self.qid)
+        return [request[0].mid for request in requests if request]
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Writes messages, all or none, invisible until `flush`. Their ids."""
+        capacity = self.options.capacity
+        if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        request: list[Staged] = []
+        try:
+            for draft in drafts:
+                request.append(self._stage(draft))  # noqa: PERF401 - what was written before an error is discarded
+        except BaseException:
+            self._discard(request)
+            raise
+        self._staging.add(request)
+        return [staged.mid for staged in request]
+
+    def _stage(self, draft: Draft) -> Staged:
+        while True:
+            now = self._clock()
+            mid = max(self.number(now), self.last_mid + 1)
+            if mid > MAX_MID:
+                raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
+            expiry = self.number(now + draft.delay) if draft.delay else 0
+            try:
+                staged = self._staging.write(mid, expiry, draft.payload)
+            except FileExistsError:
+                self.last_mid = mid
+                continue
+            # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
+            self._watch.refresh()
+            if self._index.expiry(mid) is None:
+                break
+            self._discard([staged])
+        self.last_mid = max(mid, self.last_mid)
+        if expiry:
+            self._note_delay(staged)
+        return staged
+
+    def _note_delay(self, staged: Staged) -> None:
+        path = self._staging.new_path(staged.mid)
+        try:
+            self._attributes.write(path, staged.mid, Attributes(delayed=staged.expiry), or_fail=True)
+        except BaseException:
+            self._discard([staged])
+            raise
+
+    def _discard(self, request: list[Staged]) -> None:
+        self._staging.discard(request)
+        for staged in request:
+            if staged.expiry:
+                self.forget_attributes(staged.mid)
+
+    def flush(self) -> dict[int, OSError]:
+        """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""
+        failures = self._staging.sync()
+        for request in self._staging.take():
+            try:
+                self._publish(request)
+            except OSError as error:
+                self._discard(request)
+                failures[request[0].mid] = error
+        return failures
+
+    def _publish(self, request: list[Staged]) -> None:
+        done: list[Staged] = []
+        try:
+            for staged in request:
+                self._show(staged)
+                done.append(staged)
+            self._staging.finish(request)
+        except OSError:
+            for staged in done:
+                self._take_back(staged)
+            raise
+        self.counts.pushed += len(request)
+        self.touch()
+
+    def _take_back(self, staged: Staged) -> None:
+        try:
+            self.unlink(staged.mid, staged.expiry)
+        except OSError as error:
+            _logger.error("message %s of a list that failed stays in %s: %s", staged.mid, self.path, error)
+
+    def _show(self, staged: Staged) -> None:
+        mid, expiry = staged.mid, staged.expiry
+        self._disk.rename(self._staging.new_path(mid), self.name_path(mid, expiry))
+        self._watch.expect_arrival(self._watched, message_name(mid, expiry))
+        self._index.add(mid, expiry)
+        self._index.load(mid, staged.size, retrieved=False, delayed=bool(expiry))
+        if expiry:
+            self.hidden(expiry)
+        else:
+            self.arrived()

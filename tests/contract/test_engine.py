@@ -1,0 +1,753 @@
+"""What every engine does, whatever it keeps its messages in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engines import ENGINES, Bench
+
+from qs_server.storage.engine import (
+    DEFAULT_VISIBILITY,
+    SECOND,
+    BadQueueNameError,
+    Draft,
+    Message,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Options,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotEmptyError,
+    Receipt,
+    StaleReceiptError,
+    State,
+)
+
+LOTS = 1 << 40
+"""Bytes: no bound."""
+
+
+@pytest.fixture(params=ENGINES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(ENGINES[request.param](tmp_path))
+    yield bench
+    bench.engine.close()
+
+
+def receive(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:
+    return bench.engine.receive(qids or ["q"], count, visibility, LOTS)
+
+
+def mids(messages: list[Message]) -> list[int]:
+    return [message.mid for message in messages]
+
+
+def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
+    return bench.engine.list_mids(qid, state, 1000, -1)
+
+
+def states(bench: Bench) -> dict[str, list[int]]:
+    return {state.value: listed(bench, state) for state in State}
+
+
+# -- queues
+
+
+def test_create(bench: Bench) -> None:
+    """A created queue is among the queues, with its options, and stays."""
+    bench.queue("q", visibility=7 * SECOND, capacity=3)
+    for engine in (bench.engine, bench.reopen()):
+        assert list(engine.queues()) == ["q"]
+        options = engine.options("q")
+        assert (options.visibility, options.capacity) == (7 * SECOND, 3)
+        assert options.storage == engine.name
+
+
+def test_create_default_options(bench: Bench) -> None:
+    """Without options a queue has the default window and no capacity."""
+    bench.queue()
+    options = bench.engine.options("q")
+    assert (options.visibility, options.capacity) == (DEFAULT_VISIBILITY, None)
+
+
+def test_create_again(bench: Bench) -> None:
+    """A name is given once; the queue that has it keeps its messages."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    with pytest.raises(QueueExistsError):
+        bench.queue()
+    assert listed(bench) == [mid]
+
+
+@pytest.mark.parametrize("qid", ["", "a" * 201, "a\nb", "a\0b", "é" * 100])
+def test_create_bad_name(bench: Bench, qid: str) -> None:
+    """A name that cannot be kept is refused."""
+    with pytest.raises(BadQueueNameError):
+        bench.queue(qid)
+    assert not list(bench.engine.queues())
+
+
+@pytest.mark.parametrize("qid", ["a/b", "..", ".", ".hidden", "ü 日 🐟", "a%20b", "q.new", "1", "~", "A", "a"])
+def test_create_any_name(bench: Bench, qid: str) -> None:
+    """Any text is a name, also what means something to a file system; it stays the same when reopened."""
+    bench.queue(qid)
+    [mid] = bench.push(b"x", qid=qid)
+    assert list(bench.reopen().queues()) == [qid]
+    assert listed(bench, qid=qid) == [mid]
+
+
+def test_remove(bench: Bench) -> None:
+    """A removed queue is gone, and its name is free for a new one that is empty."""
+    bench.queue()
+    bench.engine.remove("q", force=False)
+    assert not list(bench.engine.queues())
+    with pytest.raises(NoSuchQueueError):
+        listed(bench)
+    bench.queue()
+    assert not listed(bench)
+
+
+@pytest.mark.parametrize("state", ["ready", "in-flight", "delayed", "staged"])
+def test_remove_not_empty(bench: Bench, state: str) -> None:
+    """A queue with a message in any state is removed by force only."""
+    bench.queue()
+    bench.engine.push("q", [Draft(b"x", SECOND if state == "delayed" else 0)])
+    if state != "staged":
+        bench.engine.commit()
+    if state == "in-flight":
+        receive(bench)
+    with pytest.raises(QueueNotEmptyError):
+        bench.engine.remove("q", force=False)
+    assert len(listed(bench)) == 1
+    bench.engine.remove("q", force=True)
+    assert not list(bench.reopen().queues())
+
+
+def test_no_such_queue(bench: Bench) -> None:
+    """Every method that names a queue says when there is none."""
+    engine = bench.engine
+    for call in (
+        lambda: engine.options("no"),
+        lambda: engine.remove("no", force=True),
+        lambda: engine.push("no", [Draft(b"")]),
+        lambda: engine.receive(["no"], 1, None, 1),
+        lambda: engine.get("no", 1, peek=True, visibility=None),
+        lambda: engine.list_mids("no", State.ALL, 1, -1),
+        lambda: engine.delete("no", Receipt(1)),
+        lambda: engine.release("no", Receipt(1), 0),
+        lambda: engine.extend("no", Receipt(1), None),
+        lambda: engine.purge("no", 1, 1),
+        lambda: engine.stats("no"),
+        lambda: engine.prepare_stats("no"),
+        lambda: engine.last_mid("no"),
+    ):
+        with pytest.raises(NoSuchQueueError):
+            call()
+
+
+def test_receive_one_of_two_queues_missing(bench: Bench) -> None:
+    """When one of several queues is missing nothing is received from the others."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    with pytest.raises(NoSuchQueueError):
+        receive(bench, "q", "no")
+    assert listed(bench, State.READY) == [mid]
+
+
+# -- push
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\xff<&]]>", b"x" * 200_000])
+def test_push_any_bytes(bench: Bench, payload: bytes) -> None:
+    """A payload is any bytes, none or many, and comes back as it was."""
+    bench.queue()
+    bench.push(payload)
+    bench.reopen()
+    [message] = receive(bench)
+    assert message.payload == payload
+
+
+def test_push_invisible_until_flush(bench: Bench) -> None:
+    """A pushed message is announced by the flush, not before."""
+    bench.queue()
+    bench.engine.take_arrivals()
+    bench.engine.push("q", [Draft(b"x")])
+    assert not bench.engine.take_arrivals()
+    bench.engine.flush()
+    assert bench.engine.take_arrivals() == {"q": 1}
+    assert not bench.engine.take_arrivals()
+    assert not bench.engine.take_failures()
+
+
+@pytest.mark.parametrize("look", ["receive", "get", "list", "delete", "stats", "release", "purge"])
+def test_looking_flushes(bench: Bench, look: str) -> None:
+    """Whatever looks at messages sees those that were pushed before."""
+    bench.queue()
+    [mid] = bench.engine.push("q", [Draft(b"x")])
+    engine = bench.engine
+    if look == "receive":
+        assert mids(receive(bench)) == [mid]
+    elif look == "get":
+        assert engine.get("q", mid, peek=True, visibility=None).payload == b"x"
+    elif look == "list":
+        assert listed(bench) == [mid]
+    elif look == "delete":
+        engine.delete("q", Receipt(mid))
+    elif look == "stats":
+        assert engine.stats("q").ready == 1
+    elif look == "release":
+        assert engine.release("q", Receipt(mid), 5) == bench.clock.now + 5
+    else:
+        assert engine.purge("q", mid, 10) == 1
+
+
+def test_push_list(bench: Bench) -> None:
+    """A list gets increasing ids and is received in its order."""
+    bench.queue()
+    pushed = bench.engine.push("q", [Draft(b"%d" % n) for n in range(20)])
+    assert pushed == sorted(set(pushed))
+    assert [(m.mid, m.payload) for m in receive(bench)] == [(mid, b"%d" % n) for n, mid in enumerate(pushed)]
+
+
+def test_push_empty_list(bench: Bench) -> None:
+    """A list of nothing changes nothing."""
+    bench.queue()
+    assert bench.engine.push("q", []) == []
+    bench.engine.commit()
+    assert not listed(bench)
+
+
+def test_push_delay(bench: Bench) -> None:
+    """A delayed message is invisible until exactly its time, never retrieved, and not received before."""
+    bench.queue()
+    start = bench.clock.now
+    [mid] = bench.engine.push("q", [Draft(b"x", 500)])
+    bench.engine.commit()
+    assert bench.engine.next_expiry() == start + 500
+    bench.clock.now = start + 499
+    assert not receive(bench)
+    assert states(bench) == {"new": [mid], "ready": [], "in-flight": [], "delayed": [mid], "all": [mid]}
+    bench.clock.now = start + 500
+    [message] = receive(bench)
+    assert (message.mid, message.receives) == (mid, 1)
+
+
+def test_push_list_with_delays(bench: Bench) -> None:
+    """Each message of a list has its own delay."""
+    bench.queue()
+    a, b, c = bench.engine.push("q", [Draft(b"a", 100), Draft(b"b"), Draft(b"c", 50)])
+    assert mids(receive(bench)) == [b]
+    bench.clock.now += 100
+    assert mids(receive(bench)) == [a, c]
+
+
+def test_push_capacity(bench: Bench) -> None:
+    """A queue holds no more than its capacity, whatever the states, staged ones included; a list goes in whole or not."""
+    bench.queue(capacity=3)
+    bench.push(b"1")
+    receive(bench)
+    bench.engine.push("q", [Draft(b"2", SECOND)])
+    with pytest.raises(QueueFullError):
+        bench.engine.push("q", [Draft(b"3"), Draft(b"4")])
+    [last] = bench.engine.push("q", [Draft(b"3")])
+    with pytest.raises(QueueFullError):
+        bench.engine.push("q", [Draft(b"4")])
+    bench.engine.delete("q", Receipt(last))
+    bench.push(b"4")
+    assert len(listed(bench)) == 3
+
+
+def test_mids_increase_whatever_the_clock_does(bench: Bench) -> None:
+    """Ids increase strictly although the clock stands still or goes back, also over a reopening."""
+    bench.queue()
+    found = [*bench.push(b"x"), *bench.engine.push("q", [Draft(b"x")] * 3)]
+    bench.clock.now -= 1000 * SECOND
+    found += bench.push(b"x", b"x")
+    bench.reopen()
+    found += bench.push(b"x")
+    assert found == sorted(set(found))
+    assert bench.engine.last_mid("q") == found[-1]
+    assert mids(receive(bench)) == found
+
+
+def test_last_mid(bench: Bench) -> None:
+    """The greatest id is known also when its message is gone; -1 before there is one."""
+    bench.queue()
+    assert bench.engine.last_mid("q") == -1
+    [mid] = bench.push(b"x")
+    bench.engine.delete("q", Receipt(mid))
+    assert bench.engine.last_mid("q") == mid
+
+
+# -- receive
+
+
+def test_receive(bench: Bench) -> None:
+    """A message handed out says all about itself, and is in flight for the window that was asked for."""
+    bench.queue()
+    start = bench.clock.now
+    [mid] = bench.push(b"x")
+    [message] = receive(bench, visibility=10 * SECOND)
+    until = bench.clock.now + 10 * SECOND
+    assert message == Message("q", mid, "delivered", 1, start, until, b"x")
+    assert not receive(bench)
+    assert bench.engine.next_expiry() == until
+    assert states(bench) == {"new": [], "ready": [], "in-flight": [mid], "delayed": [], "all": [mid]}
+
+
+def test_receive_default_window(bench: Bench) -> None:
+    """Without a window a message is in flight for the queue's own."""
+    bench.queue(visibility=7 * SECOND)
+    bench.push(b"x")
+    [message] = receive(bench)
+    assert message.visible_at == bench.clock.now + 7 * SECOND
+
+
+def test_receive_oldest_first(bench: Bench) -> None:
+    """At most count messages, the oldest."""
+    bench.queue()
+    a, b, c = bench.push(b"a", b"b", b"c")
+    assert mids(receive(bench, count=2)) == [a, b]
+    assert mids(receive(bench, count=2)) == [c]
+    assert not receive(bench, count=0)
+
+
+def test_receive_from_several_queues(bench: Bench) -> None:
+    """Messages of several queues come merged by id, each from its queue, a queue named twice once."""
+    for qid in "abc":
+        bench.queue(qid)
+    pushed = [(qid, bench.push(qid.encode(), qid=qid)[0]) for qid in "abcacbba"]
+    found = receive(bench, "a", "b", "c", "a")
+    assert [(m.qid, m.mid) for m in found] == pushed
+    assert all(m.payload == m.qid.encode() for m in found)
+
+
+def test_receive_window_of_each_queue(bench: Bench) -> None:
+    """Without a window each message has that of its own queue."""
+    bench.queue("a", visibility=SECOND)
+    bench.queue("b", visibility=2 * SECOND)
+    bench.push(b"", qid="a")
+    bench.push(b"", qid="b")
+    now = bench.clock.now
+    assert [m.visible_at for m in receive(bench, "a", "b")] == [now + SECOND, now + 2 * SECOND]
+
+
+def test_receive_max_bytes(bench: Bench) -> None:
+    """No more than fit, in order; the first one whatever its size; none is skipped for a smaller one behind it."""
+    bench.queue()
+    a, b, c, d, e = bench.push(b"x" * 100, b"x" * 10, b"", b"x" * 11, b"")
+    take = lambda room: mids(bench.engine.receive(["q"], 10, None, room))  # noqa: E731
+    assert take(50) == [a]
+    assert take(20) == [b, c]
+    assert take(0) == [d]
+    assert take(0) == [e]
+
+
+def test_expired_comes_back_before_newer(bench: Bench) -> None:
+    """A message whose window has ended is received again, before newer ones, and counts."""
+    bench.queue()
+    a, b = bench.push(b"a", b"b")
+    receive(bench, count=1, visibility=100)
+    bench.clock.now += 99
+    assert bench.engine.get("q", a, peek=True, visibility=None).status == "in-flight"
+    bench.clock.now += 1
+    found = receive(bench)
+    assert [(m.mid, m.receives) for m in found] == [(a, 2), (b, 1)]
+    assert bench.engine.stats("q").expired == 1
+
+
+def test_zero_window(bench: Bench) -> None:
+    """A window of nothing has ended at once."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    assert mids(receive(bench, count=1, visibility=0)) == [mid]
+    assert mids(receive(bench, count=1, visibility=5)) == [mid]
+
+
+# -- get and list
+
+
+def test_get_peek(bench: Bench) -> None:
+    """Peeking gives the payload of a visible message and changes nothing."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    for _ in range(2):
+        message = bench.engine.get("q", mid, peek=True, visibility=None)
+        assert message == Message("q", mid, "ready", 0, mid, None, b"x")
+    assert states(bench)["new"] == [mid]
+
+
+def test_get_receives(bench: Bench) -> None:
+    """Getting a visible message receives it."""
+    bench.queue()
+    a, b = bench.push(b"a", b"b")
+    message = bench.engine.get("q", b, peek=False, visibility=SECOND)
+    assert message == Message("q", b, "delivered", 1, b, bench.clock.now + SECOND, b"b")
+    assert mids(receive(bench)) == [a]
+
+
+@pytest.mark.parametrize("peek", [True, False])
+def test_get_hidden(bench: Bench, peek: bool) -> None:
+    """A message that is in flight or delayed is described without its payload, and stays so."""
+    bench.queue()
+    [flying] = bench.push(b"a")
+    receive(bench, visibility=100)
+    [delayed] = bench.push(b"b", delay=100)
+    now = bench.clock.now
+    found = [bench.engine.get("q", mid, peek=peek, visibility=5) for mid in (flying, delayed)]
+    assert [(m.status, m.receives, m.payload) for m in found] == [("in-flight", 1, None), ("delayed", 0, None)]
+    assert found[0].visible_at == now - 1 + 100
+    assert found[1].visible_at == now - 1 + 100
+    assert states(bench)["in-flight"] == [flying]
+
+
+def test_get_missing(bench: Bench) -> None:
+    """A message that is not there is said to be missing."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    bench.engine.delete("q", Receipt(mid))
+    for missing in (mid, mid + 1, 0):
+        for peek in (True, False):
+            with pytest.raises(NoSuchMessageError):
+                bench.engine.get("q", missing, peek=peek, visibility=None)
+
+
+def test_list_states(bench: Bench) -> None:
+    """Each state lists its messages; new are those never retrieved, delayed ones included, released ones not."""
+    bench.queue()
+    a, b, c = bench.push(b"a", b"b", b"c")
+    [d] = bench.push(b"d", delay=SECOND)
+    receive(bench, count=2, visibility=SECOND)
+    bench.engine.release("q", Receipt(a), 0)
+    expected = {"new": [c, d], "ready": [a, c], "in-flight": [b], "delayed": [d], "all": [a, b, c, d]}
+    assert states(bench) == expected
+    bench.reopen()
+    assert states(bench) == expected
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_list_pages(bench: Bench, state: State) -> None:
+    """Pages of any size, each after the last id of the one before, give everything once and in order."""
+    bench.queue()
+    found = [mid for n in range(9) for mid in bench.push(b"x", delay=SECOND * (n % 3 == 0))]
+    receive(bench, count=3)
+    bench.reopen()
+    whole = listed(bench, state)
+    for size in (1, 2, 4):
+        pages: list[int] = []
+        while page := bench.engine.list_mids("q", state, size, pages[-1] if pages else -1):
+            assert len(page) <= size
+            pages += page
+        assert pages == whole
+    assert set(whole) <= set(found)
+    assert whole
+
+
+# -- delete, release, extend
+
+
+@pytest.mark.parametrize("state", ["ready", "in-flight", "delayed", "back"])
+@pytest.mark.parametrize("with_receipt", [True, False])
+def test_delete(bench: Bench, state: str, with_receipt: bool) -> None:
+    """A message is deleted in whatever state, with the count of receives that its holder saw or without; once."""
+    bench.queue()
+    [mid] = bench.push(b"x", delay=SECOND if state == "delayed" else 0)
+    if state in ("in-flight", "back"):
+        receive(bench, visibility=100)
+    if state == "back":
+        bench.clock.now += 100
+    seen = (1 if state in ("in-flight", "back") else 0) if with_receipt else None
+    bench.engine.delete("q", Receipt(mid, seen))
+    with pytest.raises(NoSuchMessageError):
+        bench.engine.delete("q", Receipt(mid, seen))
+    assert not listed(bench)
+    bench.reopen()
+    assert not listed(bench)
+
+
+def test_stale_receipt(bench: Bench) -> None:
+    """Whoever received a message before somebody else received it again can do nothing to it any more."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    receive(bench, visibility=10)
+    bench.clock.now += 10
+    receive(bench, visibility=SECOND)
+    old, current = Receipt(mid, 1), Receipt(mid, 2)
+    for call in (
+        lambda: bench.engine.delete("q", old),
+        lambda: bench.engine.release("q", old, 0),
+        lambda: bench.engine.release("q", old, 5),
+        lambda: bench.engine.extend("q", old, SECOND),
+    ):
+        with pytest.raises(StaleReceiptError):
+            call()
+    assert states(bench)["in-flight"] == [mid]
+    bench.engine.extend("q", current, SECOND)
+    bench.engine.delete("q", current)
+
+
+@pytest.mark.parametrize("receives", [1, None])
+def test_release(bench: Bench, receives: int | None) -> None:
+    """A released message is visible at once, at its old place, still counted, and announced."""
+    bench.queue()
+    a, b = bench.push(b"a", b"b")
+    receive(bench, count=1)
+    bench.engine.take_arrivals()
+    assert bench.engine.release("q", Receipt(a, receives), 0) is None
+    assert bench.engine.take_arrivals() == {"q": 2}
+    bench.reopen()
+    assert [(m.mid, m.receives) for m in receive(bench)] == [(a, 2), (b, 1)]
+    assert bench.engine.stats("q").expired == 0
+
+
+@pytest.mark.parametrize("state", ["ready", "in-flight", "delayed"])
+def test_release_with_delay(bench: Bench, state: str) -> None:
+    """With a delay a message is delayed until then, from whatever state."""
+    bench.queue()
+    [mid] = bench.push(b"x", delay=5 if state == "delayed" else 0)
+    if state == "in-flight":
+        receive(bench)
+    until = bench.clock.now + 100
+    assert bench.engine.release("q", Receipt(mid), 100) == until
+    bench.reopen()
+    assert states(bench)["delayed"] == [mid]
+    assert states(bench)["new"] == ([] if state == "in-flight" else [mid])
+    assert bench.engine.next_expiry() == until
+    bench.clock.now = until
+    assert mids(receive(bench)) == [mid]
+
+
+def test_release_of_delayed(bench: Bench) -> None:
+    """Released without a delay, a delayed message is visible at once."""
+    bench.queue()
+    [mid] = bench.push(b"x", delay=SECOND)
+    assert bench.engine.release("q", Receipt(mid), 0) is None
+    assert states(bench) == {"new": [mid], "ready": [mid], "in-flight": [], "delayed": [], "all": [mid]}
+
+
+def test_release_of_ready(bench: Bench) -> None:
+    """Releasing a visible message changes nothing."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    assert bench.engine.release("q", Receipt(mid), 0) is None
+    assert states(bench)["new"] == [mid]
+
+
+def test_extend(bench: Bench) -> None:
+    """A window is moved to end that long from now, or the queue's own window from now; not counted as a receive."""
+    bench.queue(visibility=3 * SECOND)
+    [mid] = bench.push(b"x")
+    receive(bench, visibility=100)
+    bench.clock.now += 50
+    assert bench.engine.extend("q", Receipt(mid, 1), SECOND) == bench.clock.now + SECOND
+    assert bench.engine.extend("q", Receipt(mid), None) == bench.clock.now + 3 * SECOND
+    assert bench.engine.next_expiry() == bench.clock.now + 3 * SECOND
+    bench.reopen()
+    message = bench.engine.get("q", mid, peek=True, visibility=None)
+    assert (message.status, message.receives, message.visible_at) == ("in-flight", 1, bench.clock.now + 3 * SECOND)
+
+
+def test_extend_to_shorter(bench: Bench) -> None:
+    """A window may be made shorter, and ends then."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    receive(bench, visibility=100 * SECOND)
+    until = bench.engine.extend("q", Receipt(mid), 10)
+    assert bench.engine.next_expiry() == until
+    bench.clock.now = until
+    assert mids(receive(bench)) == [mid]
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "expired"])
+def test_extend_not_in_flight(bench: Bench, state: str) -> None:
+    """Only a message in flight has a window to extend."""
+    bench.queue()
+    [mid] = bench.push(b"x", delay=SECOND if state == "delayed" else 0)
+    if state == "expired":
+        receive(bench, visibility=10)
+        bench.clock.now += 10
+    with pytest.raises(StaleReceiptError):
+        bench.engine.extend("q", Receipt(mid), SECOND)
+
+
+def test_missing_message(bench: Bench) -> None:
+    """Nothing can be done to a message that is not there."""
+    bench.queue()
+    for receipt in (Receipt(5), Receipt(5, 1)):
+        for call in (
+            lambda: bench.engine.delete("q", receipt),  # noqa: B023
+            lambda: bench.engine.release("q", receipt, 0),  # noqa: B023
+            lambda: bench.engine.extend("q", receipt, None),  # noqa: B023
+        ):
+            with pytest.raises(NoSuchMessageError):
+                call()
+
+
+def test_purge(bench: Bench) -> None:
+    """The oldest messages up to an id go, in whatever state, in slices; a short slice was the last."""
+    bench.queue()
+    found = bench.push(*[b"x"] * 5)
+    receive(bench, count=2)
+    [late] = bench.push(b"y", delay=SECOND)
+    upto = bench.engine.last_mid("q")
+    [newer] = bench.push(b"z")
+    assert bench.engine.purge("q", upto, 4) == 4
+    assert listed(bench) == [found[4], late, newer]
+    assert bench.engine.purge("q", upto, 4) == 2
+    assert bench.engine.purge("q", upto, 4) == 0
+    bench.reopen()
+    assert listed(bench) == [newer]
+
+
+# -- figures
+
+
+def test_stats(bench: Bench) -> None:
+    """Messages by state, bytes, the age of the oldest, and counts since the start."""
+    bench.queue()
+    bench.push(b"1", b"22", b"333", b"4444")
+    bench.push(b"55555", delay=100 * SECOND)
+    oldest, _ = receive(bench, count=2, visibility=SECOND)
+    bench.engine.delete("q", Receipt(oldest.mid + 1))
+    bench.clock.now += SECOND
+    stats = bench.engine.stats("q")
+    assert (stats.new, stats.ready, stats.in_flight, stats.delayed) == (3, 3, 0, 1)
+    assert stats.bytes == 1 + 3 + 4 + 5
+    assert stats.oldest == bench.clock.now - oldest.mid
+    assert (stats.pushed, stats.delivered, stats.expired, stats.deleted) == (5, 2, 1, 1)
+    assert stats.storage == bench.engine.name
+
+
+def test_stats_of_empty_queue(bench: Bench) -> None:
+    """An empty queue has nothing, and no oldest message."""
+    bench.queue()
+    stats = bench.engine.stats("q")
+    assert stats.oldest is None
+    assert {value for name, value in vars_of(stats).items() if name not in ("oldest", "storage")} == {0}
+
+
+def vars_of(stats: object) -> dict[str, object]:
+    return {name: getattr(stats, name) for name in stats.__slots__}  # type: ignore[attr-defined]
+
+
+def test_stats_after_reopening(bench: Bench) -> None:
+    """Prepared in slices or at once, the figures after reopening are those before, but for the counts."""
+    bench.queue()
+    bench.push(*[b"x" * n for n in range(30)])
+    receive(bench, count=5)
+    bench.push(b"z", delay=SECOND)
+    before = vars_of(bench.engine.stats("q"))
+    bench.reopen()
+    while bench.engine.prepare_stats("q"):
+        pass
+    after = vars_of(bench.engine.stats("q"))
+    counts = {"pushed", "delivered", "expired", "deleted"}
+    assert {k: v for k, v in before.items() if k not in counts} == {k: v for k, v in after.items() if k not in counts}
+    assert {after[name] for name in counts} == {0}
+
+
+# -- time
+
+
+def test_next_expiry(bench: Bench) -> None:
+    """The next time at which a message becomes visible by itself, over all queues, whatever happened to earlier ones."""
+    bench.queue("a")
+    bench.queue("b")
+    engine = bench.engine
+    assert engine.next_expiry() is None
+    now = bench.clock.now
+    [late] = bench.push(b"", qid="a", delay=300)
+    [early] = bench.push(b"", qid="b", delay=100)
+    assert engine.next_expiry() == now + 101
+    engine.delete("b", Receipt(early))
+    assert engine.next_expiry() == now + 300
+    engine.release("a", Receipt(late), 0)
+    assert engine.next_expiry() is None
+    engine.receive(["a"], 1, 50, 1)
+    assert engine.next_expiry() == bench.clock.now + 50
+    engine.remove("a", force=True)
+    assert engine.next_expiry() is None
+
+
+def test_next_expiry_after_reopening(bench: Bench) -> None:
+    """A reopened engine knows what is to expire."""
+    bench.queue()
+    bench.push(b"x")
+    [message] = receive(bench, visibility=77)
+    assert bench.reopen().next_expiry() == message.visible_at
+
+
+def test_expire(bench: Bench) -> None:
+    """What is due becomes visible, at most so many messages, over all queues, and is announced."""
+    bench.queue("a")
+    bench.queue("b")
+    bench.push(*[b"x"] * 3, qid="a")
+    bench.push(*[b"x"] * 3, qid="b")
+    receive(bench, "a", "b", visibility=10)
+    bench.engine.take_arrivals()
+    bench.engine.expire(100)
+    assert not bench.engine.take_arrivals()
+    bench.clock.now += 10
+    bench.engine.expire(4)
+    assert sum(bench.engine.take_arrivals().values()) == 4
+    assert bench.engine.next_expiry() == bench.clock.now
+    bench.engine.expire(4)
+    assert bench.engine.next_expiry() is None
+    assert {qid: bench.engine.stats(qid).expired for qid in "ab"} == {"a": 3, "b": 3}
+
+
+def test_arrivals(bench: Bench) -> None:
+    """Queues where messages have become visible, and how many are visible now; none for a delayed or a taken one."""
+    bench.queue("a")
+    bench.queue("b")
+    bench.push(b"1", b"2", qid="a")
+    bench.push(b"1", qid="b", delay=5)
+    assert bench.engine.take_arrivals() == {"a": 2}
+    bench.push(b"3", qid="a")
+    receive(bench, "a", visibility=SECOND)
+    assert bench.engine.take_arrivals() == {}
+    bench.clock.now += 5
+    bench.engine.expire(10)
+    assert bench.engine.take_arrivals() == {"b": 1}
+
+
+def test_arrivals_at_the_start(bench: Bench) -> None:
+    """What is visible when an engine is opened is an arrival."""
+    bench.queue()
+    bench.push(b"x")
+    assert bench.reopen().take_arrivals() == {"q": 1}
+
+
+@pytest.mark.parametrize("way", ["release", "expiry", "reopen", "release later"])
+def test_receives_survive(bench: Bench, way: str) -> None:
+    """That a message was retrieved, and how often, survives release, expiry and reopening."""
+    bench.queue()
+    [mid] = bench.push(b"x")
+    for count in range(1, 4):
+        [message] = receive(bench, visibility=100)
+        assert (message.mid, message.receives) == (mid, count)
+        if way == "release":
+            bench.engine.release("q", Receipt(mid, count), 0)
+        elif way == "release later":
+            bench.engine.release("q", Receipt(mid, count), 10)
+        elif way == "reopen":
+            bench.engine.commit()
+            bench.reopen()
+        bench.clock.now += 100
+        assert not states(bench)["new"]
+        assert bench.engine.get("q", mid, peek=True, visibility=None).receives == count
+
+
+def test_close_keeps_what_was_pushed(bench: Bench) -> None:
+    """Closing makes everything that was pushed visible and durable."""
+    bench.queue()
+    [mid] = bench.engine.push("q", [Draft(b"x")])
+    bench.reopen()
+    assert listed(bench) == [mid]
+
+
+def test_options_type(bench: Bench) -> None:
+    """The options that were passed stay the caller's."""
+    options = Options(visibility=SECOND)
+    bench.engine.create("q", options)
+    assert options.storage == ""

@@ -1,0 +1,168 @@
+"""Engines for tests: how each is made, a clock that tests move, and disks that lack something or fail."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Durability, Engine, Options
+from qs_server.storage.files import FilesEngine
+
+EPOCH = 1_760_000_000_000_000
+"""What the tests' clock says at its start: microseconds."""
+
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: int = EPOCH) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class WithoutAttributes(Disk):
+    """A file system that has no extended attributes."""
+
+    def _refuse(self, *args: Any, **named: Any) -> Any:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    getxattr = setxattr = removexattr = _refuse  # type: ignore[assignment]
+
+
+class Crash(BaseException):
+    """The process has ended here."""
+
+
+OPERATIONS = ("open", "_write", "fsync", "rename", "unlink", "setxattr", "mkdir")
+"""What can be made to fail."""
+
+
+class FaultyDisk(Disk):
+    """Fails when it is told to. Counts the calls that could fail, and knows which descriptors are open."""
+
+    def __init__(self, *, attributes: bool = True) -> None:
+        self.attributes = attributes
+        self.calls = 0
+        self.fail_at = 0
+        """The number of the call that fails, from 1; 0: none."""
+        self.lasting = False
+        """Whether all calls after it fail too, but for unlink: what makes room works on a full disk."""
+        self.only: str | None = None
+        """An operation: other calls are neither counted nor fail."""
+        self.error: Callable[[], BaseException] = Crash
+        self.failed: list[str] = []
+        self.descriptors: set[int] = set()
+
+    def arm(self, at: int, error: int | type[BaseException], only: str | None = None, *, lasting: bool = False) -> None:
+        """Lets the at-th call from now on fail."""
+        self.calls, self.fail_at, self.only, self.lasting, self.failed = 0, at, only, lasting, []
+        self.error = error if isinstance(error, type) else lambda: OSError(error, os.strerror(error))
+
+    def disarm(self) -> None:
+        self.fail_at = 0
+
+    def crash(self) -> None:
+        """What the end of a process does: closes its files."""
+        for fd in self.descriptors:
+            os.close(fd)
+        self.descriptors.clear()
+
+    def _step(self, operation: str) -> None:
+        if self.only is not None and operation != self.only:
+            return
+        self.calls += 1
+        if self.fail_at and (
+            self.calls == self.fail_at or (self.lasting and self.calls > self.fail_at and operation != "unlink")
+        ):
+            self.failed.append(operation)
+            raise self.error()
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+        self._step("open")
+        fd = os.open(path, flags, mode)
+        self.descriptors.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:  # type: ignore[override]
+        self.descriptors.discard(fd)
+        os.close(fd)
+
+    def setxattr(self, path: str, name: str, value: bytes, **named: Any) -> None:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        self._step("setxattr")
+        os.setxattr(path, name, value, **named)
+
+    def getxattr(self, path: str, name: str, **named: Any) -> bytes:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return os.getxattr(path, name, **named)
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        self._step("fsync")
+
+    def rename(self, old: str, new: str) -> None:  # type: ignore[override]
+        self._step("rename")
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        self._step("unlink")
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:  # type: ignore[override]
+        self._step("mkdir")
+        os.mkdir(path)
+
+    def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
+        self._step("_write")
+        return os.write(fd, data)
+
+
+@dataclass
+class Bench:
+    """An engine, how to make it again, and the clock it goes by."""
+
+    make: Callable[[Callable[[], int]], Engine]
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.engine = self.make(self.clock)
+
+    def reopen(self) -> Engine:
+        """Closes the engine and makes it again over what it left."""
+        self.engine.close()
+        self.engine = self.make(self.clock)
+        return self.engine
+
+    def queue(self, qid: str = "q", **options: Any) -> str:
+        """A new queue."""
+        self.engine.create(qid, Options(**options))
+        return qid
+
+    def push(self, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
+        """Messages of one push each, visible and durable. The clock moves on by 1 each."""
+        mids: list[int] = []
+        for payload in payloads:
+            mids += self.engine.push(qid, [Draft(payload, delay)])
+            self.clock.now += 1
+        self.engine.commit()
+        return mids
+
+
+def files_engine(
+    durability: Durability, disk: type[Disk] = Disk
+) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
+    return lambda root: lambda clock: FilesEngine(str(root), clock=clock, durability=durability, disk=disk())
+
+
+ENGINES = {
+    "files-always": files_engine(Durability.ALWAYS),
+    "files-none": files_engine(Durability.NONE),
+    "files-sidecar": files_engine(Durability.NONE, WithoutAttributes),
+}
+"""Name -> root directory -> clock -> engine. A later engine adds a line."""

@@ -1,0 +1,293 @@
+"""kill -9 of the server under load, again and again on the same root: what was answered holds."""
+
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
+from serving import ServerProcess
+
+SEED = int(os.environ.get("QS_KILL_SEED", "20251120"))
+LIST = 5
+PIPELINE = 10
+
+
+class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
+    """The server has been killed."""
+
+
+class Wire:
+    """A connection on which the server may end at any moment."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        try:
+            self._socket = server.connect()
+        except OSError:
+            raise Gone from None
+        self._lines = self._socket.makefile("rb")
+
+    def send(self, *documents: str) -> None:
+        try:
+            self._socket.sendall("".join(documents).encode())
+        except OSError:
+            raise Gone from None
+
+    def line(self) -> str:
+        try:
+            line = self._lines.readline()
+        except OSError:
+            raise Gone from None
+        if not line.endswith(b"\n"):
+            raise Gone
+        return line.decode()
+
+    def ask(self, document: str) -> str:
+        self.send(document)
+        return self.line()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+@dataclass
+class Record:
+    """What one client did in one round. Every push is a list of payloads that were sent as one request."""
+
+    answered: list[tuple[list[str], list[int]]] = field(default_factory=list)
+    unanswered: list[list[str]] = field(default_factory=list)
+    received: dict[int, str] = field(default_factory=dict)
+    deleted: set[int] = field(default_factory=set)
+    maybe_deleted: set[int] = field(default_factory=set)
+    trouble: list[str] = field(default_factory=list)
+
+    def answer(self, sent: list[str], line: str) -> None:
+        found = mids(line)
+        if code(line) or len(found) != len(sent):
+            self.trouble.append(line)
+        self.unanswered.remove(sent)
+        self.answered.append((sent, found))
+
+
+Client = Callable[[Wire, Record, str], None]
+
+
+def push_singly(wire: Wire, record: Record, name: str) -> None:
+    number = 0
+    while True:
+        number += 1
+        payload = [f"{name}-{number}"]
+        record.unanswered.append(payload)
+        record.answer(payload, wire.ask(push("q", payload[0])))
+
+
+def push_pipelined(wire: Wire, record: Record, name: str) -> None:
+    number = 0
+    while True:
+        batch = [[f"{name}-{number + step}"] for step in range(1, PIPELINE + 1)]
+        number += PIPELINE
+        record.unanswered += batch
+        wire.send(*(push("q", payload[0]) for payload in batch))
+        for payload in batch:
+            record.answer(payload, wire.line())
+
+
+def push_lists(wire: Wire, record: Record, name: str) -> None:
+    number = 0
+    while True:
+        batch = [f"{name}-{number + step}" for step in range(1, LIST + 1)]
+        number += LIST
+        record.unanswered.append(batch)
+        record.answer(batch, wire.ask(push_list("q", *batch)))
+
+
+def consume(wire: Wire, record: Record, name: str) -> None:
+    """Receives, and deletes two of three."""
+    while True:
+        found = wire.ask(receive("q", max=6, wait=0.05, visibility=0.05))
+        received = list(zip(mids(found), payloads(found), strict=True))
+        record.received.update(received)
+        doomed = [mid for mid, _ in received if mid % 3]
+        record.maybe_deleted.update(doomed)
+        wire.send(*(delete("q", mid) for mid in doomed))
+        for mid in doomed:
+            if code(wire.line()) == 0:
+                record.deleted.add(mid)
+                record.maybe_deleted.discard(mid)
+
+
+CLIENTS: tuple[Client, ...] = (push_singly, push_singly, push_pipelined, push_lists, consume)
+
+
+def load(server: ServerProcess, round_number: int, seconds: float) -> list[Record]:
+    """Lets every client work until the server is killed."""
+    records = [Record() for _ in CLIENTS]
+
+    def run(client: Client, record: Record, name: str) -> None:
+        wire = None
+        try:
+            wire = Wire(server)
+            client(wire, record, name)
+        except Gone:
+            pass
+        except Exception as error:
+            record.trouble.append(repr(error))
+        finally:
+            if wire is not None:
+                wire.close()
+
+    threads = [
+        threading.Thread(target=run, args=(client, record, f"{round_number}-{number}"))
+        for number, (client, record) in enumerate(zip(CLIENTS, records, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    server.kill()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return records
+
+
+class Model:
+    """What must be in the queue, and what may be, after all that was done so far."""
+
+    def __init__(self) -> None:
+        self.must: dict[int, str] = {}
+        self.may: dict[int, str] = {}
+        self.open: list[list[str]] = []
+        """Pushes of the last round that were not answered."""
+        self.consumed: set[str] = set()
+        self.gone: set[int] = set()
+        self.pushed = 0
+
+    def add(self, records: list[Record]) -> None:
+        """Takes in what the clients saw in a round."""
+        self.open = [sent for record in records for sent in record.unanswered]
+        self.consumed = {payload for record in records for payload in record.received.values()}
+        for record in records:
+            assert record.trouble == []
+            for sent, found in record.answered:
+                assert not set(found) & (self.must.keys() | self.gone), "an id was given twice"
+                self.must.update(zip(found, sent, strict=True))
+                self.pushed += len(found)
+            given = [mid for _, found in record.answered for mid in found]
+            assert given == sorted(set(given))
+        for record in records:
+            for mid, payload in record.received.items():
+                assert self.must.get(mid, payload) == payload
+            self.gone |= record.deleted
+            for mid in record.deleted:
+                self.must.pop(mid, None)
+            for mid in record.maybe_deleted:
+                self.may[mid] = self.must.pop(mid, None) or record.received[mid]
+
+    def check(self, present: list[tuple[int, str]]) -> None:
+        """Compares with what a restart has found."""
+        there = dict(present)
+        assert len(there) == len(present), "an id is there twice"
+        assert [mid for mid, _ in present] == sorted(there)
+        lost = {mid: payload for mid, payload in self.must.items() if there.get(mid) != payload}
+        assert lost == {}, "answered pushes are gone, or hold something else"
+        assert self.gone & there.keys() == set(), "answered deletes have come back"
+        twice = [payload for payload, count in Counter(there.values()).items() if count > 1]
+        assert twice == []
+        seen = set(there.values()) | self.consumed
+        known = set(self.must.values()) | set(self.may.values())
+        for sent in self.open:
+            assert sum(payload in seen for payload in sent) in (0, len(sent)), "half a list"
+            known.update(sent)
+        assert set(there.values()) <= known
+        self._check_order(present)
+        self.must, self.may, self.open = there, {}, []
+
+    def _check_order(self, present: list[tuple[int, str]]) -> None:
+        last: dict[str, int] = {}
+        for _, payload in present:
+            pusher, _, number = payload.rpartition("-")
+            assert int(number) > last.get(pusher, 0)
+            last[pusher] = int(number)
+
+    def purged(self) -> None:
+        self.gone |= self.must.keys()
+        self.must = {}
+
+
+def messages(wire: Wire) -> list[tuple[int, str]]:
+    """Every message of the queue, oldest first."""
+    found: list[int] = []
+    while page := mids(
+        wire.ask(request("list-messages", "<qid>q</qid>", state="all", after=found[-1] if found else 0))
+    ):
+        found += page
+    entries = []
+    for start in range(0, len(found), 200):
+        part = found[start : start + 200]
+        wire.send(*(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes") for mid in part))
+        for mid in part:
+            line = wire.line()
+            assert 'status="ready"' in line, line  # every lease was over before the restart was
+            entries.append((mid, payloads(line)[0]))
+    return entries
+
+
+def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
+    print(f"seed {seed}; repeat with QS_KILL_SEED={seed}")
+    rng = random.Random(seed)
+    model = Model()
+    for number in range(rounds + 1):
+        server = ServerProcess(root, "--durability", "always")
+        try:
+            wire = Wire(server)
+            if number == 0:
+                wire.ask(new_queue("q"))
+            model.check(messages(wire))
+            if len(model.must) > 600:
+                assert f"<count>{len(model.must)}</count>" in wire.ask(request("purge-queue", "<qid>q</qid>"))
+                model.purged()
+            wire.close()
+            if number < rounds:
+                model.add(load(server, number, rng.uniform(0, 0.4)))
+            assert re.search("Traceback|ERROR", server.log()) is None, server.log()
+        finally:
+            server.kill()
+    return model
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    """Three rounds: answered pushes are there exactly once and in order, answered deletes stay, lists are whole."""
+    assert kill_and_restart(tmp_path / "root", 3, SEED).pushed > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_kills(tmp_path: Path) -> None:
+    """The same, fifty rounds at random moments. Takes some 30 s."""
+    model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
+    print(f"{model.pushed} pushes were answered")
+
+
+def test_a_kill_while_it_starts(tmp_path: Path) -> None:
+    """A server that is killed as soon as it listens, before anything is asked, leaves what there was."""
+    root = tmp_path / "root"
+    server = ServerProcess(root)
+    wire = Wire(server)
+    wire.ask(new_queue("q"))
+    pushed = mids(wire.ask(push_list("q", "a", "b", "c")))
+    wire.close()
+    for _ in range(3):
+        server.kill()
+        server = ServerProcess(root)
+    with socket.create_connection((server.host, server.port), 20) as client, client.makefile() as lines:
+        client.sendall(receive("q", max=10).encode())
+        assert mids(lines.readline()) == pushed
+    assert server.stop() == 0

@@ -1,0 +1,365 @@
+"""A disk that fails: an error means that nothing has changed, and the engine goes on."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import OPERATIONS, Bench, FaultyDisk, files_engine
+
+from qs_server.storage.engine import (
+    Draft,
+    Durability,
+    Engine,
+    NoSuchMessageError,
+    Options,
+    Receipt,
+    State,
+    StorageError,
+)
+
+ERRORS = [errno.EIO, errno.ENOSPC]
+LOTS = 1 << 40
+Picture = tuple[dict[str, bytes], dict[str, list[int]]]
+
+
+class Case:
+    """A queue `q` with a ready, an in-flight, a delayed and an expired message, on a disk that can fail."""
+
+    def __init__(self, root: Path, attributes: bool) -> None:
+        self.root = root
+        self.disk = FaultyDisk(attributes=attributes)
+        self.bench = Bench(files_engine(Durability.ALWAYS, lambda: self.disk)(root))
+        bench = self.bench
+        bench.queue()
+        self.expired, self.flying = bench.push(b"expired", b"flying")
+        bench.engine.receive(["q"], 1, 10, LOTS)
+        bench.engine.receive(["q"], 1, 10**9, LOTS)
+        self.ready, self.more = bench.push(b"ready", b"more")
+        [self.delayed] = bench.push(b"delayed", delay=10**9)
+        bench.engine.commit()
+        bench.engine.take_arrivals()
+
+    @property
+    def engine(self) -> Engine:
+        return self.bench.engine
+
+    def picture(self, engine: Engine | None = None) -> Picture:
+        """The files with what is in them, and the index."""
+        engine = engine or self.engine
+        files = {
+            f"{path.parent.name}/{path.name}": path.read_bytes()
+            for path in self.root.glob("**/*")
+            if path.is_file() and not path.name.endswith(".attributes")
+        }
+        states = {state.value: engine.list_mids("q", state, 100, -1) for state in State}
+        return files, states
+
+
+def push(case: Case) -> object:
+    return case.engine.push("q", [Draft(b"new")])
+
+
+def push_delayed(case: Case) -> object:
+    return case.engine.push("q", [Draft(b"new", 10**8)])
+
+
+def push_list(case: Case) -> object:
+    return case.engine.push("q", [Draft(b"1"), Draft(b"2", 10**8), Draft(b"3")])
+
+
+OPERATION_OF_CASE: dict[str, Callable[[Case], object]] = {
+    "push": push,
+    "push delayed": push_delayed,
+    "push list": push_list,
+    "receive": lambda case: case.engine.receive(["q"], 1, 10**9, LOTS),
+    "get": lambda case: case.engine.get("q", case.ready, peek=False, visibility=10**9),
+    "delete ready": lambda case: case.engine.delete("q", Receipt(case.ready, 0)),
+    "delete in flight": lambda case: case.engine.delete("q", Receipt(case.flying, 1)),
+    "delete delayed": lambda case: case.engine.delete("q", Receipt(case.delayed)),
+    "release": lambda case: case.engine.release("q", Receipt(case.flying, 1), 0),
+    "release later": lambda case: case.engine.release("q", Receipt(case.flying, 1), 10**8),
+    "release delayed": lambda case: case.engine.release("q", Receipt(case.delayed), 0),
+    "extend": lambda case: case.engine.extend("q", Receipt(case.flying, 1), 10**8),
+    "create": lambda case: case.engine.create("r", Options(capacity=3)),
+    "remove": lambda case: case.engine.remove("q", force=True),
+}
+
+
+@pytest.fixture(params=[True, False], ids=["attributes", "sidecar"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    made = Case(tmp_path, request.param)
+    yield made
+    made.disk.disarm()
+    made.engine.close()
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("only", OPERATIONS)
+@pytest.mark.parametrize("name", OPERATION_OF_CASE)
+def test_nothing_has_changed(case: Case, name: str, only: str, code: int) -> None:
+    """Whichever call of whichever kind fails in an operation: it raises and nothing changed, or it was done whole."""
+    operation = OPERATION_OF_CASE[name]
+    case.bench.clock.now += 10
+    case.engine.expire(100)  # else that is done on the way, and may be
+    for at in range(1, 30):
+        before, last = case.picture(), case.engine.last_mid("q")
+        case.disk.arm(at, code, only)
+        try:
+            result = operation(case)
+            case.engine.flush()
+        except OSError as error:
+            case.disk.disarm()
+            assert error.errno == code
+            assert case.picture() == before
+            continue
+        case.disk.disarm()
+        failures = case.engine.take_failures()
+        if not failures:
+            break
+        assert list(failures) == [("q", result[0])]  # type: ignore[index]
+        assert {error.errno for error in failures.values()} == {code}
+        assert case.picture() == before
+        assert case.engine.last_mid("q") >= last
+    else:
+        pytest.fail("it was never done")
+    case.engine.commit()
+    if name != "remove":
+        after = case.picture()
+        case.bench.reopen()
+        files, states = case.picture()
+        assert files == after[0]
+        if not (name == "release later" and code == errno.ENOSPC):  # whose delay is lost with the process
+            assert states == after[1]
+        assert case.bench.push(b"and on")
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_commit_again(case: Case, code: int) -> None:
+    """A commit that fails raises, and the next one does what is left: the content, the queue and the root."""
+    case.engine.create("r", Options())
+    case.engine.push("r", [Draft(b"x")])
+    case.engine.push("q", [Draft(b"x", 5)])
+    case.engine.receive(["q"], 3, 100, LOTS)
+    for at in range(1, 30):
+        case.disk.arm(at, code, "fsync")
+        try:
+            case.engine.commit()
+        except OSError:
+            continue
+        break
+    assert at > 3
+    case.disk.arm(1, code, "fsync")
+    case.engine.commit()  # nothing is left to sync
+    assert not case.disk.failed
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("only", ["rename", "setxattr", "_write", "open"])
+def test_receive_of_several(case: Case, only: str, code: int) -> None:
+    """When a later message fails the earlier ones are handed out: nothing is in flight that nobody got."""
+    case.bench.clock.now += 10
+    case.engine.expire(100)
+    for at in range(1, 30):
+        before = case.picture()[1]
+        case.disk.arm(at, code, only)
+        try:
+            found = case.engine.receive(["q"], 3, 10**9, LOTS)
+        except OSError:
+            found = []
+        case.disk.disarm()
+        got = [message.mid for message in found]
+        assert case.picture()[1]["in-flight"] == sorted(before["in-flight"] + got)
+        for message in found:
+            case.engine.release("q", Receipt(message.mid, message.receives), 0)
+        if not case.disk.failed:
+            break
+    assert len(got) == 3
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_purge(case: Case, code: int) -> None:
+    """A purge that fails has removed some messages, which are counted, and can be repeated."""
+    case.disk.arm(3, code, "unlink")
+    with pytest.raises(OSError, match="\\["):
+        case.engine.purge("q", 10**18 - 1, 100)
+    case.disk.disarm()
+    left = case.picture()[1]["all"]
+    assert 0 < len(left) < 5
+    assert case.engine.stats("q").deleted == 5 - len(left)
+    assert case.engine.purge("q", 10**18 - 1, 100) == len(left)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_expiry(case: Case, code: int) -> None:
+    """A message that cannot be renamed back stays in flight until it can."""
+    case.bench.clock.now += 10
+    case.disk.arm(1, code, "rename")
+    with pytest.raises(OSError, match="\\["):
+        case.engine.expire(100)
+    case.disk.disarm()
+    assert case.engine.next_expiry() is not None
+    case.engine.expire(100)
+    assert case.expired in case.engine.list_mids("q", State.READY, 9, -1)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_failures_of_some(case: Case, code: int) -> None:
+    """Of several pushes that are flushed together only the one that fails comes to nothing, under its own name."""
+    case.engine.create("r", Options())
+    pushed = [(qid, case.engine.push(qid, [Draft(b"x")])[0]) for qid in ("q", "r", "q", "r")]
+    case.disk.arm(2, code, "rename")
+    case.engine.flush()
+    case.disk.disarm()
+    failures = case.engine.take_failures()
+    assert len(failures) == 1
+    assert set(failures) < set(pushed)
+    assert case.engine.take_failures() == {}
+    there = {(qid, mid) for qid in "qr" for mid in case.engine.list_mids(qid, State.ALL, 100, -1)}
+    assert there & set(pushed) == set(pushed) - set(failures)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_opening(tmp_path: Path, code: int) -> None:
+    """An engine that cannot be opened raises, leaves nothing behind, and can be opened when the disk is well."""
+    case = Case(tmp_path, attributes=False)
+    case.engine.close()
+    for at in range(1, 10):
+        case.disk.arm(at, code)
+        try:
+            case.bench.engine = case.bench.make(case.bench.clock)
+        except OSError:
+            continue
+        break
+    case.disk.disarm()
+    assert len(case.picture()[1]["all"]) == 5
+    case.engine.close()
+
+
+# -- a scripted run
+
+
+SCRIPT: list[tuple[str, Any]] = [
+    ("push", (b"a",)), ("push", (b"b", b"c")), ("receive", 1), ("push", (b"d",)), ("release", 0), ("receive", 2),
+    ("delete", 1), ("time", 20), ("receive", 3), ("extend", 0), ("push", (b"e", b"f", b"g")), ("delay", 2),
+    ("delete", 0), ("delete", 2), ("time", 20), ("receive", 2), ("release", 1), ("push", (b"h",)), ("receive", 9),
+    ("delete", 3), ("delete", 2), ("time", 40), ("receive", 1), ("delete", 0), ("push", (b"i", b"j")), ("receive", 4),
+    ("delay", 1), ("extend", 0), ("delete", 1), ("release", 0),
+]  # fmt: skip
+
+
+def run_script(bench: Bench, disk: FaultyDisk) -> dict[int, bytes]:
+    """What there has to be afterwards. An operation that raises counts as not done."""
+    model: dict[int, bytes] = {}
+    engine = bench.engine
+    for name, argument in SCRIPT:
+        bench.clock.now += 1
+        mids = sorted(model)
+        mid = mids[argument % len(mids)] if mids and isinstance(argument, int) else 0
+        try:
+            if name == "push":
+                pushed = engine.push("q", [Draft(payload) for payload in argument])
+                engine.flush()
+                if not engine.take_failures():
+                    model.update(zip(pushed, argument, strict=True))
+            elif name == "receive":
+                engine.receive(["q"], argument, 15, LOTS)
+            elif name == "delete":
+                engine.delete("q", Receipt(mid))
+                del model[mid]
+            elif name == "release":
+                engine.release("q", Receipt(mid), 0)
+            elif name == "delay":
+                engine.release("q", Receipt(mid), 12)
+            elif name == "extend":
+                engine.extend("q", Receipt(mid), 15)
+            else:
+                bench.clock.now += argument
+            engine.commit()
+        except (OSError, StorageError):
+            pass
+    return model
+
+
+@pytest.mark.parametrize(("code", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["once", "from then on"])
+@pytest.mark.parametrize("attributes", [True, False], ids=["attributes", "sidecar"])
+def test_every_call_of_a_run(tmp_path: Path, attributes: bool, code: int, lasting: bool) -> None:
+    """Whichever call of a run fails, once or from then on: what is there after a start is what was answered for."""
+    for at in range(1, 1000):
+        root = tmp_path / str(at)
+        root.mkdir()
+        disk = FaultyDisk(attributes=attributes)
+        bench = Bench(files_engine(Durability.ALWAYS, lambda disk=disk: disk)(root))  # type: ignore[misc]
+        bench.queue()
+        disk.arm(at, code, lasting=lasting)
+        model = run_script(bench, disk)
+        reached = bool(disk.failed)
+        disk.disarm()
+        live = bench.engine.list_mids("q", State.ALL, 100, -1)
+        assert live == sorted(model), f"call {at}: {disk.failed}"
+        bench.reopen()
+        assert bench.engine.list_mids("q", State.ALL, 100, -1) == live
+        bench.clock.now += 10**9
+        found = bench.engine.receive(["q"], 100, 10, LOTS)
+        assert {message.mid: message.payload for message in found} == model
+        assert not lasting or not disk.descriptors
+        bench.engine.close()
+        assert not disk.descriptors
+        if not reached:
+            break
+    else:
+        pytest.fail("the run never ends")
+    assert at > 60
+
+
+# -- a disk that is really full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mounted)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"A REALLY FULL DISK WAS NOT TESTED: no tmpfs can be mounted here: {done.stderr.strip()}")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
+def test_full_disk(small_disk: Path, durability: Durability) -> None:
+    """On a full disk a push is refused, nothing is lost, messages are received and deleted, and then there is room."""
+    bench = Bench(files_engine(durability)(small_disk))
+    bench.queue()
+    pushed: list[int] = []
+
+    def push_one() -> None:
+        pushed.extend(bench.push(b"x" * 5000))
+        if failures := bench.engine.take_failures():
+            pushed.pop()
+            raise next(iter(failures.values()))
+
+    with pytest.raises(OSError, match="No space left"):
+        for _ in range(1000):
+            push_one()
+    with pytest.raises(OSError, match="No space left"):
+        bench.engine.push("q", [Draft(b"y" * 5000)] * 3)
+    assert pushed
+    assert sorted(os.listdir(small_disk / "q")) == sorted([".queue.toml", *map(str, pushed)])
+    bench.reopen()
+    found = bench.engine.receive(["q"], 1000, 100, LOTS)
+    assert [message.mid for message in found] == pushed
+    assert all(message.payload == b"x" * 5000 for message in found)
+    for message in found[:5]:
+        bench.engine.delete("q", Receipt(message.mid, message.receives))
+    bench.engine.commit()
+    bench.push(b"x" * 5000)
+    assert bench.engine.take_failures() == {}
+    with pytest.raises(NoSuchMessageError):
+        bench.engine.delete("q", Receipt(found[0].mid))
+    bench.engine.close()

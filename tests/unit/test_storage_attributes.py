@@ -1,0 +1,157 @@
+"""Both stores of what a message's name does not say."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from engines import Bench, FaultyDisk, WithoutAttributes, files_engine
+
+from qs_server.storage.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Durability, Receipt, State
+
+STORES = {
+    "extended": lambda directory, disk: ExtendedAttributes(disk),
+    "sidecar": lambda directory, disk: SidecarFiles(str(directory), disk, sync=True),
+}
+
+
+@pytest.fixture(params=STORES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def disk(kind: str) -> FaultyDisk:
+    return FaultyDisk(attributes=kind == "extended")
+
+
+@pytest.fixture
+def store(tmp_path: Path, kind: str, disk: FaultyDisk) -> AttributeStore:
+    (tmp_path / "5").touch()
+    return STORES[kind](tmp_path, disk)
+
+
+def test_round_trip(tmp_path: Path, store: AttributeStore) -> None:
+    """What is written is read, at first nothing, and nothing once the message is gone."""
+    path = str(tmp_path / "5")
+    assert store.read(path, 5) == Attributes()
+    store.write(path, 5, Attributes(3, 99))
+    assert store.read(path, 5) == Attributes(3, 99)
+    assert store.receives(path, 5) == 3
+    os.unlink(path)
+    store.forget(5)
+    store.forget(5)
+    assert store.read(path, 5) == Attributes()
+    assert not list(tmp_path.iterdir())
+
+
+def test_message_gone(tmp_path: Path, kind: str) -> None:
+    """Reading and writing those of a file that is gone is no error."""
+    store = STORES[kind](tmp_path, Disk())
+    assert store.read(str(tmp_path / "6"), 6) == Attributes()
+    if kind == "extended":
+        store.write(str(tmp_path / "6"), 6, Attributes(1))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM])
+def test_unwritten(tmp_path: Path, store: AttributeStore, disk: FaultyDisk, code: int) -> None:
+    """What a full disk, or a file of somebody else, does not take is known until the process ends."""
+    path = str(tmp_path / "5")
+    disk.arm(1, code, lasting=True)
+    store.write(path, 5, Attributes(1))
+    disk.disarm()
+    assert store.read(path, 5) == Attributes(1)
+    assert store.receives(path, 5) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["5"]
+    store.write(path, 5, Attributes(2))
+    assert store.read(path, 5) == Attributes(2)
+    disk.arm(1, code, lasting=True)
+    store.write(path, 5, Attributes(3))
+    disk.disarm()
+    store.forget(5)
+    assert store.receives(path, 5) in (0, 2)  # the extended ones stay with the file
+
+
+def test_other_errors(tmp_path: Path, store: AttributeStore, disk: FaultyDisk) -> None:
+    """Any other failure is raised, and leaves nothing."""
+    disk.arm(1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        store.write(str(tmp_path / "5"), 5, Attributes(1))
+    assert store.read(str(tmp_path / "5"), 5) == Attributes()
+    assert [p.name for p in tmp_path.iterdir()] == ["5"]
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"x", b"9" * 5000, "\u0663".encode()])
+def test_nonsense(tmp_path: Path, kind: str, store: AttributeStore, value: bytes) -> None:
+    """What is no number counts as none."""
+    path = str(tmp_path / "5")
+    if kind == "extended":
+        if len(value) > 1000:
+            value = value[:1000]  # ext4 has room for one block
+        os.setxattr(path, "user.qs.receives", value)
+    else:
+        (tmp_path / ".5.attributes").write_bytes(value)
+    assert store.read(path, 5) == Attributes()
+
+
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EPERM, errno.EACCES])
+def test_choice_of_sidecar(tmp_path: Path, code: int) -> None:
+    """A directory that takes no extended attributes gets sidecars."""
+    disk = FaultyDisk()
+    disk.arm(1, code)
+    assert isinstance(store_for(str(tmp_path), disk, sync=False), SidecarFiles)
+
+
+@pytest.mark.parametrize("code", [None, errno.ENOSPC])
+def test_choice_of_extended(tmp_path: Path, code: int | None) -> None:
+    """A directory that takes them, or would if there were room, does without sidecars, and keeps no trace of the probe."""
+    disk = FaultyDisk()
+    if code:
+        disk.arm(1, code)
+    assert isinstance(store_for(str(tmp_path), disk, sync=False), ExtendedAttributes)
+    assert os.listxattr(tmp_path) == []
+
+
+def test_choice_by_two_at_once(tmp_path: Path) -> None:
+    """Another process that asks at the same moment, and cleans up first, is no error."""
+
+    class Raced(Disk):
+        def removexattr(self, path: str, name: str) -> None:  # type: ignore[override]
+            os.removexattr(path, name)
+            os.removexattr(path, name)
+
+    assert isinstance(store_for(str(tmp_path), Raced(), sync=False), ExtendedAttributes)
+
+
+def test_sidecars_of_nobody(tmp_path: Path) -> None:
+    """Sidecars of messages that others have deleted go when the directory is listed; the others stay."""
+    bench = Bench(files_engine(Durability.NONE, WithoutAttributes)(tmp_path))
+    bench.queue()
+    gone, stays = bench.push(b"a", b"b")
+    bench.engine.receive(["q"], 2, 10, 100)
+    [file] = (tmp_path / "q").glob(f"{gone}.*")
+    file.unlink()
+    bench.reopen()
+    assert [path.name for path in (tmp_path / "q").glob(".*.attributes")] == [f".{stays}.attributes"]
+    bench.engine.close()
+
+
+def test_full_disk_still_acknowledges(tmp_path: Path) -> None:
+    """On a disk without any room messages are received, counted, and deleted with their receipts."""
+    for attributes in (True, False):
+        disk = FaultyDisk(attributes=attributes)
+        root = tmp_path / str(attributes)
+        root.mkdir()
+        bench = Bench(files_engine(Durability.ALWAYS, lambda disk=disk: disk)(root))  # type: ignore[misc]
+        bench.queue()
+        [mid] = bench.push(b"x")
+        for operation in ("setxattr", "_write"):
+            disk.arm(1, errno.ENOSPC, operation, lasting=True)
+            [message] = bench.engine.receive(["q"], 1, 10, 100)
+            assert bench.engine.list_mids("q", State.NEW, 9, -1) == []
+            bench.clock.now += 10
+        bench.engine.delete("q", Receipt(mid, message.receives))
+        disk.disarm()
+        bench.engine.close()

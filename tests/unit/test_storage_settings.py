@@ -1,0 +1,80 @@
+"""`.queue.toml`."""
+
+from pathlib import Path
+
+import pytest
+from engines import Bench, files_engine
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import SECOND, Durability, Options, Receipt, StorageError
+from qs_server.storage.settings import read_options, write_options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options("files"),
+        Options("files", visibility=0),
+        Options("files", visibility=1, capacity=1),
+        Options("files", visibility=1_234_567, capacity=10**12, timestamps="ms"),
+    ],
+)
+def test_round_trip(tmp_path: Path, options: Options) -> None:
+    """What is written is read, to the microsecond."""
+    write_options(str(tmp_path), options, Disk(), sync=True)
+    assert read_options(str(tmp_path), "other") == options
+    assert [path.name for path in tmp_path.iterdir()] == [".queue.toml"]
+
+
+def test_missing(tmp_path: Path) -> None:
+    """A queue without the file has the defaults, and the storage of whoever opens it."""
+    assert read_options(str(tmp_path), "files") == Options("files")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("visibility = -1", "visibility"),
+        ("visibility = nan", "visibility"),
+        ("visibility = inf", "visibility"),
+        ("visibility = '3'", "visibility"),
+        ("visibility = true", "visibility"),
+        ("capacity = 0", "capacity"),
+        ("capacity = 1.5", "capacity"),
+        ("capacity = true", "capacity"),
+        ("timestamps = 'ns'", "timestamps"),
+        ("timestamps = ['us']", "timestamps"),
+        ("storage = 3", "storage"),
+        ("colour = 'red'", "colour"),
+        ("[visibility]", "visibility"),
+        ("visibility", "not TOML"),
+        ("a = '\udcff'", "not TOML"),
+    ],
+)
+def test_wrong(tmp_path: Path, text: str, message: str) -> None:
+    """What is wrong is said with the file and the key."""
+    path = tmp_path / ".queue.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(StorageError, match=message) as caught:
+        read_options(str(tmp_path), "files")
+    assert str(path) in str(caught.value)
+
+
+def test_wrong_at_the_start(tmp_path: Path) -> None:
+    """An engine does not start over a queue whose options are wrong."""
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / ".queue.toml").write_text("storage = 'punched cards'")
+    with pytest.raises(StorageError, match="punched cards"):
+        Bench(files_engine(Durability.NONE)(tmp_path))
+
+
+def test_endless_window(tmp_path: Path) -> None:
+    """A window of any length ends at a time that a file name can carry, so that a restart finds the message."""
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / ".queue.toml").write_text("visibility = 1e300")
+    bench = Bench(files_engine(Durability.NONE)(tmp_path))
+    [mid] = bench.push(b"x")
+    bench.engine.receive(["q"], 1, None, 1)
+    bench.engine.extend("q", Receipt(mid), 10**30 * SECOND)
+    assert bench.reopen().get("q", mid, peek=True, visibility=None).status == "in-flight"
+    bench.engine.close()
