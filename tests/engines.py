@@ -25,13 +25,18 @@ class ManualClock:
         return self.now
 
 
+def always(disk: Disk) -> Callable[[], Disk]:
+    """The same disk for each engine."""
+    return lambda: disk
+
+
 class WithoutAttributes(Disk):
     """A file system that has no extended attributes."""
 
     def _refuse(self, *args: Any, **named: Any) -> Any:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    getxattr = setxattr = removexattr = _refuse  # type: ignore[assignment]
+    getxattr = setxattr = removexattr = _refuse
 
 
 class Crash(BaseException):
@@ -88,7 +93,7 @@ class FaultyDisk(Disk):
         self.descriptors.add(fd)
         return fd
 
-    def close(self, fd: int) -> None:  # type: ignore[override]
+    def close(self, fd: int) -> None:
         self.descriptors.discard(fd)
         os.close(fd)
 
@@ -155,8 +160,9 @@ class Bench:
 
 
 def files_engine(
-    durability: Durability, disk: type[Disk] = Disk
+    durability: Durability, disk: Callable[[], Disk] = Disk
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
+    """disk: called for each engine."""
     return lambda root: lambda clock: FilesEngine(str(root), clock=clock, durability=durability, disk=disk())
 
 

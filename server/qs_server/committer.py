@@ -71,7 +71,6 @@ class Committer:
 
     def _batch(self, works: Sequence[Work]) -> int | None:
         """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
-        self._refresh()
         try:
             self._advance(works)
         except Exception as error:
@@ -84,7 +83,6 @@ class Committer:
         if failures:
             for work in works:
                 work.fail_pushes(failures)
-        self._refresh()  # our own reports, so that the descriptor is quiet
         return self._storage.next_expiry()
 
     def _advance(self, works: Sequence[Work]) -> None:
@@ -94,9 +92,15 @@ class Committer:
             for work in active:
                 work.advance(pushing=True)
             self._storage.flush()
-            for work in active:
-                work.advance(pushing=False)
+            # What others have changed, and the reports of what we have: after each half, so that the one that follows
+            # knows the truth, and the descriptor is quiet in the end.
+            self._refresh()
             active = [work for work in active if work.runnable]
+            if active:
+                for work in active:
+                    work.advance(pushing=False)
+                self._refresh()
+                active = [work for work in active if work.runnable]
         self._storage.commit()
 
     def _refresh(self) -> None:
@@ -118,7 +122,8 @@ class Committer:
             self.expiry_changed.set()
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        self._idle.unpark_all()
+        if self._idle:
+            self._idle.unpark_all()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

@@ -173,9 +173,13 @@ class Connection:
             group.resume()
 
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
+        """Takes requests that come during a wait, up to the bounds; then the client has to wait too."""
+        held = 0
         try:
-            while len(self._events) < self._limits.pipeline and not self._ended:
-                self._take(await self._stream.receive_some(_CHUNK))
+            while len(self._events) < self._limits.pipeline and held < self._limits.outbox and not self._ended:
+                data = await self._stream.receive_some(_CHUNK)
+                held += len(data)
+                self._take(data)
         except trio.BrokenResourceError:
             self._ended = True  # sending will say so again
         if self._ended:

@@ -145,8 +145,9 @@ class Group:
         self.pause = None
 
     def advance(self, *, pushing: bool) -> None:
-        while self.runnable:
-            event = self._events[self._at]
+        events, bound = self._events, self._outbox
+        while self._at < len(events) and self.pause is None and self._held <= bound:
+            event = events[self._at]
             if isinstance(event, PushMessage) is not pushing:
                 return
             self._step(event)

@@ -13,6 +13,9 @@ import trio
 _TURNS = 16
 """Reads that may succeed at once before others get their turn: who always has more to say must not hold the loop."""
 
+_buffer = bytearray(64 * 1024)
+"""Where every read lands before it is copied out: most are short, and a fresh buffer of this size for each is not cheap."""
+
 
 class Transport(Protocol):
     """What a connection reads from and writes to."""
@@ -41,14 +44,15 @@ class SocketTransport:
         return cls(socket.socket(inner.family, inner.type, inner.proto, inner.detach()))
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """At least one byte, or none when the other side has ended its stream."""
+        """At least one byte, or none when the other side has ended its stream. max_bytes: at most 65536 are read."""
         self._turns += 1
         if self._turns >= _TURNS:
             self._turns = 0
             await trio.lowlevel.checkpoint()
         while True:
             try:
-                return self._socket.recv(max_bytes)
+                count = self._socket.recv_into(_buffer, min(max_bytes, len(_buffer)))
+                return bytes(memoryview(_buffer)[:count])
             except BlockingIOError:
                 self._turns = 0
                 await trio.lowlevel.wait_readable(self._socket)

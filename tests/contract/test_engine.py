@@ -1,6 +1,7 @@
 """What every engine does, whatever it keeps its messages in."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from qs_server.storage.engine import (
     Receipt,
     StaleReceiptError,
     State,
+    Stats,
 )
 
 LOTS = 1 << 40
@@ -242,7 +244,7 @@ def test_push_list_with_delays(bench: Bench) -> None:
 
 
 def test_push_capacity(bench: Bench) -> None:
-    """A queue holds no more than its capacity, whatever the states, staged ones included; a list goes in whole or not."""
+    """A queue holds no more than its capacity, in whatever state, staged or not; a list goes in whole or not at all."""
     bench.queue(capacity=3)
     bench.push(b"1")
     receive(bench)
@@ -336,7 +338,10 @@ def test_receive_max_bytes(bench: Bench) -> None:
     """No more than fit, in order; the first one whatever its size; none is skipped for a smaller one behind it."""
     bench.queue()
     a, b, c, d, e = bench.push(b"x" * 100, b"x" * 10, b"", b"x" * 11, b"")
-    take = lambda room: mids(bench.engine.receive(["q"], 10, None, room))  # noqa: E731
+
+    def take(room: int) -> list[int]:
+        return mids(bench.engine.receive(["q"], 10, None, room))
+
     assert take(50) == [a]
     assert take(20) == [b, c]
     assert take(0) == [d]
@@ -626,8 +631,8 @@ def test_stats_of_empty_queue(bench: Bench) -> None:
     assert {value for name, value in vars_of(stats).items() if name not in ("oldest", "storage")} == {0}
 
 
-def vars_of(stats: object) -> dict[str, object]:
-    return {name: getattr(stats, name) for name in stats.__slots__}  # type: ignore[attr-defined]
+def vars_of(stats: Stats) -> dict[str, object]:
+    return asdict(stats)
 
 
 def test_stats_after_reopening(bench: Bench) -> None:
@@ -650,7 +655,7 @@ def test_stats_after_reopening(bench: Bench) -> None:
 
 
 def test_next_expiry(bench: Bench) -> None:
-    """The next time at which a message becomes visible by itself, over all queues, whatever happened to earlier ones."""
+    """The next time at which a message becomes visible by itself, over all queues, whatever became of earlier ones."""
     bench.queue("a")
     bench.queue("b")
     engine = bench.engine

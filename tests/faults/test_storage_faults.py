@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import OPERATIONS, Bench, FaultyDisk, files_engine
+from engines import OPERATIONS, Bench, FaultyDisk, always, files_engine
 
 from qs_server.storage.engine import (
     Draft,
@@ -32,7 +32,7 @@ class Case:
     def __init__(self, root: Path, attributes: bool) -> None:
         self.root = root
         self.disk = FaultyDisk(attributes=attributes)
-        self.bench = Bench(files_engine(Durability.ALWAYS, lambda: self.disk)(root))
+        self.bench = Bench(files_engine(Durability.ALWAYS, always(self.disk))(root))
         bench = self.bench
         bench.queue()
         self.expired, self.flying = bench.push(b"expired", b"flying")
@@ -113,8 +113,8 @@ def test_nothing_has_changed(case: Case, name: str, only: str, code: int) -> Non
             case.engine.flush()
         except OSError as error:
             case.disk.disarm()
-            assert error.errno == code
-            assert case.picture() == before
+            found = error.errno, case.picture()
+            assert found == (code, before)
             continue
         case.disk.disarm()
         failures = case.engine.take_failures()
@@ -292,7 +292,7 @@ def test_every_call_of_a_run(tmp_path: Path, attributes: bool, code: int, lastin
         root = tmp_path / str(at)
         root.mkdir()
         disk = FaultyDisk(attributes=attributes)
-        bench = Bench(files_engine(Durability.ALWAYS, lambda disk=disk: disk)(root))  # type: ignore[misc]
+        bench = Bench(files_engine(Durability.ALWAYS, always(disk))(root))
         bench.queue()
         disk.arm(at, code, lasting=lasting)
         model = run_script(bench, disk)
@@ -338,15 +338,15 @@ def test_full_disk(small_disk: Path, durability: Durability) -> None:
     bench.queue()
     pushed: list[int] = []
 
-    def push_one() -> None:
-        pushed.extend(bench.push(b"x" * 5000))
-        if failures := bench.engine.take_failures():
-            pushed.pop()
-            raise next(iter(failures.values()))
+    def fill() -> None:
+        while True:
+            mids = bench.push(b"x" * 5000)
+            for failure in bench.engine.take_failures().values():
+                raise failure
+            pushed.extend(mids)
 
     with pytest.raises(OSError, match="No space left"):
-        for _ in range(1000):
-            push_one()
+        fill()
     with pytest.raises(OSError, match="No space left"):
         bench.engine.push("q", [Draft(b"y" * 5000)] * 3)
     assert pushed

@@ -2,16 +2,17 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, WithoutAttributes, files_engine
+from engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
 
 from qs_server.storage.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Receipt, State
 
-STORES = {
+STORES: dict[str, Callable[[Path, Disk], AttributeStore]] = {
     "extended": lambda directory, disk: ExtendedAttributes(disk),
     "sidecar": lambda directory, disk: SidecarFiles(str(directory), disk, sync=True),
 }
@@ -106,7 +107,7 @@ def test_choice_of_sidecar(tmp_path: Path, code: int) -> None:
 
 @pytest.mark.parametrize("code", [None, errno.ENOSPC])
 def test_choice_of_extended(tmp_path: Path, code: int | None) -> None:
-    """A directory that takes them, or would if there were room, does without sidecars, and keeps no trace of the probe."""
+    """A directory that takes them, or would if there were room, does without sidecars. The probe leaves no trace."""
     disk = FaultyDisk()
     if code:
         disk.arm(1, code)
@@ -144,7 +145,7 @@ def test_full_disk_still_acknowledges(tmp_path: Path) -> None:
         disk = FaultyDisk(attributes=attributes)
         root = tmp_path / str(attributes)
         root.mkdir()
-        bench = Bench(files_engine(Durability.ALWAYS, lambda disk=disk: disk)(root))  # type: ignore[misc]
+        bench = Bench(files_engine(Durability.ALWAYS, always(disk))(root))
         bench.queue()
         [mid] = bench.push(b"x")
         for operation in ("setxattr", "_write"):

@@ -57,7 +57,7 @@ def put(directory: Path, mid: int, payload: bytes = b"foreign") -> None:
 
 
 def readable(bench: Bench) -> bool:
-    return bool(select.select([bench.engine.fileno()], [], [], 0)[0])
+    return bool(select.select([bench.engine.fileno() or 0], [], [], 0)[0])
 
 
 def test_own_changes(bench: Bench, reports: list[bytes]) -> None:
@@ -170,7 +170,7 @@ def test_many_reports_of_files_that_are_gone(bench: Bench, tmp_path: Path, repor
 
 
 def test_late_report_of_a_close(bench: Bench) -> None:
-    """vsqs closes a file after it has renamed it; that report says nothing new, also when the message moved on since."""
+    """vsqs closes a file after renaming it; that report says nothing new, also when the message has moved on since."""
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, 50, 100)
     queue = bench.engine._queues["q"]  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ def test_overflow_with_a_queue_removed(bench: Bench, tmp_path: Path) -> None:
     [mid] = bench.push(b"x", qid="r")
     shutil.rmtree(tmp_path / "q")
     watch: Watch = bench.engine._watch  # type: ignore[attr-defined]
-    watch._foreign(inotify.Event(-1, inotify.OVERFLOW, b""))
+    watch._foreign(-1, inotify.OVERFLOW, b"")
     assert list(bench.engine.queues()) == ["r"]
     assert bench.engine.list_mids("r", State.ALL, 9, -1) == [mid]
 

@@ -44,15 +44,21 @@ class Index:
 
     # -- changes
 
-    def add(self, mid: int, expiry: int) -> None:
-        """A message that was not there, not loaded."""
-        self.messages.set(mid, 0)
-        self.unloaded += 1
+    def add(self, mid: int, expiry: int, size: int | None = None) -> None:
+        """A message that was not there. size: of one that has just been written, and so is loaded; delayed if hidden."""
         self.new.set(mid)
         if expiry:
             self._hide(mid, expiry)
         else:
             self.ready.set(mid)
+        if size is None:
+            self.messages.set(mid, 0)
+            self.unloaded += 1
+            return
+        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.bytes += size
+        if expiry:
+            self._set_delayed(mid)
 
     def remove(self, mid: int) -> None:
         """A message that is there."""

@@ -124,8 +124,7 @@ class PublishingDirectory(MessageDirectory):
         mid, expiry = staged.mid, staged.expiry
         self._disk.rename(self._staging.new_path(mid), self.name_path(mid, expiry))
         self._watch.expect_arrival(self._watched, message_name(mid, expiry))
-        self._index.add(mid, expiry)
-        self._index.load(mid, staged.size, retrieved=False, delayed=bool(expiry))
+        self._index.add(mid, expiry, staged.size)
         if expiry:
             self.hidden(expiry)
         else:

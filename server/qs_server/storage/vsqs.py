@@ -29,7 +29,6 @@ from .filequeue import FileQueue
 from .settings import read_options
 from .watch import Watch
 
-
 _POLL = 0.1
 """Seconds between two looks at a directory whose changes the system does not report."""
 

@@ -96,24 +96,24 @@ class Watch:
                 if expected and expected[0] == event:
                     expected.popleft()
                 elif not _of_nobody(event):
-                    self._foreign(event)
+                    self._foreign(*event)
             expected.clear()  # everything of ours has been reported; what was not never will be
         finally:
             self._reporting = False
 
-    def _foreign(self, event: inotify.Event) -> None:
-        if event.mask & inotify.OVERFLOW:
+    def _foreign(self, watch: int, mask: int, name: bytes) -> None:
+        if mask & inotify.OVERFLOW:
             _logger.warning("more changes by other programs than the kernel could report; the queues are listed again")
             self._expected.clear()
-            for watch in list(self._owners):
-                self._tell(watch, lambda owner: owner.rescan())
-        elif event.mask & inotify.IGNORED:
-            owner_gone = self._owners.pop(event.watch, None)
+            for each in list(self._owners):
+                self._tell(each, lambda owner: owner.rescan())
+        elif mask & inotify.IGNORED:
+            owner_gone = self._owners.pop(watch, None)
             if owner_gone is not None:
                 owner_gone.vanished()
         else:
-            appeared = bool(event.mask & _APPEARED)
-            self._tell(event.watch, lambda owner: owner.changed(event.name, appeared=appeared))
+            appeared = bool(mask & _APPEARED)
+            self._tell(watch, lambda owner: owner.changed(name, appeared=appeared))
 
     def _tell(self, watch: int, what: Callable[[Watched], None]) -> None:
         owner = self._owners.get(watch)
@@ -134,4 +134,5 @@ class Watch:
 
 def _of_nobody(event: inotify.Event) -> bool:
     """Whether it is about a file that is being written, or that belongs to a server."""
-    return not event.mask & inotify.IS_DIRECTORY and (event.name.endswith(b".new") or event.name.startswith(b"."))
+    _, mask, name = event
+    return not mask & inotify.IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")
