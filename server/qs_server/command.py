@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -112,7 +113,11 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 
 
 def _announce(host: str, port: int) -> None:
-    print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    try:
+        print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    except BrokenPipeError:
+        # Nobody wants to know. Python would try to write it again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -147,6 +147,10 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
             service.storage.delete(qid, receipt)
         except (NoSuchMessageError, StaleReceiptError):
             continue
+        except OSError:
+            if not deleted:
+                raise
+            break  # the answer says how far it came
         deleted.append(receipt.mid)
     return wire.DeleteMessage(qid, mids=deleted)
 

@@ -14,7 +14,7 @@ _TURNS = 16
 """Reads that may succeed at once before others get their turn: who always has more to say must not hold the loop."""
 
 _buffer = bytearray(64 * 1024)
-"""Where every read lands before it is copied out: most are short, and a fresh buffer of this size for each is not cheap."""
+"""Where every read lands before it is copied out: most are short, and a fresh buffer of this size each time is dear."""
 
 
 class Transport(Protocol):

@@ -1,6 +1,6 @@
 """What every engine does, whatever it keeps its messages in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -478,12 +478,13 @@ def test_stale_receipt(bench: Bench) -> None:
     bench.clock.now += 10
     receive(bench, visibility=SECOND)
     old, current = Receipt(mid, 1), Receipt(mid, 2)
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: bench.engine.delete("q", old),
         lambda: bench.engine.release("q", old, 0),
         lambda: bench.engine.release("q", old, 5),
         lambda: bench.engine.extend("q", old, SECOND),
-    ):
+    )
+    for call in calls:
         with pytest.raises(StaleReceiptError):
             call()
     assert states(bench)["in-flight"] == [mid]
@@ -578,14 +579,14 @@ def test_extend_not_in_flight(bench: Bench, state: str) -> None:
 def test_missing_message(bench: Bench) -> None:
     """Nothing can be done to a message that is not there."""
     bench.queue()
+    engine = bench.engine
     for receipt in (Receipt(5), Receipt(5, 1)):
-        for call in (
-            lambda: bench.engine.delete("q", receipt),  # noqa: B023
-            lambda: bench.engine.release("q", receipt, 0),  # noqa: B023
-            lambda: bench.engine.extend("q", receipt, None),  # noqa: B023
-        ):
-            with pytest.raises(NoSuchMessageError):
-                call()
+        with pytest.raises(NoSuchMessageError):
+            engine.delete("q", receipt)
+        with pytest.raises(NoSuchMessageError):
+            engine.release("q", receipt, 0)
+        with pytest.raises(NoSuchMessageError):
+            engine.extend("q", receipt, None)
 
 
 def test_purge(bench: Bench) -> None:

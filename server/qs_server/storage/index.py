@@ -45,7 +45,7 @@ class Index:
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
-        """A message that was not there. size: of one that has just been written, and so is loaded; delayed if hidden."""
+        """A message that was not there. size: of one that was just written, and so is loaded; delayed if hidden."""
         self.new.set(mid)
         if expiry:
             self._hide(mid, expiry)
