@@ -19,6 +19,7 @@ from qs_server.storage.engine import Durability
 from qs_server.storage.files import FilesEngine
 
 Stream = trio.StapledStream
+Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
 

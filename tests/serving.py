@@ -13,6 +13,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
 READY_WITHIN = 30
+FAST = ("--durability", "none")
 
 
 class ServerProcess:
@@ -70,6 +71,36 @@ def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
     finally:
         server.stop()
     assert "Traceback" not in server.log(), server.log()
+
+
+class Wire:
+    """A connection to a server, line by line."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.socket = server.connect()
+        self._lines = self.socket.makefile("rb")
+
+    def send(self, *documents: str | bytes) -> None:
+        self.socket.sendall(b"".join(d.encode() if isinstance(d, str) else d for d in documents))
+
+    def line(self) -> str:
+        """The next answer; empty at the end of the stream."""
+        return self._lines.readline().decode()
+
+    def ask(self, *documents: str | bytes) -> str:
+        """The answer to the last of the documents."""
+        self.send(*documents)
+        return [self.line() for _ in documents][-1]
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def exchange(connection: socket.socket, document: str | bytes, answers: int = 1) -> list[str]:

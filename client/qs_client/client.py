@@ -7,10 +7,11 @@ one that an exchange left early is never used again, so an answer can not be tak
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from qs_schemas import Error, Message
+from qs_schemas import CLIENT_LIMITS, Error, Message
 
 from . import calls
 from .calls import Call, Exchange, Held, Pages
@@ -46,18 +47,31 @@ class QueueClient:
     """A connection to a queue server, opened when it is needed.
 
     host: a name or an address, also IPv6; port: of TCP; timeout: seconds that the server may take to answer (for
-    `receive`, beyond its wait), None for ever. Can be set later. May be used by several threads: their calls take
-    turns, so a thread that waits in `receive` for long had better have a client of its own.
+    `receive`, beyond its wait), None for ever; max_document: bytes of one answer, the most that is read. By default 48
+    MiB, all that a server's default can lead to: where a server runs with a larger --max-document, give six times that,
+    as a text gets up to six times as long when it is written. All can be set later; a bound is taken up by the next
+    connection. May be used by several threads: their calls take turns, so a thread that waits in `receive` for long had
+    better have a client of its own.
 
     With `connect`, `send`, `recv` and `disconnect` it is bucker's QueueClient. The methods below them do one thing
     each; they raise `ServerError` with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a
     TimeoutError). After these last two the connection is closed, and the next call opens a new one.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 9876, *, timeout: float | None = 30.0) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9876,
+        *,
+        timeout: float | None = 30.0,
+        max_document: int = CLIENT_LIMITS.document,
+    ) -> None:
+        if max_document < 1:
+            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
         self.host = host
         self.port = port
         self.timeout = timeout
+        self.max_document = max_document
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held for an exchange, and for a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -209,7 +223,9 @@ class QueueClient:
                 self._drop(connection)
                 connection = None
             if connection is None:
-                self._connection = connection = open_connection(self.host, self.port, self.timeout)
+                self._connection = connection = open_connection(
+                    self.host, self.port, self.timeout, replace(CLIENT_LIMITS, document=self.max_document)
+                )
             return connection
 
     def _drop(self, connection: Connection) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from .client import QueueClient
 from .command_arguments import command_line
-from .command_output import Output
-from .errors import NotEmpty, NotFound, ServerError
+from .command_output import Output, complain
+from .errors import NotFound, ServerError
 
 FAILED = 1
 INTERRUPTED = 130
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Namespace) -> int:
+    if sys.stdout is None:  # said before anything is done that would then be told to nobody
+        return _fail("standard output is closed: redirect it to a file, or to /dev/null")
     host, port = arguments.server
     out = Output(sys.stdout.buffer, as_json=arguments.json)
     with QueueClient(host, port, timeout=arguments.timeout) as client:
@@ -48,15 +50,13 @@ def _run(arguments: Namespace) -> int:
 
 
 def _fail(text: str) -> int:
-    print(f"qs: {' '.join(text.split())}", file=sys.stderr)
+    complain(text)
     return FAILED
 
 
 def _hint(error: ServerError, arguments: Namespace) -> str:
     if isinstance(error, NotFound) and arguments.hint_new:
         return f" (to make a queue: qs new {arguments.hint_new(arguments)})"
-    if isinstance(error, NotEmpty):
-        return " (to lose its messages: qs rm --force)"
     return ""
 
 

@@ -2,11 +2,18 @@
 
 import base64
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
+
+
+def complain(text: str) -> None:
+    """A line on stderr, beside what stdout gets. Nothing where the process was started without a stderr."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"qs: {' '.join(text.split())}\n")
 
 
 class Output:

@@ -13,23 +13,20 @@ from qs_schemas import Delivery, Draft
 
 from .batches import drafts_in_batches
 from .client import QueueClient
-from .command_output import Output
+from .command_output import Output, complain
 from .connection import endpoint
-from .errors import NotFound, ServerError
+from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
 
 OK = 0
 INCOMPLETE = 1
 NOTHING = 3
 
+# Of any other trouble the next queue would say the same. ValueError: a name that XML cannot carry.
+_OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 _AT_ONCE = 100  # messages that receive takes at a time: what is lost to the visibility window if it is killed
 _PIECE = 1024 * 1024  # bytes of input at a time, at most
 _LISTED = ("new", "ready", "in_flight", "delayed")
 _FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "storage")
-
-
-def complain(text: str) -> None:
-    """A line on stderr, beside what stdout gets."""
-    sys.stderr.write(f"qs: {text}\n")
 
 
 # -- push -------------------------------------------------------------------------------------------------------------
@@ -61,6 +58,8 @@ def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
 @contextlib.contextmanager
 def _descriptor(name: str) -> Iterator[int]:
     if name == "-":
+        if sys.stdin is None:
+            raise OSError("standard input is closed: give the payload, name a file, or redirect it")
         yield sys.stdin.fileno()
         return
     with open(name, "rb") as file:
@@ -194,11 +193,17 @@ def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Removes queues."""
+    """Removes the queues named, and says which it could not."""
+    code = OK
     for qid in arguments.queues:
-        client.delete_queue(qid, force=arguments.force)
-        out.line(None, {"qid": qid})
-    return OK
+        try:
+            client.delete_queue(qid, force=arguments.force)
+        except _OF_THIS_QUEUE as error:
+            complain(f"{error}{' (to lose its messages: qs rm --force)' if isinstance(error, NotEmpty) else ''}")
+            code = INCOMPLETE
+        else:
+            out.line(None, {"qid": qid})
+    return code
 
 
 def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from qs_schemas import Message
+from qs_schemas import CLIENT_LIMITS, Limits, Message
 
 from .calls import Exchange
 from .errors import NoAnswer, ServerUnavailable
-from .session import Session, Unexpected
+from .session import Session, TooLong, Unexpected
 
 _PIECE = 256 * 1024  # of what is read at a time
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll takes no descriptor of its own
@@ -26,8 +26,8 @@ def endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def open_connection(host: str, port: int, timeout: float | None) -> "Connection":
-    """Connects, within timeout seconds. ServerUnavailable when nothing answers there."""
+def open_connection(host: str, port: int, timeout: float | None, limits: Limits = CLIENT_LIMITS) -> "Connection":
+    """Connects, within timeout seconds. limits: of what is read there. ServerUnavailable when nothing answers there."""
     name = endpoint(host, port)
     try:
         sock = socket.create_connection((host, port), timeout)
@@ -39,14 +39,20 @@ def open_connection(host: str, port: int, timeout: float | None) -> "Connection"
             f"no queue server at {name} ({reason}): start one with queue-server.py, or give the address of one"
         ) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request is small and its answer is waited for
-    return Connection(sock, name)
+    return Connection(sock, name, limits)
 
 
 class Connection:
     """sock: connected; name: HOST:PORT, for errors. Threads may send while one reads; no two may read at a time."""
 
-    def __init__(self, sock: socket.socket, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.session = Session()
+    def __init__(
+        self,
+        sock: socket.socket,
+        name: str,
+        limits: Limits = CLIENT_LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.session = Session(limits)
         self._sock = sock
         self._name = name
         self._clock = clock
@@ -96,6 +102,10 @@ class Connection:
         try:
             while (message := next_message()) is None:
                 self._fill(deadline)
+        except TooLong as error:
+            raise ServerUnavailable(
+                f"{self._name} sent more than this client takes ({error}): give QueueClient a larger max_document"
+            ) from None
         except Unexpected as error:
             raise ServerUnavailable(
                 f"{self._name} does not speak the protocol as this client does ({error}): is it a queue server?"

@@ -7,12 +7,17 @@ import itertools
 from collections import deque
 
 from qs_schemas import CLIENT_LIMITS, Error, Fault, Limits, Message, Peer
+from qs_schemas.errors import TOO_LARGE
 
 from .errors import CLOSING
 
 
 class Unexpected(Exception):  # noqa: N818 - says what came, and never leaves this package
     """What came does not speak the protocol, or does not belong to any request of this connection."""
+
+
+class TooLong(Unexpected):
+    """A document over the client's bound."""
 
 
 class Session:
@@ -77,5 +82,5 @@ class Session:
     def _read(self) -> Message | None:
         event = self._peer.next_event()
         if isinstance(event, Fault):
-            raise Unexpected(event.text)
+            raise (TooLong if event.error is TOO_LARGE else Unexpected)(event.text)
         return event

@@ -3,9 +3,9 @@
 A framer is fed the bytes as they come and gives back whole documents. However the bytes are cut, it looks at none of
 them more than a fixed number of times, and it keeps no more than the document that has been begun and what came behind
 it. It checks only what it has to know to find the end (markup, names of tags) and what must not reach a parser at all:
-DTDs, too long, too deep, too many attributes. Whatever cannot be framed makes the stream unreadable from there on: the
-framer then raises the same error for ever. A document that can be framed but breaks a bound is given back as an error,
-and the next one is read.
+DTDs, too long, too deep, too many attributes or elements. Whatever cannot be framed makes the stream unreadable from
+there on: the framer then raises the same error for ever. A document that can be framed but breaks a bound is given back
+as an error, and the next one is read.
 """
 
 import re
@@ -20,7 +20,8 @@ _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 # Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes.
 _NAME = rb"[^\x00-\x20<>/=\"'!?&]++"
 _QUOTED = rb"(?:\"[^\"<]*+\"|'[^'<]*+')"
-_TAG = re.compile(rb"<(?:/(" + _NAME + rb")\s*+|(" + _NAME + rb")((?:[^<>\"'/]++|/(?!>)|" + _QUOTED + rb")*+)(/?))>")
+_ATTRIBUTES = rb"(?:[^<>\"'/]++|/(?!>)|" + _QUOTED + rb")*+"
+_TAG = re.compile(rb"<(?:/(" + _NAME + rb")\s*+|(" + _NAME + rb")(" + _ATTRIBUTES + rb")(/?))>")
 _TAG_BEGUN = re.compile(rb"<(?:/?\Z|/?[^\x00-\x20<>/=\"'!?&])")
 _TAG_NAME = re.compile(rb"<(/?)(" + _NAME + rb")")
 _IN_TAG = re.compile(rb"[<>\"']")
@@ -33,6 +34,8 @@ _ENCODING = re.compile(rb"\sencoding\s*=\s*[\"']([^\"']*)[\"']")
 _OPENERS = ((b"<!--", b"-->"), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"))
 _LONGEST_OPENER = 9
 _USUAL_DEPTH = 6
+_RUN_DEPTH = 3
+_SHORTEST = len(b"<a/>")
 
 
 @lru_cache(maxsize=16)
@@ -51,12 +54,38 @@ def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
     return re.compile(_SPACE + rb"*+(" + element + rb")" + _SPACE + rb"*+")
 
 
+def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """Match comments and instructions before a root; and these, CDATA sections and whole elements inside of one.
+
+    They let through nothing that steps would not, and are ten times as quick: for documents that are refused already.
+    """
+    comment, cdata, instruction = (
+        re.escape(opener) + rb"(?:[^%b]++|%b(?!%b))*+" % (first, first, rest) + first + rest
+        for opener, first, rest in ((o, re.escape(end[:1]), re.escape(end[1:])) for o, end in _OPENERS)
+    )
+    before = comment + rb"|" + instruction
+    inside = before + rb"|" + cdata
+    content = inside
+    for level in range(_RUN_DEPTH):
+        start = rb"<(?P<name%d>" % level + _NAME + rb")" + _ATTRIBUTES
+        end = rb"</(?P=name%d)" % level + _SPACE + rb"*+>"
+        content = inside + rb"|" + start + rb"(?:/>|>[^<]*+(?:(?:" + content + rb")[^<]*+)*+" + end + rb")"
+    return (
+        re.compile(rb"(?:" + _SPACE + rb"*+(?:" + before + rb"))++"),
+        re.compile(rb"(?:[^<]*+(?:" + content + rb"))++"),
+    )
+
+
+_RUN_BEFORE_ROOT, _RUN = _runs()
+
+
 class Framer:
     """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None."""
 
     def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
         self._usual = _usual(limits.depth, limits.attributes)
+        self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
         self._buffer = bytearray()
         self._failed: ProtocolError | None = None
         self._reset()
@@ -73,6 +102,7 @@ class Framer:
         self._values = 0  # inside a tag: attributes seen
         self._names: list[bytes] = []
         self._depth = 0
+        self._pieces = 0  # elements, comments, CDATA sections and instructions begun
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
 
@@ -99,14 +129,20 @@ class Framer:
             whole = self._usual.match(self._buffer)
             if whole is not None and whole.end(1) - whole.start(1) <= self._limits.document:
                 document = whole[1]
-                del self._buffer[: whole.end()]
-                return document
+                if len(document) <= self._few or self._has_few(document):
+                    del self._buffer[: whole.end()]
+                    return document
         try:
             return self._scan()
         except ProtocolError as error:
             if error.error.closes:
                 self.close(error)
             raise
+
+    def _has_few(self, document: bytes) -> bool:
+        """Whether a document of nothing but tags and text has no more elements than allowed."""
+        begun = document.count(b"<")
+        return begun <= self._limits.elements or begun - document.count(b"</") <= self._limits.elements
 
     def close(self, error: ProtocolError) -> None:
         """Nothing more is read: what is kept is dropped, and so is what comes."""
@@ -176,6 +212,10 @@ class Framer:
     def _next_markup(self) -> bool:
         """From text to the next tag or section, and over it if it is whole. False when more bytes are needed."""
         buffer, end = self._buffer, self._end
+        if self._pieces > self._limits.elements:
+            run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)
+            if run is not None:
+                self._at = run.end()
         found = buffer.find(b"<", self._at, end)
         if self._depth == 0:  # before the root element: only white space between markup
             stray = _NOT_SPACE.search(buffer, self._at, end if found < 0 else found)
@@ -252,7 +292,13 @@ class Framer:
     def _not_a_tag(self) -> ProtocolError:
         return _malformed(f"not a tag: {bytes(self._buffer[self._opened : self._opened + 40])!r}")
 
+    def _count(self) -> None:
+        self._pieces += 1
+        if self._pieces > self._limits.elements and self._broken is None:
+            self._broken = f"the document has more than {self._limits.elements} elements, comments and sections"
+
     def _open(self, name: bytes, attributes: int, empty: bool) -> None:
+        self._count()
         if self._depth == 0:
             self._root = self._opened
         if attributes > self._limits.attributes and self._broken is None:
@@ -287,6 +333,7 @@ class Framer:
                     raise _malformed("a CDATA section outside the root element")
                 self._until = end
                 self._at += len(opener)
+                self._count()
                 return True
         if any(opener.startswith(head) for opener, _ in _OPENERS):
             return False  # not enough bytes yet to tell

@@ -13,6 +13,10 @@ DEPTH = 16
 ATTRIBUTES = 32
 """Attributes of one element, namespace declarations included. The contract itself needs 12."""
 
+ELEMENTS = 20_000
+"""Elements, comments, CDATA sections and instructions of one document. A tree costs up to 100 times the bytes of the
+smallest ones, and a parser cannot be interrupted. A list of 1000 messages needs 2000, 10,000 queues as many."""
+
 LIST = 1000
 """Messages in one list form, and ids in one answer."""
 
@@ -31,14 +35,16 @@ class Limits:
     """What one side accepts from the other.
 
     document: bytes, from the first `<` to the last `>`; depth: elements; attributes: of one element;
-    list_length: messages or ids of one list form; queues or parts may be ten times as many. All at least 1.
+    list_length: messages or ids of one list form; queues or parts may be ten times as many; elements: of the whole
+    document, comments, CDATA sections and instructions counted too. All at least 1.
     """
 
     document: int = DOCUMENT
     depth: int = DEPTH
     attributes: int = ATTRIBUTES
     list_length: int = LIST
+    elements: int = ELEMENTS
 
 
-CLIENT_LIMITS = Limits(document=ANSWER_FACTOR * DOCUMENT, list_length=10 * LIST)
+CLIENT_LIMITS = Limits(document=ANSWER_FACTOR * DOCUMENT, list_length=10 * LIST, elements=50 * ELEMENTS)
 """For the side that reads answers: what a server took within its limits, it may write longer."""

@@ -6,6 +6,7 @@ qs.xsd, after what belongs to other namespaces has been taken out.
 
 import copy
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -29,6 +30,12 @@ _PARSER = etree.XMLParser(
 _DOCTYPE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
 _XSD = etree.fromstring((files(__package__) / "qs.xsd").read_bytes(), _PARSER)
 _SCHEMA = etree.XMLSchema(_XSD)
+_CHILDREN = frozenset(
+    f"{NS}{child.get('name')}" for child in _XSD.iterfind("{*}element/{*}complexType/{*}all/{*}element")
+)
+# Of a longer list this many entries are validated at once: lxml works out a path for each fault, in time that grows
+# with the list.
+_AT_ONCE = 500
 _PATTERN_IN_MESSAGE = re.compile(r"not accepted by the pattern '(.*)'\.$", re.DOTALL)
 _WHERE = re.compile(r"Element '(?:\{[^}]*\})?([^']*)'(?:, attribute '([^']*)')?")
 
@@ -76,25 +83,75 @@ def _message(root: etree._Element, req: str | None, limits: Limits) -> Message:
             f"it has to be 'qs' in namespace '{NAMESPACE}'"
         )
     children = [(child.tag, child) for child in root]
-    op = None
+    op, long = None, []
     for tag, child in children:
         if tag == _OP:
             op = child
             if len(op) != 1 or op[0].tag not in _PLANS:
                 _check_operation(op)
-        elif tag in _LISTS and len(child) > limits.list_length * _LISTS[tag]:
-            # Now, not by the schema: for each fault in a list lxml works out a path, in time that grows with the list.
-            entries = f"'{tag[len(NS) :]}' has {len(child)} entries"
-            raise RefusedError(f"{entries}; at most {limits.list_length * _LISTS[tag]} are taken at once")
-    # Foreign elements make it invalid, foreign attributes may: only then is it worth looking for them.
-    if not _SCHEMA.validate(root) and not (_strip_foreign(root) and _SCHEMA.validate(root)):
-        raise RefusedError(_explain(_SCHEMA.error_log))
+        elif tag in _LISTS and _is_long(child, limits.list_length * _LISTS[tag]):
+            long.append(child)
+    tags = dict(children)
+    usual = not long and len(tags) == len(children) and _CHILDREN.issuperset(tags)
+    if not usual or not _SCHEMA.validate(root):
+        _validate(root, children, long, failed=usual)
     kind = root.get("type", "request")
     if kind == "error":
         return _error(root)
     if op is None:
         raise RefusedError("the element 'op' is missing: it says which operation is meant")
     return _PLANS[op[0].tag].message(children, op, {"type": kind, "req": req, "resp": root.get("resp")})
+
+
+def _is_long(element: etree._Element, bound: int) -> bool:
+    """Whether a list is validated in parts. Refuses one over the bound, before the schema looks at its entries."""
+    if len(element) > bound:
+        name = etree.QName(element).localname
+        raise RefusedError(f"'{name}' has {len(element)} entries; at most {bound} are taken at once")
+    return len(element) > 2 * _AT_ONCE
+
+
+def _unexpected(children: list[tuple[Any, Any]]) -> Any:
+    """The first child of qs that is unknown or there already, or None."""
+    due = set(_CHILDREN)
+    for tag, child in children:
+        if tag in due:
+            due.remove(tag)
+        elif not _is_foreign(tag):
+            return child
+    return None
+
+
+def _validate(root: etree._Element, children: list[tuple[Any, Any]], long: list[Any], failed: bool) -> None:
+    """Refuses what the schema refuses. Only for what is not as usual: strips what is foreign.
+
+    long: the lists that are validated in parts; failed: whether the schema has refused the document as it came.
+    """
+    unexpected = _unexpected(children)
+    if unexpected is not None:
+        # Now, not by the schema: it would go on to log every other.
+        name = unexpected.tag.replace(NS, "")[:500]
+        raise RefusedError(f"line {unexpected.sourceline}: Element '{name}': This element is not expected.")
+    # Foreign elements make it invalid, foreign attributes may: only then is it worth looking for them.
+    if not _strip_foreign(root) and failed:
+        raise RefusedError(_explain(_SCHEMA.error_log))
+    for child in long:
+        empty = etree.Element(child.tag, dict(child.attrib))
+        empty.text, empty.tail, empty.sourceline = child.text, child.tail, child.sourceline
+        root.replace(child, empty)
+    if not _SCHEMA.validate(root) or not all(_SCHEMA.validate(part) for child in long for part in _in_parts(child)):
+        raise RefusedError(_explain(_SCHEMA.error_log))
+
+
+def _in_parts(element: etree._Element) -> Iterator[etree._Element]:
+    """Documents that have some of the entries each, copied: a move would rewrite declarations of inline XML."""
+    entries = list(copy.copy(element))
+    for start in range(0, len(entries), _AT_ONCE):
+        root = etree.Element(_ROOT)
+        part = etree.SubElement(root, element.tag)
+        part.sourceline = element.sourceline
+        part.extend(entries[start : start + _AT_ONCE])
+        yield root
 
 
 def _check_operation(op: etree._Element) -> None:

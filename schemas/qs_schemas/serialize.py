@@ -22,6 +22,7 @@ from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUE
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
 _END = b"</qs>\r\n"
+_BASE64 = b' encoding="base64"'
 _Named = tuple[tuple[str, str, Callable[[Any], str]], ...]
 
 
@@ -38,11 +39,12 @@ def _attributes(source: object, named: _Named) -> str:
     return written
 
 
-def _payload(payload: bytes | str) -> bytes:
+def _payload(payload: bytes | str, shortest: bool = False) -> bytes:
+    """shortest: text is written as base64 too where that is shorter, as for millions of line breaks."""
     raw = payload.encode() if isinstance(payload, str) else bytes(payload)
     text = escape_payload(raw)
-    if text is None:
-        return b'<payload encoding="base64">' + to_base64(raw) + b"</payload>"
+    if text is None or (shortest and len(text) > len(_BASE64) + (len(raw) + 2) // 3 * 4):
+        return b"<payload%b>%b</payload>" % (_BASE64, to_base64(raw))
     return b"<payload>" + text + b"</payload>"
 
 
@@ -50,11 +52,11 @@ _DRAFT, _DELIVERY, _QUEUE, _OPTIONS = _named(DRAFT), _named(DELIVERY), _named(QU
 _CLAIM, _PART = _named(CLAIM), _named(PART)
 
 
-def _messages(entries: Sequence[Draft | Delivery]) -> bytes:
+def _messages(entries: Sequence[Draft | Delivery], shortest: bool = False) -> bytes:
     parts: list[bytes] = []
     for entry in entries:
         named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
-        parts += (f"<message{_attributes(entry, named)}>".encode(), _payload(entry.payload), b"</message>")
+        parts += (f"<message{_attributes(entry, named)}>".encode(), _payload(entry.payload, shortest), b"</message>")
     return b"".join(parts)
 
 
@@ -103,21 +105,29 @@ _CHILDREN: dict[str, Callable[[Any], bytes]] = {
 }  # fmt: skip
 # Both stand in the one element `messages` (`m` for early clients).
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
+# In a request, whose document has to be within the server's limit.
+_SHORTEST: dict[str, Callable[[Any], bytes]] = {
+    "payload": lambda payload: _payload(payload, True),
+    "messages": lambda entries: _messages(entries, True),
+}
 
 
 class _Plan:
     """What of a class stands where, worked out once."""
 
-    def __init__(self, cls: type[Message]) -> None:
+    def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)
         self.op = _named({field: kind for field, kind in OP.items() if field in fields})
         self.mid = _named({field: kind for field, kind in MID.items() if field in fields}) if "mid" in fields else ()
         self.has_mid = "mid" in fields
-        self.lists = tuple((field, write) for field, write in _LISTS.items() if field in fields)
-        self.children = tuple((field, write) for field, write in _CHILDREN.items() if field in fields)
+        self.lists = tuple((field, shortest.get(field, write)) for field, write in _LISTS.items() if field in fields)
+        self.children = tuple(
+            (field, shortest.get(field, write)) for field, write in _CHILDREN.items() if field in fields
+        )
 
 
-_PLANS = {cls: _Plan(cls) for cls in OPERATIONS.values()}
+_PLANS = {cls: _Plan(cls, {}) for cls in OPERATIONS.values()}
+_REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 
 
 def serialize(message: Message) -> bytes:
@@ -130,7 +140,7 @@ def serialize(message: Message) -> bytes:
         head += f' resp="{escape(message.resp)}"'
     if isinstance(message, Error):
         return f'{head} xml:lang="en-US">{_error(message)}'.encode() + _END
-    plan = _PLANS.get(type(message))
+    plan = (_REQUEST_PLANS if message.type == "request" else _PLANS).get(type(message))
     if plan is None:
         raise TypeError(f"{type(message).__name__} is not the message of an operation")
     parts = [f"{head}><op{_attributes(message, plan.op)}><{message.op}/></op>".encode()]

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ _DURABILITY_HELP = (
 def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = kind(text)
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text} is not a number")
         if not value >= least:  # also of what is no number, NaN
             raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
         return value
@@ -76,6 +79,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--max-document", wire.document, "bytes of one document", 256)
     add("--max-depth", wire.depth, "elements inside one another", 5)
     add("--max-attributes", wire.attributes, "attributes of one element", 12)
+    add("--max-elements", wire.elements, "elements and comments of one document", 12)
     add("--max-list", wire.list_length, "messages in one list, and ids in one answer")
     add("--max-connections", limits.connections, "clients at once")
     add("--max-pipeline", limits.pipeline, "requests of one connection that wait for their answers")
@@ -107,6 +111,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
             depth=parsed.max_depth,
             attributes=parsed.max_attributes,
             list_length=parsed.max_list,
+            elements=parsed.max_elements,
         ),
     )
     return options, parsed.verbose
@@ -115,8 +120,10 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 def _announce(host: str, port: int) -> None:
     try:
         print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
-    except BrokenPipeError:
-        # Nobody wants to know. Python would try to write it again at the end.
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"queue-server.py: cannot say where it listens: {error.strerror}", file=sys.stderr)
+        # Python would try to write it again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

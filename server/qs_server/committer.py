@@ -16,6 +16,8 @@ from .waiting import Waiters
 _logger = logging.getLogger(__name__)
 _INTERVAL = 0.05
 """Seconds between syncs with durability `interval`."""
+_MESSAGES = 2000
+"""Messages that one batch is about, if there are several groups: some 300 ms with every one of them synced."""
 
 
 class Committer:
@@ -54,7 +56,7 @@ class Committer:
             await self._more.wait()
             self._more = trio.Event()
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                batch = self._next_batch()
                 works = [work for work, _ in batch]
                 self.busy = True
                 with trio.CancelScope(shield=True):
@@ -63,6 +65,15 @@ class Committer:
                 self._finish(works, expiry)
                 for _, done in batch:
                     done.set()
+
+    def _next_batch(self) -> list[tuple[Work, trio.Event]]:
+        """Whoever waits, but no more than some messages: a batch must not take so long that the next ones suffer."""
+        held = taken = 0
+        while taken < len(self._waiting) and held < _MESSAGES:
+            held += self._waiting[taken][0].weight
+            taken += 1
+        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        return batch
 
     async def batch_done(self) -> None:
         """Waits for the end of the batch that is running."""

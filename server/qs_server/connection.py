@@ -9,10 +9,9 @@ from qs_schemas import ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
 from .committer import Committer
-from .group import Group, new_resp
+from .group import Group, new_resp, weight
 from .handlers import Service
 from .options import ServerLimits
-from .storage.engine import SECOND
 from .transport import Transport
 from .waiting import Waiters
 
@@ -20,6 +19,8 @@ _logger = logging.getLogger(__name__)
 _CHUNK = 64 * 1024
 _GROUP = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""
+_MESSAGES = 1000
+"""And messages, where the requests are lists."""
 
 
 class Connection:
@@ -43,6 +44,7 @@ class Connection:
         self._limits = limits
         self._events: deque[Message | Fault] = deque()
         self._begun_at: float | None = None
+        self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
         self._stopping = False
         self._refused = False  # it has been told why nothing more is read
@@ -87,6 +89,8 @@ class Connection:
     async def _read(self) -> bool:
         """Until there is at least one event. False when there will be none any more, or none is wanted."""
         timed = False
+        if not self._events:
+            self._unanswered = 0
         while not self._events and not self._stopping:
             if self._ended:
                 return False
@@ -108,6 +112,7 @@ class Connection:
     def _take(self, data: bytes | bytearray) -> None:
         """Turns bytes into events."""
         if data:
+            self._unanswered += len(data)
             self._peer.receive_data(data)
             self._parse()
             return
@@ -127,7 +132,10 @@ class Connection:
 
     async def _answer_group(self) -> bool:
         """Answers the requests at hand. False when the connection is to be closed."""
-        events = [self._events.popleft() for _ in range(min(len(self._events), _GROUP))]
+        events = [self._events.popleft()]
+        held = weight(events[0])
+        while self._events and len(events) < _GROUP and (held := held + weight(self._events[0])) <= _MESSAGES:
+            events.append(self._events.popleft())
         group = Group(events, self._service, self._limits.outbox)
         try:
             while not group.done:
@@ -160,7 +168,9 @@ class Connection:
             if self._stopping or self._ended:
                 nursery.cancel_scope.cancel()
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
-            with trio.move_on_after(max(pause.until - self._service.clock(), 0) / SECOND):
+            # On the loop's clock, which nobody sets.
+            group.deadline = trio.current_time() + pause.wait if group.deadline is None else group.deadline
+            with trio.move_on_at(group.deadline) as time:
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = None
@@ -170,16 +180,14 @@ class Connection:
             group.end_wait()
         else:
             self._waiters.resume(group)
-            group.resume()
+            group.resume(over=time.cancelled_caught)
 
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
         """Takes requests that come during a wait, up to the bounds; then the client has to wait too."""
-        held = 0
+        limits = self._limits
         try:
-            while len(self._events) < self._limits.pipeline and held < self._limits.outbox and not self._ended:
-                data = await self._stream.receive_some(_CHUNK)
-                held += len(data)
-                self._take(data)
+            while len(self._events) < limits.pipeline and self._unanswered < limits.outbox and not self._ended:
+                self._take(await self._stream.receive_some(_CHUNK))
         except trio.BrokenResourceError:
             self._ended = True  # sending will say so again
         if self._ended:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol, cast
 
 from qs_schemas import (
+    DeleteMessage,
     Error,
     ErrorCode,
     Fault,
@@ -24,7 +25,7 @@ from qs_schemas import (
 )
 from qs_schemas import errors as table
 
-from .handlers import HANDLERS, Answer, Pause, Service, first_mid
+from .handlers import HANDLERS, Answer, BadRequestError, Pause, Service, first_mid
 from .storage import engine
 from .storage.disk import has_no_room
 
@@ -51,8 +52,19 @@ def new_resp() -> str:
     return f"{_prefix}{next(_number):016x}"
 
 
+def weight(event: Message | Fault) -> int:
+    """How many messages a request is about: a list counts with its length."""
+    if isinstance(event, PushMessage):
+        return len(event.messages) or 1
+    return len(event.mids) or 1 if isinstance(event, DeleteMessage) else 1
+
+
 class Work(Protocol):
     """What a batch advances."""
+
+    @property
+    def weight(self) -> int:
+        """How much work it is, in messages."""
 
     @property
     def runnable(self) -> bool:
@@ -76,6 +88,7 @@ class Chore:
     """A function to run once on the engine, for nobody in particular."""
 
     pause = None
+    weight = 1
 
     def __init__(self, function: Callable[[], object] = lambda: None) -> None:
         self._function = function
@@ -108,9 +121,18 @@ class Group:
         self._outbox = outbox
         self._at = 0
         self._running: Answer | None = None
+        self._waited = False
         self._answers: list[Message] = []
         self._held = 0
+        self._over = False
         self.pause: Pause | None = None
+        self.deadline: float | None = None
+        """When the pause ends, on the loop's clock; whoever lets it wait sets it."""
+
+    @property
+    def weight(self) -> int:
+        """How much work it is, in messages."""
+        return sum(map(weight, self._events))
 
     @property
     def done(self) -> bool:
@@ -132,9 +154,10 @@ class Group:
         answers, self._answers, self._held = self._answers, [], 0
         return answers
 
-    def resume(self) -> None:
-        """What it waited for is over."""
+    def resume(self, *, over: bool = False) -> None:
+        """It goes on. over: because its time is."""
         self.pause = None
+        self._over = over
 
     def end_wait(self) -> None:
         """It is not to wait any longer: the next answer is what there is now."""
@@ -160,6 +183,8 @@ class Group:
             answer = self._run(event)
         except engine.StorageError as error:
             self._answer(_error(event, _ERRORS.get(type(error), table.INTERNAL), str(error)))
+        except BadRequestError as error:
+            self._answer(_error(event, table.BAD_REQUEST, str(error)))
         except OSError as error:
             self._answer(_disk_error(event, error))
         except Exception:
@@ -182,9 +207,10 @@ class Group:
             answer = handler(self._service, request)
             if isinstance(answer, Message):
                 return answer
-            self._running = answer
+            self._running, self._waited, self.deadline = answer, False, None
         try:
-            self.pause = next(self._running)
+            self.pause = self._running.send(self._over) if self._waited else next(self._running)
+            self._waited = True
         except StopIteration as stop:
             self._running = None
             return cast(Message, stop.value)

@@ -29,6 +29,10 @@ _PURGE_SLICE = 200
 """Messages removed between looks at what others want: some 5 ms."""
 
 
+class BadRequestError(Exception):
+    """A request that is valid and contradicts itself. The text says how."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What handlers work with. document: bytes of payload that one answer may carry, but for its first message."""
@@ -41,16 +45,17 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why a handler cannot answer yet: it waits for a message in one of the queues, until a time (microseconds).
-    No queues: it only lets others go first."""
+    """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
+    said so. No queues: it only lets others go first."""
 
     qids: tuple[str, ...] = ()
-    until: int = 0
+    wait: float = 0
     order: int = field(default_factory=count(1).__next__)
     """Smaller for those that began to wait earlier."""
 
 
-Answer = Generator[Pause, None, Message]
+Answer = Generator[Pause, bool, Message]
+"""Is sent True when the pause's time is over."""
 Handler = Callable[[Service, Any], Message | Answer]
 
 
@@ -97,7 +102,13 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     if request.key is not None or any(draft.key is not None for draft in request.messages):
         raise UnsupportedError("'key' is not implemented")
     if request.messages:
-        drafts = [Draft(_bytes(draft.payload), _microseconds(draft.delay) or 0) for draft in request.messages]
+        if request.payload is not None:
+            raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
+        delay = request.delay  # for those that do not say
+        drafts = [
+            Draft(_bytes(draft.payload), _microseconds(delay if draft.delay is None else draft.delay) or 0)
+            for draft in request.messages
+        ]
         return wire.PushMessage(request.qid, mids=service.storage.push(_qid(request), drafts))
     draft = Draft(_bytes(request.payload), _microseconds(request.delay) or 0)
     return wire.PushMessage(request.qid, mid=service.storage.push(_qid(request), [draft])[0])
@@ -122,12 +133,15 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
     qids = tuple(dict.fromkeys(request.queues)) or (_qid(request),)
     most = _count(service, request.max, 1)
     visibility = _microseconds(request.visibility)
-    pause = Pause(qids, service.clock() + (_microseconds(request.wait) or 0))
+    if request.qid is not None and request.queues:
+        raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
+    pause = Pause(qids, request.wait or 0)
+    over = not pause.wait
     while True:
         found = service.storage.receive(qids, most, visibility, service.document)
-        if found or service.clock() >= pause.until:
+        if found or over:
             break
-        yield pause  # always the same, and with it the place in line
+        over = yield pause  # always the same, and with it the place in line
         # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids
@@ -138,6 +152,8 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
 def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
     qid = _qid(request)
     if request.mid is not None:
+        if request.mids:
+            raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
         service.storage.delete(qid, Receipt(request.mid, request.receives))
         return wire.DeleteMessage(qid, request.mid)
     deleted: list[int | wire.Receipt] = []

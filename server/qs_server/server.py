@@ -19,7 +19,8 @@ from .connection import Connection
 from .group import Chore
 from .handlers import Service
 from .options import ServerOptions
-from .storage.engine import SECOND, Clock, Engine, StorageError
+from .storage.disk import Disk
+from .storage.engine import SECOND, Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
 from .transport import SocketTransport, Transport
 from .waiting import Waiters
@@ -47,7 +48,7 @@ def open_storage(options: ServerOptions, clock: Clock) -> Engine:
     """The default engine on the root directory. StartError when that cannot be used."""
     root = os.path.abspath(options.root)
     try:
-        os.makedirs(root, exist_ok=True)
+        Disk().make_directories(root, sync=options.durability is not Durability.NONE)
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         return FilesEngine(root, clock=clock, durability=options.durability)

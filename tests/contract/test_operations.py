@@ -502,3 +502,30 @@ async def test_a_full_disk(client: Client, autojump_clock: Clock, disk: Fillable
     assert "<queues><queue>q</queue></queues>" in await client.ask(request("list-queues"))
     disk.full = False
     assert code(await client.ask(push("q", "after"))) == 0
+
+
+# -- requests that contradict themselves ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        request("push-message", "<qid>q</qid><payload>a</payload><messages><message><payload/></message></messages>"),
+        request("delete-message", "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages>"),
+        request("receive-message", "<qid>q</qid><queues><queue>q</queue></queues>"),
+    ],
+)
+async def test_either_or(client: Client, autojump_clock: Clock, document: str) -> None:
+    """A request in single and in list form at once is 400, says so, and changes nothing."""
+    await client.ask(push("q", "kept"))
+    answer = await client.ask(document)
+    assert (code(answer), "either" in text(answer)) == (400, True)
+    assert payloads(await client.ask(receive("q", max=10))) == ["kept"]
+
+
+async def test_delay_of_a_list(client: Client, autojump_clock: Clock) -> None:
+    """The delay of a list-form push is that of every message that names none."""
+    entries = '<message><payload>late</payload></message><message delay="0"><payload>now</payload></message>'
+    await client.ask(request("push-message", f"<qid>q</qid><messages>{entries}</messages>", delay=60))
+    assert payloads(await client.ask(receive("q", max=10, visibility=600))) == ["now"]
+    assert payloads(await client.ask(receive("q", max=10, wait=100))) == ["late"]

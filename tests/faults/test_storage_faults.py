@@ -139,7 +139,7 @@ def test_nothing_has_changed(case: Case, name: str, only: str, code: int) -> Non
 
 @pytest.mark.parametrize("code", ERRORS)
 def test_commit_again(case: Case, code: int) -> None:
-    """A commit that fails raises, and the next one does what is left: the content, the queue and the root."""
+    """A commit that fails raises, has done all the rest, and the next one does what is left."""
     case.engine.create("r", Options())
     case.engine.push("r", [Draft(b"x")])
     case.engine.push("q", [Draft(b"x", 5)])
@@ -151,7 +151,7 @@ def test_commit_again(case: Case, code: int) -> None:
         except OSError:
             continue
         break
-    assert at > 3
+    assert at > 1
     case.disk.arm(1, code, "fsync")
     case.engine.commit()  # nothing is left to sync
     assert not case.disk.failed

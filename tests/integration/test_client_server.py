@@ -1,9 +1,8 @@
 """QueueClient against the real server: what its methods do to queues and messages."""
 
 import itertools
-import re
 import threading
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from serving import ServerProcess, serving
@@ -24,30 +23,9 @@ from qs_client import (
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for all tests of this file: each has its own queues."""
-    with serving(tmp_path_factory.mktemp("client") / "root", "--durability", "none") as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[QueueClient]:
-    with QueueClient(server.host, server.port, timeout=20) as client:
-        yield client
-
-
-@pytest.fixture
-def qid(client: QueueClient, request: pytest.FixtureRequest) -> str:
-    """A queue of the test's own."""
-    name = re.sub(r"\W", "-", request.node.name)
-    client.new_queue(name)
-    return name
-
-
-def test_buckers_session(server: ServerProcess) -> None:
+def test_buckers_session(shared_server: ServerProcess) -> None:
     """bucker's documented session, and a queue made the way its users do, an error returned and not raised."""
-    q = QueueClient(server.host, server.port)
+    q = QueueClient(shared_server.host, shared_server.port)
     q.connect()
     m = NewQueue()
     m.qid = "bucker"
@@ -121,11 +99,11 @@ def test_receive_over_several_queues(client: QueueClient, qid: str) -> None:
     assert sorted(client.delete_many(deliveries)) == sorted(mids)
 
 
-def test_receive_waits(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_waits(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """A receive that waits gets what another client pushes meanwhile."""
 
     def push() -> None:
-        with QueueClient(server.host, server.port) as other:
+        with QueueClient(shared_server.host, shared_server.port) as other:
             other.push(qid, "now")
 
     thread = threading.Thread(target=push)
@@ -167,7 +145,7 @@ def test_extend(client: QueueClient, qid: str) -> None:
     assert 3500e6 < client.extend(delivery, visibility=3600) - delivery.visible_at < 3600e6
 
 
-def test_get_and_peek(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_get_and_peek(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """peek leaves a message new; get starts its window, inside which others get no payload."""
     mid = client.push(qid, "x")
     assert (client.peek(qid, mid).text, client.peek(qid, mid).status) == ("x", "ready")
@@ -175,7 +153,7 @@ def test_get_and_peek(server: ServerProcess, client: QueueClient, qid: str) -> N
     got = client.get(qid, mid, visibility=60)
     assert (got.text, got.status, got.receives) == ("x", "delivered", 1)
     assert list(client.list_messages(qid)) == []
-    with QueueClient(server.host, server.port) as other:
+    with QueueClient(shared_server.host, shared_server.port) as other:
         hidden = other.get(qid, mid)
     assert (hidden.payload, hidden.status) == (None, "in-flight")
     client.delete(got)
@@ -220,7 +198,7 @@ def test_queues(client: QueueClient) -> None:
         client.push("made", "x")
 
 
-def test_a_restarted_server(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_restarted_server(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> None:
     """After the server was stopped a call says that nobody is there; after its restart the same client works on."""
     root = tmp_path_factory.mktemp("restart") / "root"
     with serving(root) as first:
@@ -240,3 +218,31 @@ def test_pipelined_pushes(client: QueueClient, qid: str) -> None:
         client.send(PushMessage(qid, str(n)))
     mids = [answer.mid for answer in (client.recv() for _ in range(500)) if isinstance(answer, PushMessage)]
     assert mids == list(client.list_messages(qid))
+
+
+def test_an_answer_over_the_clients_bound(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """max_document bounds what is read of one answer; the error says what to raise."""
+    mid = client.push(qid, "x" * 100_000)
+    with QueueClient(shared_server.host, shared_server.port, max_document=100_000) as small:
+        with pytest.raises(ServerUnavailable, match=r"100000 bytes.*larger max_document"):
+            small.peek(qid, mid)
+        assert small.max_document == 100_000
+        small.max_document = 200_000
+        assert small.peek(qid, mid).payload == b"x" * 100_000
+    with pytest.raises(ValueError, match="max_document"):
+        QueueClient(max_document=0)
+
+
+def test_a_server_with_a_larger_bound(tmp_path: Path) -> None:
+    """What a server takes with a larger --max-document, a client can read with six times that."""
+    most = 30 * 1024 * 1024
+    payload = "&" * (most // 5 - 1000)  # written as &amp;
+    with (
+        serving(tmp_path / "root", "--durability", "none", "--max-document", str(most)) as server,
+        QueueClient(server.host, server.port, max_document=6 * most) as client,
+    ):
+        client.new_queue("q")
+        mids = client.push_many("q", [payload, payload])
+        with QueueClient(server.host, server.port) as other, pytest.raises(ServerUnavailable, match="larger max_doc"):
+            other.receive("q", max=2, visibility=0)
+        assert [delivery.mid for delivery in client.receive("q", max=2)] == mids

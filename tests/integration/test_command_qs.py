@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from scripted_server import GIVE_UP, Conversation, scripted
-from serving import ServerProcess, serving
+from serving import ServerProcess
 
 from qs_client import Error, QueueClient, ServerError, command
 
@@ -27,31 +27,10 @@ sys.exit(main())
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for all tests of this file: each has its own queues."""
-    with serving(tmp_path_factory.mktemp("command") / "root", "--durability", "none") as process:
-        yield process
-
-
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[QueueClient]:
-    with QueueClient(server.host, server.port, timeout=20) as client:
-        yield client
-
-
-@pytest.fixture
-def qid(client: QueueClient, request: pytest.FixtureRequest) -> str:
-    """A queue of the test's own."""
-    name = re.sub(r"\W", "-", request.node.name)
-    client.new_queue(name)
-    return name
-
-
-@pytest.fixture
-def qs(server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def qs(shared_server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs qs in this process: its exit code, stdout and stderr."""
-    monkeypatch.setenv("QS_SERVER", f"{server.host}:{server.port}")
+    monkeypatch.setenv("QS_SERVER", f"{shared_server.host}:{shared_server.port}")
 
     def run(*argv: str) -> tuple[int, str, str]:
         code = command.main(argv)
@@ -61,11 +40,11 @@ def qs(server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return run
 
 
-def process(server: ServerProcess, *argv: str, **options: object) -> "subprocess.Popen[bytes]":
-    """Starts qs as a process of its own, as a shell does."""
-    environment = {**os.environ, "QS_SERVER": f"{server.host}:{server.port}"}
+def process(shared_server: ServerProcess, *argv: str, shell: str = "", **options: object) -> "subprocess.Popen[bytes]":
+    """Starts qs as a process of its own, as a shell does. shell: what sh does with the command, which is its "$@"."""
+    environment = {**os.environ, "QS_SERVER": f"{shared_server.host}:{shared_server.port}"}
     return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-        [sys.executable, "-c", SCRIPT, *argv],
+        [*(["sh", "-c", shell, "sh"] if shell else []), sys.executable, "-c", SCRIPT, *argv],
         env=environment,
         **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
     )
@@ -114,17 +93,17 @@ def test_push_lines_of_files(qs: Run, client: QueueClient, qid: str, tmp_path: P
     assert [delivery.payload for deliveries in taken for delivery in deliveries] == [*lines, b"ended"]
 
 
-def test_push_stdin(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_push_stdin(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """Without payload and file, all of stdin is one message."""
-    code, out, err = finish(process(server, "push", qid), b"all\nof it\xff\n")
+    code, out, err = finish(process(shared_server, "push", qid), b"all\nof it\xff\n")
     assert (code, err) == (0, b"")
     assert re.fullmatch(rb"\d+\n", out)
     assert payloads(client, qid) == [b"all\nof it\xff\n"]
 
 
-def test_push_lines_as_they_come(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_push_lines_as_they_come(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """A line is stored, and its id printed, before the next one is there: nothing waits for a full batch."""
-    with process(server, "push", qid, "--lines") as child:
+    with process(shared_server, "push", qid, "--lines") as child:
         assert child.stdin is not None
         assert child.stdout is not None
         for line in (b"one", b"two"):
@@ -186,9 +165,9 @@ def test_receive_nothing(qs: Run, qid: str) -> None:
     assert qs("receive", qid, "--wait", "0.01", "--json") == (3, "", "")
 
 
-def test_receive_waits(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_waits(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """--wait waits for what is pushed later, also longer than --timeout."""
-    child = process(server, "receive", qid, "--wait", "20", "--timeout", "1", "--delete")
+    child = process(shared_server, "receive", qid, "--wait", "20", "--timeout", "1", "--delete")
     client.push(qid, "later")
     assert finish(child) == (0, b"later\n", b"")
 
@@ -209,18 +188,18 @@ def test_receive_from_several(qs: Run, client: QueueClient, qid: str) -> None:
     assert qs("receive", f"{qid}-2", qid, "-n", "9", "--delete") == (0, "1\n2\n3\n", "")
 
 
-def test_receive_bytes(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """Payloads that are not text come out byte for byte."""
     client.push(qid, b"\x00\xff\n")
-    assert finish(process(server, "receive", qid, "--delete")) == (0, b"\x00\xff\n", b"")
+    assert finish(process(shared_server, "receive", qid, "--delete")) == (0, b"\x00\xff\n", b"")
 
 
-def test_what_the_reader_did_not_take(server: ServerProcess, client: QueueClient, qid: str) -> None:
+def test_what_the_reader_did_not_take(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
     """When the reader of stdout has gone, nothing is deleted, the messages are ready again, and all is quiet."""
     mids = client.push_many(qid, ["one", "two"])
     read, write = os.pipe()
     os.close(read)
-    child = process(server, "receive", qid, "-n", "2", "--delete", stdout=write)
+    child = process(shared_server, "receive", qid, "-n", "2", "--delete", stdout=write)
     os.close(write)
     code, _, err = finish(child)
     assert (code, err) == (141, b"")
@@ -286,6 +265,23 @@ def test_new_ls_rm(qs: Run) -> None:
     assert "made" not in qs("ls")[1].splitlines()
 
 
+def test_rm_goes_on(qs: Run, client: QueueClient) -> None:
+    """rm removes what it can and names what it could not, with exit code 1."""
+    for qid in ("rm-one", "rm-full", "rm-two"):
+        client.new_queue(qid)
+    client.push("rm-full", "x")
+    code, out, err = qs("rm", "rm-one", "rm-none", "rm-full", "x" * 300, "a\x01b", "rm-two", "--json")
+    assert (code, [json.loads(line)["qid"] for line in out.splitlines()]) == (1, ["rm-one", "rm-two"])
+    none, full, long, odd = err.splitlines()
+    assert none.startswith("qs: 404 not-found: ")
+    assert "rm-none" in none
+    assert full.startswith("qs: 409 not-empty: ")
+    assert "--force" in full
+    assert long.startswith("qs: 400 bad-request: ")
+    assert "U+0001" in odd
+    assert {"rm-one", "rm-full", "rm-two"}.intersection(client.queues()) == {"rm-full"}
+
+
 def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
     """ls QUEUE lists ids over all pages: all messages, or those in a state; -l adds since when they are there."""
     mids = client.push_many(qid, [b""] * 1500)
@@ -317,12 +313,12 @@ def test_purge(qs: Run, client: QueueClient, qid: str) -> None:
     assert json.loads(qs("purge", qid, "--json")[1]) == {"qid": qid, "count": 0}
 
 
-def test_ping(qs: Run, server: ServerProcess) -> None:
+def test_ping(qs: Run, shared_server: ServerProcess) -> None:
     """ping names the server and how long it took."""
     code, out, _ = qs("ping")
     assert code == 0
-    assert re.fullmatch(rf"{server.host}:{server.port} answered in [\d.]+ ms\n", out)
-    assert json.loads(qs("ping", "--json")[1])["server"] == f"{server.host}:{server.port}"
+    assert re.fullmatch(rf"{shared_server.host}:{shared_server.port} answered in [\d.]+ ms\n", out)
+    assert json.loads(qs("ping", "--json")[1])["server"] == f"{shared_server.host}:{shared_server.port}"
 
 
 # -- how it ends ------------------------------------------------------------------------------------------------------
@@ -380,7 +376,7 @@ def test_a_name_that_cannot_be(qs: Run) -> None:
     assert "U+0001" in err
 
 
-def test_interrupted(server: ServerProcess) -> None:
+def test_interrupted(shared_server: ServerProcess) -> None:
     """Ctrl-C ends quietly with 130."""
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -390,14 +386,42 @@ def test_interrupted(server: ServerProcess) -> None:
         conversation.wait_for_close()
 
     with scripted(script) as silent:
-        child = process(server, "receive", "q", "--wait", "3600", "-s", f"127.0.0.1:{silent.port}")
+        child = process(shared_server, "receive", "q", "--wait", "3600", "-s", f"127.0.0.1:{silent.port}")
         asked.get(timeout=GIVE_UP)
         child.send_signal(signal.SIGINT)
         assert finish(child) == (130, b"", b"")
 
 
-def test_exit_codes_reach_the_shell(server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("closing", "argv", "says"),
+    [
+        ('exec "$@" >&-', ["ls"], b"standard output is closed"),
+        ('exec "$@" >&-', ["push", "closed", "not stored"], b"standard output is closed"),
+        ('exec "$@" <&-', ["push", "closed"], b"standard input is closed"),
+        ('exec "$@" <&-', ["push", "closed", "--lines"], b"standard input is closed"),
+        ('exec "$@" <&- >&- 2>&-', ["ls"], None),
+    ],
+)
+def test_closed_from_the_start(
+    shared_server: ServerProcess, client: QueueClient, closing: str, argv: list[str], says: bytes | None
+) -> None:
+    """A shell can start a command without stdin, stdout or stderr (`qs ls >&-`): one line where there is a stderr,
+    exit code 1, and nothing is done."""
+    client.new_queue("closed", exist_ok=True)
+    code, out, err = finish(process(shared_server, *argv, shell=closing))
+    assert (code, out) == (1, b"")
+    assert err == b"" if says is None else (err.startswith(b"qs: " + says) and err.count(b"\n") == 1)
+    assert list(client.list_messages("closed")) == []
+
+
+def test_stdin_that_is_not_needed(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """A command that reads no stdin works without."""
+    assert finish(process(shared_server, "push", qid, "stored", shell='exec "$@" <&-'))[0] == 0
+    assert payloads(client, qid) == [b"stored"]
+
+
+def test_exit_codes_reach_the_shell(shared_server: ServerProcess) -> None:
     """The codes of main() are those of the process; wrong usage is 2."""
-    assert finish(process(server, "ping"))[0] == 0
-    assert finish(process(server, "ls", "nowhere"))[0] == 1
-    assert finish(process(server, "frobnicate"))[0] == 2
+    assert finish(process(shared_server, "ping"))[0] == 0
+    assert finish(process(shared_server, "ls", "nowhere"))[0] == 1
+    assert finish(process(shared_server, "frobnicate"))[0] == 2

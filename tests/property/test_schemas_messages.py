@@ -155,6 +155,7 @@ TOKENS = [
 ]  # fmt: skip
 SOUP = st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join) | st.binary(max_size=50)
 SMALL = Limits(document=150, depth=3, attributes=2)
+FEW = Limits(elements=3)
 
 
 @st.composite
@@ -179,7 +180,7 @@ def test_cuts_of_good_streams(messages: list[Message], at: list[int]) -> None:
 
 
 @settings(PROFILE, max_examples=1500)
-@given(SOUP | mutated(), st.lists(st.integers(0), max_size=8), st.sampled_from([Limits(), SMALL]))
+@given(SOUP | mutated(), st.lists(st.integers(0), max_size=8), st.sampled_from([Limits(), SMALL, FEW]))
 def test_cuts_of_bad_streams(data: bytes, at: list[int], limits: Limits) -> None:
     """Random and mutated bytes give messages and faults of the table, nothing else, and the same in any pieces."""
     at_once = events([data], limits)

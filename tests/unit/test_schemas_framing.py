@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qs_schemas import Framer, Limits, ProtocolError, framing
+from qs_schemas import CLIENT_LIMITS, Framer, Limits, ProtocolError, framing
 
 NS = 'xmlns="http://purl.oclc.org/DEFUZE/qs"'
 PING = f"<qs {NS}><op><ping/></op></qs>".encode()
@@ -151,6 +151,60 @@ def test_attributes(size: int) -> None:
     assert documents(fits + over + PING, size, limits) == [fits, "<b> has more than 3 attributes", PING]
 
 
+TOO_MANY = "the document has more than 4 elements, comments and sections"
+CROWDED = [
+    b"<a><b/><b></b><b>c</b><b/></a>",
+    b"<a><b><c><d><e/></d></c></b></a>",
+    b"<a><b/><b/><b/><b/>" + b"<b>c<!-- </b> --><d e='>'><f><g><h/></g></f></d ></b>" * 3 + b"</a>",
+    b"<a><!--b--><!----><!-- - -> --><!-- </a> --></a>",
+    b"<!--b--> <!----> <!-- - -> --> <!----> <!-- <a> --> <?d > ?> <!----><a/>",
+    b"<a><![CDATA[b]]><![CDATA[]]><![CDATA[</a>]] ]>]]]><![CDATA[<]]><![CDATA[>]]></a>",
+    b"<a><b/><!----><![CDATA[]]><b/></a>",
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+@pytest.mark.parametrize("document", CROWDED)
+def test_elements(document: bytes, size: int) -> None:
+    """A document of more elements, comments and sections than allowed is 400, and the stream goes on."""
+    found = documents(document + PING + document + PING, size, Limits(elements=4))
+    assert found == [TOO_MANY, PING, TOO_MANY, PING]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_elements_exact(size: int) -> None:
+    """A document of exactly as many elements, comments and sections as allowed passes."""
+    fits = [b"<a><b/><b>c</b><b></b></a>", b"<!--b--><a><!-- </a> --><![CDATA[</a>]]></a>"]
+    assert documents(b"".join(fits), size, Limits(elements=4)) == fits
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (b"<b></c></a>", "</c> where </b> is due"),
+        (b"<b><c></b></c></a>", "</b> where </c> is due"),
+        (b"<b a='<'/></a>", "&lt;"),
+        (b"<!DOCTYPE b></a>", "DOCTYPE"),
+    ],
+)
+def test_elements_unreadable(end: bytes, says: str, size: int) -> None:
+    """What cannot be framed closes the stream also in a document that is over the bound already."""
+    (found,) = documents(b"<a>" + b"<b><c/></b>" * 10 + end + PING, size, Limits(elements=4))
+    assert isinstance(found, str)
+    assert says in found
+
+
+def test_elements_default() -> None:
+    """The defaults let through the longest lists, and what a server answers."""
+    limits = Limits()
+    messages = b"<qs><messages>" + b"<message><payload><a><b/></a></payload></message>" * limits.list_length
+    parts = b"<qs><parts>" + b"<part/>" * 10 * limits.list_length
+    stream = [messages + b"</messages></qs>", parts + b"</parts></qs>"]
+    assert documents(b"".join(stream), 65_536) == stream
+    assert CLIENT_LIMITS.elements >= 10 * limits.elements
+
+
 @pytest.mark.parametrize("size", [1, 3, 10_000])
 def test_instruction(size: int) -> None:
     """A processing instruction is 400, wherever it stands, and the stream goes on."""
@@ -249,7 +303,17 @@ class MeteredBuffer(bytearray):
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
     meter = Meter()
-    for name in ("_NOT_SPACE", "_TAG", "_TAG_NAME", "_IN_TAG", "_VALUE", "_DECLARATION", "_ENCODING"):
+    for name in (
+        "_NOT_SPACE",
+        "_TAG",
+        "_TAG_NAME",
+        "_IN_TAG",
+        "_VALUE",
+        "_DECLARATION",
+        "_ENCODING",
+        "_RUN",
+        "_RUN_BEFORE_ROOT",
+    ):
         monkeypatch.setattr(framing, name, meter.pattern(getattr(framing, name)))
     return meter
 
@@ -274,6 +338,11 @@ BOMBS = {
     "instruction": bomb(b"<qs><?a ", b"?", b"?></qs>"),
     "depth": bomb(b"", b"<a>", b""),
     "elements": bomb(b"<qs>", b"<a/>", b"</qs>"),
+    "elements inside others": bomb(b"<qs>", b"<a><b><c><d/></c></b></a>", b"</qs>"),
+    "elements that stay open": bomb(b"<qs><a><a><a>", b"<b>c</b>", b""),
+    "comments before the root": bomb(b"", b"<!---->", b"<qs/>"),
+    "a comment after elements": bomb(b"<qs><a/><!--", b"-", b"--></qs>"),
+    "text after elements": bomb(b"<qs><a/><b>", b"x", b"</b></qs>"),
     "quotes in text": bomb(b"<qs>", b"'\"", b"</qs>"),
     "documents": bomb(b"", b"<a/>", b""),
 }
@@ -281,9 +350,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("size", [1, 13])
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
-def test_linear(data: bytes, size: int, meter: Meter) -> None:
+@pytest.mark.parametrize("elements", [20_000, 1])
+def test_linear(data: bytes, elements: int, size: int, meter: Meter) -> None:
     """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
-    framer = Framer()
+    framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
     framer._buffer = MeteredBuffer()
     framer._buffer.meter = meter

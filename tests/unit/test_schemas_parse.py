@@ -182,6 +182,11 @@ GOOD = [
         ),
         PublishStaged(req="r1", qid="a", producer="p", batch=0, chosen=[Part(0, 2)]),
     ),
+    (
+        "thousands of queues",
+        qs("<queues x:a=''>" + "<x:b/><queue x:c=''> a </queue>" * 2500 + "</queues>", f" {OTHER}", op="list-queues"),
+        ListQueues(req="r1", queues=["a"] * 2500),
+    ),
     ("a token's white space", qs("<token> t </token>", op="authenticate"), Authenticate(req="r1", token=" t ")),
     (
         "an error",

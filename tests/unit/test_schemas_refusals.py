@@ -1,8 +1,12 @@
 """Parsing: what is refused, how, and what its sender is told."""
 
+import sys
+from collections.abc import Iterable, Sized
+
 import pytest
 
 from qs_schemas import NAMESPACE, Fault, Peer, Ping, ProtocolError, parse
+from qs_schemas.peer import read_document
 
 
 def qs(inside: str, attributes: str = "", op: str = "ping") -> bytes:
@@ -64,6 +68,7 @@ def test_malformed(document: bytes, says: str) -> None:
 
 
 OTHER_ROOT = b'<qs req="r1"><op><ping/></op></qs>'
+PART = "<part number='0' attempt='1'/>"
 INVALID = [
     ("no namespace", OTHER_ROOT, "namespace ''"),
     ("another namespace", OTHER_ROOT.replace(b"<qs", b"<qs xmlns='urn:x'"), "'urn:x'"),
@@ -109,6 +114,14 @@ INVALID = [
     ("1001 messages", qs(f"<messages>{'<mid>1</mid>' * 1001}</messages>"), "1001 entries; at most 1000"),
     ("1001 early messages", qs(f"<m>{'<mid>1</mid>' * 1001}</m>"), "1001 entries"),
     ("too many queues, each of them bad", qs(f"<queues>{'<queue/>' * 10_001}</queues>"), "at most 10000"),
+    ("many queues, the last of them bad", qs(f"<queues>{'<queue>a</queue>' * 5000}<queue/></queues>"), "'queue' has"),
+    ("many queues, unknown attributes", qs("<queues>" + "<queue a=''>a</queue>" * 5000 + "</queues>"), "attribute 'a'"),
+    ("many parts, something else", qs(f"<parts>{PART * 5000}<a/></parts>"), "Element 'a'"),
+    ("many parts, text between", qs(f"<parts>{PART * 5000}b</parts>"), "line 1"),
+    ("many parts, an unknown attribute", qs(f"<parts a=''>{PART * 5000}</parts>"), "attribute 'a'"),
+    ("many parts, text behind", qs(f"<parts>{PART * 5000}</parts>b"), "'qs'"),
+    ("too many elements", push("<payload><a>" + "<b/>" * 20_000 + "</a></payload>"), "more than 20000 elements"),
+    ("too many comments", qs("<!---->" * 20_000), "more than 20000 elements"),
     ("too much side by side in a payload", push("<payload>" + "<a/>" * 1001 + "</payload>"), "1000 elements"),
     ("an error without error", qs("", ' type="error"'), "'error' is missing"),
     ("nested too deep", push("<payload>" + "<a>" * 15 + "</a>" * 15 + "</payload>"), "deeper than 16"),
@@ -124,6 +137,58 @@ def test_invalid(document: bytes, says: str) -> None:
     assert (found.error.code, found.error.kind, found.error.closes, found.req) == (400, "bad-request", False, "r1")
     assert says in found.text
     assert len(found.text) < 1000
+
+
+UNKNOWN = [
+    ("an unknown element", qs("<a/>" * 1000), "line 1: Element 'a': This element is not expected."),
+    ("an element of no namespace", qs("<qid xmlns=''/>" * 9), "line 1: Element 'qid': This element is not expected."),
+    ("one twice", qs("\n<qid>a</qid>\n<qid/>"), "line 3: Element 'qid': This element is not expected."),
+    ("one twice, foreign ones between", qs("<x:a xmlns:x='u:x'/><qid/>" * 9), "line 1: Element 'qid': This"),
+    ("too many entries", qs("<messages>" + "<a/>" * 1001 + "</messages>"), "'messages' has 1001 entries"),
+    ("too many elements", qs("<a/>" * 20_000), "the document has more than 20000 elements"),
+]
+
+
+@pytest.mark.parametrize(("document", "says"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
+def test_refused_before_the_schema(document: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could be there very often is refused without asking the schema, which would log each."""
+    monkeypatch.setattr(sys.modules["qs_schemas.parse"], "_SCHEMA", None)
+    with pytest.raises(ProtocolError, match=says):
+        read_document(document)
+
+
+def test_over_a_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document over the bound of elements never reaches the parser, whole or in pieces; the next one does."""
+    parsed = []
+    monkeypatch.setattr("qs_schemas.peer.parse", lambda document, limits: parsed.append(document) or Ping())
+    bomb = qs("<a/>" * 20_000)
+    for size in (len(bomb), 1000):
+        peer = Peer()
+        found = []
+        for start in range(0, len(bomb), size):
+            peer.receive_data(bomb[start : start + size])
+            found += peer.events()
+        peer.receive_data(qs(""))
+        found += peer.events()
+        assert [type(event) for event in found] == [Fault, Ping]
+        assert (found[0].error.code, found[0].error.closes, found[0].req) == (400, False, "r1")
+    assert parsed == [qs("")] * 2
+
+
+def test_long_lists_are_validated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema never gets to see more than some entries of a long list, so that a fault of each costs little."""
+    seen = []
+
+    class Schema:
+        error_log = ()
+
+        def validate(self, root: Iterable[Sized]) -> bool:
+            seen.append(max(map(len, root)))
+            return True
+
+    monkeypatch.setattr(sys.modules["qs_schemas.parse"], "_SCHEMA", Schema())
+    parse(qs(f"<queues>{'<queue/>' * 1200}</queues>"))
+    assert seen == [1, 500, 500, 200]
 
 
 def test_long_req() -> None:

@@ -7,6 +7,7 @@ from qs_schemas import (
     Draft,
     Error,
     GetMessage,
+    Limits,
     ListMessages,
     ListQueues,
     Message,
@@ -16,6 +17,7 @@ from qs_schemas import (
     QueueOptions,
     ReceiveMessage,
     errors,
+    parse,
     serialize,
 )
 from qs_schemas.text import escape, escape_payload, from_base64, replace_uncarriable
@@ -93,6 +95,31 @@ def test_base64(payload: bytes) -> None:
     """Bytes that are not text that XML can carry travel as base64."""
     assert escape_payload(payload) is None
     assert b'<payload encoding="base64">' in serialize(PushMessage(qid="a", payload=payload))
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoded"),
+    [("\n" * 12, True), ("\n" * 5 + "a" * 20, False), (b"<" * 100, True), ("a" * 100, False), ("\n", False)],
+)
+def test_shorter_as_base64(payload: str | bytes, encoded: bool) -> None:
+    """A request carries text as base64 where that is shorter; an answer never does."""
+    told = b'encoding="base64"'
+    for document in (PushMessage(qid="a", payload=payload), PushMessage(qid="a", messages=[Draft(payload)])):
+        assert (told in serialize(document)) == encoded
+    raw = payload.encode() if isinstance(payload, str) else payload
+    for answer in (
+        GetMessage(type="response", qid="a", mid=1, payload=payload),
+        ReceiveMessage(type="response", qid="a", messages=[Delivery(1, raw)]),
+    ):
+        assert told not in serialize(answer)
+
+
+def test_line_breaks_fit() -> None:
+    """A payload near three quarters of a document's limit can be pushed, whatever text it is."""
+    for payload in (b"\n" * 6_200_000, b"&" * 6_200_000, b"\0" * 6_200_000):
+        document = serialize(PushMessage(qid="a", payload=payload))
+        assert len(document) <= Limits().document
+        assert parse(document) == PushMessage(qid="a", payload=payload)
 
 
 @pytest.mark.parametrize("payload", [b"", b"a", b"\t", b"\x7f", "\x85\u2028é\U0001f600".encode(), b"\xef\xbb\xbf"])

@@ -1,6 +1,5 @@
 """What bounds a connection: unanswered requests, unread answers, slow documents, and how many connections there are."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,12 @@ from documents import (
     req,
     request,
 )
-from memory_serving import Client, Serving, clock_of, serving
+from memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_schemas import ListMessages, Message
 from qs_server.group import Group
 from qs_server.handlers import Service
 from qs_server.options import ServerLimits
-
-Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
-
-
-@pytest.fixture
-async def running(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[Serving]:
-    async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
-        yield running
-
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 import os
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import trio
@@ -20,20 +18,13 @@ from documents import (
     req,
     request,
 )
-from memory_serving import EPOCH, Client, Serving, clock_of, serving
+from memory_serving import EPOCH, Client, Clock, Serving
 
 from qs_server.group import Chore
 from qs_server.handlers import Pause
 from qs_server.waiting import Waiters
 
-Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 SECOND = 1_000_000
-
-
-@pytest.fixture
-async def running(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[Serving]:
-    async with serving(tmp_path / "root", clock_of(autojump_clock), queues=("q", "other")) as running:
-        yield running
 
 
 async def waiting(running: Serving, *qids: str, **attributes: str | int | float) -> Client:

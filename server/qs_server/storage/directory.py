@@ -22,6 +22,8 @@ from .watch import Watch
 
 _logger = logging.getLogger(__name__)
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FAR = MAX_MID // 10
+"""Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
 _STALE_AFTER = 600
 """Seconds after which a file that is being written, and not written to, was left behind by a crash."""
 
@@ -113,6 +115,11 @@ class MessageDirectory:
         """A number in a file name as a time."""
         return number * self._unit
 
+    def _saw(self, mid: int) -> None:
+        """The ids that we give are greater than those that are there, but for one that leaves no room for more."""
+        if self.last_mid < mid < FAR:
+            self.last_mid = mid
+
     # -- listing
 
     def rescan(self) -> None:
@@ -134,8 +141,7 @@ class MessageDirectory:
                 self._clear_left_behind(name)
         self._attributes.clear(names, found.keys() | written)
         self._index = Index(found.items())
-        last = self._index.messages.last()
-        self.last_mid = max(self.last_mid, -1 if last is None else last)
+        self._saw(max((mid for mid in found if mid < FAR), default=-1))
         if self._index.ready:
             self.arrived()
         if (due := self._index.next_expiry()) is not None:
@@ -162,7 +168,7 @@ class MessageDirectory:
         if parsed is None or parsed[1] == NEW:
             return
         mid, expiry = parsed
-        self.last_mid = max(self.last_mid, mid)
+        self._saw(mid)
         known = self._index.expiry(mid)
         if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
             return

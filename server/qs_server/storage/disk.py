@@ -21,6 +21,7 @@ class Disk:
     rename = staticmethod(os.rename)
     unlink = staticmethod(os.unlink)
     mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
     getxattr = staticmethod(os.getxattr)
     setxattr = staticmethod(os.setxattr)
     removexattr = staticmethod(os.removexattr)
@@ -56,6 +57,18 @@ class Disk:
             self.fsync(fd)
         finally:
             self.close(fd)
+
+    def make_directories(self, path: str, *, sync: bool) -> None:
+        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards."""
+        above = os.path.dirname(path)
+        if os.path.isdir(path):
+            return
+        if above != path:
+            self.make_directories(above, sync=sync)
+        with contextlib.suppress(FileExistsError):
+            self.mkdir(path)
+        if sync:
+            self.sync_directory(above)
 
     def sync_file_system(self, path: str) -> None:
         """Makes everything on the file system that holds the directory durable (syncfs(2))."""

@@ -252,7 +252,8 @@ class Engine(ABC):
 
     @abstractmethod
     def take_arrivals(self) -> dict[str, int]:
-        """The queues in which messages have become visible since the last call, and how many are visible now."""
+        """The queues in which messages have become visible since the last call, and how many are visible now. For those
+        that have gone: more than anybody waits for."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,15 +6,19 @@ Several servers, and any vsqs process, may share the directory while they run.
 import errno
 import logging
 import os
+import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 
 from .activity import Activity
 from .directory import Shared
 from .disk import Disk
 from .engine import (
+    SECOND,
     Clock,
     Draft,
     Durability,
@@ -31,13 +35,21 @@ from .engine import (
     UnsupportedError,
 )
 from .filequeue import FileQueue
-from .names import NEW, directory_of, parse_message, qid_of
+from .names import directory_of, parse_message, qid_of
 from .settings import read_options, write_options
 from .watch import Watch
 
 _logger = logging.getLogger(__name__)
 _MAKING = ".making-"
 _REMOVING = ".removing-"
+_LEFT_AFTER = 60
+"""Seconds without change after which nobody can be at work on a directory that is being made or removed."""
+_STAGED = 1000
+"""Messages that are being written, each with an open file, before they are made visible."""
+_REPORTS = 4000
+"""Reports of our own changes that may wait to be read. The kernel keeps 16,384, then it drops them."""
+_FEW = 1000
+"""Messages whose files are removed within the request that removes their queue: some 20 ms."""
 
 
 class FilesEngine(Engine):
@@ -56,6 +68,8 @@ class FilesEngine(Engine):
         self._queues: dict[str, FileQueue] = {}
         self._root_dirty = False
         self._staged: dict[str, FileQueue] = {}
+        self._staged_count = 0
+        self._gone: set[str] = set()
         self._failures: dict[tuple[str, int], OSError] = {}
         self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen)
         self._watch.add(root, self, of_queues=True)
@@ -66,9 +80,18 @@ class FilesEngine(Engine):
     def _scan(self, *, strict: bool) -> None:
         for name in self._disk.directories_in(self._root):
             if name.startswith((_MAKING, _REMOVING)):
-                shutil.rmtree(f"{self._root}/{name}", ignore_errors=True)
+                self._clear_left_behind(f"{self._root}/{name}")
             elif not name.startswith("."):
                 self._open(name, strict=strict)
+
+    def _clear_left_behind(self, path: str) -> None:
+        """What a crash interrupted, unless another server is just at it."""
+        try:
+            idle = self._clock() / SECOND - self._disk.lstat(path).st_mtime
+        except FileNotFoundError:
+            return
+        if idle > _LEFT_AFTER:
+            shutil.rmtree(path, ignore_errors=True)
 
     def _open(self, directory: str, *, strict: bool) -> None:
         """Takes up a queue's directory. strict: what is wrong with it is raised, else logged."""
@@ -91,6 +114,7 @@ class FilesEngine(Engine):
         queue = self._queues.pop(qid, None)
         self._staged.pop(qid, None)
         if queue is not None:
+            self._gone.add(qid)
             for mid in queue.close():
                 self._failures[qid, mid] = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), queue.path)
 
@@ -129,6 +153,10 @@ class FilesEngine(Engine):
         return self._queue(qid).options
 
     def _queue(self, qid: str) -> FileQueue:
+        if qid not in self._queues:
+            self.refresh()  # somebody may just have made it
+        elif self._watch.pending > _REPORTS:
+            self.refresh()
         queue = self._queues.get(qid)
         if queue is None:
             raise NoSuchQueueError(f"there is no queue {qid!r}")
@@ -142,11 +170,11 @@ class FilesEngine(Engine):
         if options.storage not in ("", self.name):
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {self.name!r}")
         options = replace(options, storage=self.name)
-        making = f"{self._root}/{_MAKING}{os.getpid()}"
+        making = f"{self._root}/{_MAKING}{secrets.token_hex(8)}"
         self._disk.mkdir(making)
         try:
             self._make(making, options)
-            self._disk.rename(making, path)  # whole or not at all
+            _rename_new(making, path, self._disk)  # whole or not at all
             try:
                 self._open(directory, strict=True)
             except BaseException:
@@ -169,15 +197,21 @@ class FilesEngine(Engine):
         self.refresh()
         if not force and len(queue):
             raise QueueNotEmptyError(f"queue {qid!r} is not empty: it holds {len(queue)} messages")
-        removing = f"{self._root}/{_REMOVING}{os.getpid()}-{directory_of(qid)}"[: 256 + len(self._root)]
+        if not force:
+            _remove_empty(queue, self._disk)
+            self._forget(qid)
+            self._root_dirty = True
+            return
+        removing = f"{self._root}/{_REMOVING}{secrets.token_hex(8)}"
+        held = len(queue)
         self._disk.rename(queue.path, removing)
-        if not force and any(map(_is_message, os.listdir(removing))):
-            # Somebody put a message into it at the last moment.
-            self._disk.rename(removing, queue.path)
-            raise QueueNotEmptyError(f"queue {qid!r} is not empty")
         self._forget(qid)
         self._root_dirty = True
-        shutil.rmtree(removing, ignore_errors=True)
+        clear = partial(shutil.rmtree, removing, ignore_errors=True)
+        if held <= _FEW:
+            clear()
+        else:  # nobody shall wait for it; what is left of it when the process ends, the next start removes
+            Thread(target=clear, daemon=True).start()
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -185,12 +219,16 @@ class FilesEngine(Engine):
         queue = self._queue(qid)
         mids = queue.push(drafts)
         self._staged[qid] = queue
+        self._staged_count += len(mids)
+        if self._staged_count >= _STAGED:
+            self.flush()
         return mids
 
     def flush(self) -> None:
         if not self._staged:
             return
         staged, self._staged = self._staged, {}
+        self._staged_count = 0
         for qid, queue in staged.items():
             for mid, error in queue.flush().items():
                 self._failures[qid, mid] = error
@@ -254,19 +292,23 @@ class FilesEngine(Engine):
         self.flush()
         if self._durability is not Durability.ALWAYS:
             return
-        dirty = self._activity.dirty
-        while dirty:
-            qid = next(iter(dirty))
+        dirty, self._activity.dirty = self._activity.dirty, set()
+        failure: OSError | None = None
+        for qid in dirty:
             queue = self._queues.get(qid)
             try:
                 if queue is not None:
                     queue.commit()
             except FileNotFoundError:
                 self._reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
-            dirty.discard(qid)
+            except OSError as error:
+                failure = error  # the others are synced all the same
+                self._activity.dirty.add(qid)
         if self._root_dirty:
             self._disk.sync_directory(self._root)
             self._root_dirty = False
+        if failure is not None:
+            raise failure
 
     def background_sync(self) -> Callable[[], None] | None:
         if self._durability is not Durability.INTERVAL or not (self._activity.dirty or self._root_dirty):
@@ -298,15 +340,30 @@ class FilesEngine(Engine):
         return None
 
     def expire(self, count: int) -> None:
+        failed: list[FileQueue] = []
+        failure: OSError | None = None
         while count > 0 and (first := self._first_expiry()) is not None and first[0] <= self._clock():
-            count -= max(first[1].expire(count), 1)
+            try:
+                count -= max(first[1].expire(count), 1)
+            except OSError as error:  # the others' leases end all the same
+                failure = error
+                failed.append(first[1])
+                self._activity.drop()
+        for queue in failed:
+            if (due := queue.next_expiry()) is not None:
+                self._activity.announce(queue.qid, due)
+        if failure is not None:
+            raise failure
 
     def take_arrivals(self) -> dict[str, int]:
-        if not self._activity.arrived:
+        if not self._activity.arrived and not self._gone:
             return {}
         arrived, self._activity.arrived = self._activity.arrived, set()
         found = ((qid, self._queues[qid].ready) for qid in arrived if qid in self._queues)
-        return {qid: ready for qid, ready in found if ready}
+        arrivals = {qid: ready for qid, ready in found if ready}
+        arrivals.update(dict.fromkeys(self._gone, sys.maxsize))
+        self._gone.clear()
+        return arrivals
 
     def close(self) -> None:
         try:
@@ -324,11 +381,17 @@ def _take_oldest(
 ) -> None:
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
-        first = min(((mid, q) for q in queues if (mid := q.first_ready()) is not None), key=_mid, default=None)
+        first = min(
+            ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None), key=_age, default=None
+        )
         if first is None:
             return
-        mid, queue = first
-        message = queue.take(mid, visibility, room)
+        _, mid, queue = first
+        try:
+            message = queue.take(mid, visibility, room)
+        except OSError:
+            queue.arrived()  # it is there still, for whoever comes next
+            raise
         if message is not None:
             found.append(message)
             room = (max_bytes if room is None else room) - len(message.payload or b"")
@@ -340,10 +403,39 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _mid(entry: tuple[int, FileQueue]) -> int:
+def _age(entry: tuple[int, int, FileQueue]) -> int:
     return entry[0]
 
 
-def _is_message(name: str) -> bool:
-    parsed = parse_message(os.fsencode(name))
-    return parsed is not None and parsed[1] != NEW  # whoever is writing one will be told that the queue is gone
+def _rename_new(old: str, new: str, disk: Disk) -> None:
+    try:
+        disk.rename(old, new)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise QueueExistsError(f"'{qid_of(os.path.basename(new))}' is already an existing queue") from None
+        raise
+
+
+def _remove_empty(queue: FileQueue, disk: Disk) -> None:
+    """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
+    so nothing can be lost."""
+    for name in os.listdir(queue.path):
+        if not _is_ours(name):
+            raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
+    try:
+        for name in os.listdir(queue.path):
+            if _is_ours(name):
+                disk.unlink(f"{queue.path}/{name}")
+        disk.rmdir(queue.path)
+    except OSError as error:
+        write_options(queue.path, queue.options, disk, sync=True)
+        if error.errno == errno.ENOTEMPTY:
+            raise QueueNotEmptyError(
+                f"queue {queue.qid!r} is not empty: somebody has just put something there"
+            ) from None
+        raise
+
+
+def _is_ours(name: str) -> bool:
+    """A file that goes with the queue: of the server, or of somebody who has not finished writing a message."""
+    return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

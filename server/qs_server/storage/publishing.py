@@ -42,6 +42,8 @@ class PublishingDirectory(MessageDirectory):
         """Writes messages, all or none, invisible until `flush`. Their ids."""
         capacity = self.options.capacity
         if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
+            self._watch.refresh()  # somebody may just have made room
+        if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
             raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
         request: list[Staged] = []
         try:

@@ -62,7 +62,7 @@ class Queue:
         clock: gives microseconds since the Epoch. OSError when the directory cannot be used."""
         self.path = os.path.abspath(os.fspath(path))
         self.capacity = capacity
-        os.makedirs(self.path, exist_ok=True)
+        self.manager: QueueManager | None = None
         # Looked up at each call: programs that test themselves replace the module's clock.
         self._clock = clock or (lambda: micros())  # noqa: PLW0108
         self._changes = threading.Condition(threading.RLock())
@@ -71,13 +71,21 @@ class Queue:
         self._end_read = self._end_write = -1
         self._activity = Activity()
         self._watch = Watch()
+        self._gone = False
+        durability = Durability.ALWAYS if sync else Durability.NONE
+        self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity, self._vanished)
         try:
-            durability = Durability.ALWAYS if sync else Durability.NONE
-            shared = Shared(self._clock, durability, Disk(), self._watch, self._activity)
-            self._queue = FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), shared)
+            self._queue = self._open()
         except BaseException:
             self._watch.close()
             raise
+
+    def _open(self) -> FileQueue:
+        self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
+        return FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+
+    def _vanished(self, name: str) -> None:
+        self._gone = True
 
     def __enter__(self) -> "Queue":
         return self
@@ -175,6 +183,10 @@ class Queue:
         if self._closed:
             raise QueueException(f"the queue on {self.path} has been closed")
         self._watch.refresh()
+        if self._gone:  # somebody has removed the directory, and maybe made it again
+            self._gone = False
+            self._queue.close()
+            self._queue = self._open()
         if not self._queue.watched:
             self._queue.rescan()
 
@@ -232,6 +244,7 @@ class QueueManager:
     def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
         """The queue in the directory of that name. capacity: messages, None for no bound."""
         queue = Queue(os.path.join(self.path, name), capacity)
+        queue.manager = self
         self._queues.append(queue)
         return queue
 

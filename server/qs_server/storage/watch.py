@@ -85,6 +85,11 @@ class Watch:
         if watch >= 0:
             self._expected.append((watch, inotify.DELETE, name.encode()))
 
+    @property
+    def pending(self) -> int:
+        """How many reports of our own changes wait to be read."""
+        return len(self._expected)
+
     def refresh(self) -> None:
         """Reports what has happened since the last call. Raises nothing: what cannot be looked at is logged."""
         if self._inotify is None or self._reporting:

@@ -1,0 +1,56 @@
+"""What several files start from: a connection, a server for a whole file, a client of it, a queue as a library."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from documents import new_queue
+from engines import ManualClock
+from serving import FAST, ServerProcess, Wire, serving
+
+from qs_client import QueueClient
+from qs_server.storage import vsqs
+
+
+@pytest.fixture
+def wire(server: ServerProcess) -> Iterator[Wire]:
+    """A connection to the test's own server, on which there is a queue `q`."""
+    with Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests of a file: each has its own queues."""
+    with serving(tmp_path_factory.mktemp("shared") / "root", *FAST) as process:
+        yield process
+
+
+@pytest.fixture
+def client(shared_server: ServerProcess) -> Iterator[QueueClient]:
+    """A client of the shared server."""
+    with QueueClient(shared_server.host, shared_server.port, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+def qid(client: QueueClient, request: pytest.FixtureRequest) -> str:
+    """A queue of the test's own, on the shared server."""
+    name = re.sub(r"\W", "-", request.node.name)
+    client.new_queue(name)
+    return name
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A directory, not made yet, for a queue as a library."""
+    return tmp_path / "q"
+
+
+@pytest.fixture
+def q(path: Path) -> Iterator[vsqs.Queue]:
+    """A queue as a library, at `path`, whose clock stands still."""
+    with vsqs.Queue(path, sync=False, clock=ManualClock()) as made:
+        yield made

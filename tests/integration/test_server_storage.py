@@ -1,0 +1,171 @@
+"""The real server process and its directory: what lasts, a full disk, a root that vanishes, others that share it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from documents import (
+    PING,
+    code,
+    delete,
+    mids,
+    new_queue,
+    payloads,
+    push,
+    push_list,
+    receive,
+    request,
+)
+from serving import FAST, ServerProcess, Wire, serving
+
+
+@pytest.mark.parametrize("durability", ["always", "interval", "none"])
+def test_a_restart(tmp_path: Path, durability: str) -> None:
+    """A restart keeps messages, their order and counts of receives, what is in flight and delayed, and what was never
+    retrieved."""
+    root = tmp_path / "root"
+    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+        wire.ask(new_queue("q", '<options visibility="3600"/>'))
+        pushed = mids(wire.ask(push_list("q", *"abcdef")))
+        delayed = mids(wire.ask(push("q", "later", delay=3600)))
+        assert mids(wire.ask(receive("q", max=3))) == pushed[:3]
+        wire.ask(request("release-message", f"<qid>q</qid><mid>{pushed[0]}</mid>"))
+        wire.ask(receive("q"))
+        wire.ask(request("release-message", f"<qid>q</qid><mid>{pushed[0]}</mid>"))
+        wire.ask(delete("q", pushed[1]))
+    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+
+        def listed(state: str) -> list[int]:
+            return mids(wire.ask(request("list-messages", "<qid>q</qid>", state=state)))
+
+        assert listed("all") == [pushed[0], *pushed[2:], *delayed]
+        assert listed("new") == [*pushed[3:], *delayed]
+        assert listed("in-flight") == [pushed[2]]
+        assert listed("delayed") == delayed
+        answer = wire.ask(receive("q", max=10))
+        assert mids(answer) == [pushed[0], *pushed[3:]]
+        assert re.findall(r'receives="(\d)"', answer) == ["3", "1", "1", "1"]
+        assert mids(wire.ask(push("q", "new")))[0] > delayed[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"NOT TESTED: no small file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_a_full_disk(small_disk: Path, durability: str) -> None:
+    """Pushes that find the disk full are 507; what was answered stays; receiving and deleting go on and make room."""
+    root = small_disk / "root"
+    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        stored: list[int] = []
+        while code(answer := wire.ask(push("q", "x" * 20_000))) == 0:
+            stored += mids(answer)
+        assert code(answer) == 507
+        assert len(stored) > 10
+        assert code(wire.ask(push_list("q", *["y" * 9000] * 20))) == 507
+        while code(answer := wire.ask(push("q", "z" * 100))) == 0:
+            stored += mids(answer)
+        assert code(wire.ask(new_queue("one-more"))) in (0, 507)
+        assert mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))) == stored
+        assert mids(wire.ask(receive("q", max=1000))) == stored
+        assert mids(wire.ask(delete("q", stored[0]))) == stored[:1]
+        assert mids(wire.ask(delete("q", stored[1]))) == stored[1:2]
+        new = mids(wire.ask(push("q", "x" * 20_000)))
+        assert len(new) == 1
+        assert not [name for name in os.listdir(root / "q") if name.endswith((".new", ".tmp")) or "batch" in name]
+        wire.close()
+        assert server.stop() == 0
+        with serving(root, "--durability", durability) as again, Wire(again) as later:
+            listed = request("list-messages", "<qid>q</qid>", state="all")
+            assert mids(later.ask(listed)) == stored[2:] + new
+
+
+def test_the_root_vanishes(tmp_path: Path) -> None:
+    """When somebody removes the root from under it, requests are refused, and it stops as always: no traceback."""
+    with serving(tmp_path / "root") as server, Wire(server) as wire:
+        wire.ask(new_queue("q"), push("q", "x"))
+        shutil.rmtree(tmp_path / "root")
+        assert code(wire.ask(push("q", "y"))) in (404, 500)
+        assert code(wire.ask(new_queue("z"))) in (404, 500)
+        assert "<ping/>" in wire.ask(PING)
+        wire.close()
+        assert server.stop() == 0
+
+
+def test_two_servers_share_a_queue(tmp_path: Path) -> None:
+    """Two servers on one root: what is pushed at one wakes who waits at the other, and nothing is given twice."""
+    root = tmp_path / "root"
+    with serving(root, *FAST) as one, serving(root, *FAST) as two, Wire(one) as first, Wire(two) as second:
+        first.ask(new_queue("q"))
+        second.send(receive("q", wait=20))
+        while "404" in (answer := (first.ask(push("q", "across")), second.line())[1]):
+            second.send(receive("q", wait=20))  # the other had not noticed the new queue yet
+        assert payloads(answer) == ["across"]
+        assert mids(first.ask(receive("q"))) == []
+        mid = mids(answer)[0]
+        assert mids(first.ask(delete("q", mid))) == [mid]
+        assert code(second.ask(delete("q", mid))) == 404
+        pushed = mids(first.ask(push_list("q", *map(str, range(100)))))
+        got: list[int] = []
+        while len(got) < 100:
+            found = mids(first.ask(receive("q", max=3, wait=5))) + mids(second.ask(receive("q", max=3, wait=1)))
+            assert found
+            got += found
+        assert sorted(got) == pushed
+
+
+PUBLISH = """
+import sys, threading, warnings
+warnings.simplefilter("ignore")
+if not hasattr(threading.Condition, "notifyAll"):
+    threading.Condition.notifyAll = threading.Condition.notify_all
+from vsqs.queue import QueueManager
+manager = QueueManager(sys.argv[1])
+queue = manager.get_queue(sys.argv[2])
+sys.stdin.readline()
+print(queue.publish(b"from vsqs"), flush=True)
+sys.stdin.readline()
+print(queue.size(), flush=True)
+manager.close()
+"""
+
+
+def test_a_vsqs_process_publishes(server: ServerProcess, wire: Wire) -> None:
+    """The original vsqs publishes into a directory that is being served, and that wakes who waits there; it sees it
+    gone once it is deleted here."""
+    pytest.importorskip("vsqs")
+    publisher = subprocess.Popen(
+        [sys.executable, "-c", PUBLISH, str(server.root), "q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert publisher.stdin is not None
+    assert publisher.stdout is not None
+    wire.send(receive("q", wait=20))
+    publisher.stdin.write("go\n")
+    publisher.stdin.flush()
+    mid = int(publisher.stdout.readline())
+    answer = wire.line()
+    assert (mids(answer), payloads(answer)) == ([mid], ["from vsqs"])
+    assert mids(wire.ask(delete("q", mid))) == [mid]
+    out, _ = publisher.communicate("go\n", timeout=20)
+    assert int(out) == 0

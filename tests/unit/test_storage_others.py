@@ -1,0 +1,163 @@
+"""Other programs at work on the same root at the same moment, and what our own lists cost them."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from engines import Bench, FaultyDisk, always, files_engine
+
+from qs_server.storage import vsqs
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import (
+    Draft,
+    Durability,
+    Options,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotEmptyError,
+    Receipt,
+    State,
+)
+
+LONG_AGO = 1_000_000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(files_engine(Durability.NONE)(tmp_path))
+    made.engine.create("q", Options(capacity=2))
+    return made
+
+
+def test_push_to_a_queue_just_made(bench: Bench, tmp_path: Path) -> None:
+    """A directory that somebody makes is a queue for the very next push."""
+    (tmp_path / "new").mkdir()
+    assert bench.engine.push("new", [Draft(b"x")])
+
+
+def test_room_just_made(bench: Bench, tmp_path: Path) -> None:
+    """A message that somebody removes makes room for the very next push."""
+    first, _ = bench.engine.push("q", [Draft(b"x"), Draft(b"y")])
+    bench.engine.flush()
+    with pytest.raises(QueueFullError):
+        bench.engine.push("q", [Draft(b"z")])
+    (tmp_path / "q" / str(first)).unlink()
+    assert bench.engine.push("q", [Draft(b"z")])
+
+
+def test_two_servers_make_the_same_queue(tmp_path: Path) -> None:
+    """Of two servers that make the same queue at the same moment, the slower one says that it exists."""
+
+    class Slow(Disk):
+        def rename(self, old: str, new: str) -> None:  # type: ignore[override]
+            if new == str(tmp_path / "q"):
+                os.mkdir(new)
+                Path(new, ".queue.toml").write_text("visibility = 1\n")
+            os.rename(old, new)
+
+    bench = Bench(files_engine(Durability.NONE, always(Slow()))(tmp_path))
+    with pytest.raises(QueueExistsError, match="'q' is already an existing queue"):
+        bench.engine.create("q", Options())
+    assert os.listdir(tmp_path) == ["q"]
+    bench.engine.refresh()
+    assert bench.engine.options("q").visibility == 1_000_000
+
+
+def test_what_a_live_server_is_making_stays(tmp_path: Path) -> None:
+    """A start removes what a crash left half made or half removed, and not what another server is just at."""
+    for name in (".making-live", ".removing-live", ".making-dead", ".removing-dead"):
+        (tmp_path / name).mkdir()
+    for name in (".making-dead", ".removing-dead"):
+        (tmp_path / name / "1").touch()
+        os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
+    for name in (".making-live", ".removing-live"):
+        os.utime(tmp_path / name, (2e9, 2e9))
+    Bench(files_engine(Durability.NONE)(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == [".making-live", ".removing-live"]
+
+
+def test_an_id_without_successors(bench: Bench, tmp_path: Path) -> None:
+    """A file with the greatest id there can be is a message, and does not keep others from being pushed."""
+    (tmp_path / "q" / "999999999999999999").write_bytes(b"far")
+    [mid] = bench.engine.push("q", [Draft(b"near")])
+    bench.engine.flush()
+    assert mid < 10**17
+    found = bench.engine.receive(["q"], 5, 100, 1000)
+    assert [message.payload for message in found] == [b"near", b"far"]
+    bench.reopen()
+    bench.engine.delete("q", Receipt(999999999999999999))
+    assert bench.engine.push("q", [Draft(b"next")]) > [mid]
+
+
+def test_open_files_are_bounded(tmp_path: Path) -> None:
+    """However many lists are pushed before a flush, no more than two lists' files are open at a time."""
+
+    class Counting(FaultyDisk):
+        most = 0
+
+        def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+            fd = super().open(path, flags, mode)
+            self.most = max(self.most, len(self.descriptors))
+            return fd
+
+    disk = Counting()
+    bench = Bench(files_engine(Durability.ALWAYS, always(disk))(tmp_path))
+    bench.engine.create("q", Options())
+    for _ in range(4):
+        bench.engine.push("q", [Draft(b"x")] * 600)
+    bench.engine.flush()
+    assert disk.most <= 1300
+    assert bench.engine.take_failures() == {}
+    assert bench.engine.stats("q").ready == 2400
+
+
+def test_own_lists_do_not_overflow_the_reports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """More changes of our own than the kernel keeps reports of do not make the engine list its directories anew."""
+    bench = Bench(files_engine(Durability.NONE)(tmp_path))
+    bench.engine.create("q", Options())
+    for _ in range(7):
+        bench.engine.push("q", [Draft(b"x")] * 1000)
+    for mid in bench.engine.list_mids("q", State.ALL, 7000, -1):
+        bench.engine.delete("q", Receipt(mid))
+    bench.engine.refresh()
+    assert "listed again" not in caplog.text
+    assert bench.engine.stats("q").ready == 0
+
+
+def test_what_is_no_message_keeps_a_queue(bench: Bench, tmp_path: Path) -> None:
+    """A queue whose directory holds something else is not removed without force, and the error names it."""
+    (tmp_path / "q" / "notes").touch()
+    with pytest.raises(QueueNotEmptyError, match="notes"):
+        bench.engine.remove("q", force=False)
+    bench.engine.remove("q", force=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_receive_that_fails_is_an_arrival(tmp_path: Path) -> None:
+    """A message that could not be read is announced again, for whoever waits next."""
+    disk = FaultyDisk()
+    bench = Bench(files_engine(Durability.NONE, always(disk))(tmp_path))
+    bench.engine.create("q", Options())
+    bench.engine.push("q", [Draft(b"x")])
+    bench.engine.flush()
+    assert bench.engine.take_arrivals() == {"q": 1}
+    disk.arm(1, errno.EIO, "open")
+    with pytest.raises(OSError, match="Input/output"):
+        bench.engine.receive(["q"], 1, 10, 100)
+    assert bench.engine.take_arrivals() == {"q": 1}
+
+
+def test_a_library_queue_whose_directory_is_replaced(tmp_path: Path) -> None:
+    """A queue of the library goes on when somebody removes its directory, and when it is made again."""
+    with vsqs.Queue(tmp_path / "q", sync=False) as queue:
+        queue.publish(b"lost with the directory")
+        shutil.rmtree(tmp_path / "q")
+        assert queue.size() == 0
+        queue.publish(b"x")
+        assert queue.receive(timeout=0) is not None
+        shutil.rmtree(tmp_path / "q")
+        (tmp_path / "q").mkdir()
+        (tmp_path / "q" / "5").write_bytes(b"foreign")
+        assert queue.receive(timeout=0) == ("5", b"foreign")
