@@ -161,3 +161,35 @@ def test_a_library_queue_whose_directory_is_replaced(tmp_path: Path) -> None:
         (tmp_path / "q").mkdir()
         (tmp_path / "q" / "5").write_bytes(b"foreign")
         assert queue.receive(timeout=0) == ("5", b"foreign")
+
+
+def test_directories_above_are_durable(tmp_path: Path) -> None:
+    """Every directory that is made on the way to the root has its name synced; one that is there costs nothing."""
+
+    class Recording(Disk):
+        synced: list[str] = []  # noqa: RUF012
+
+        def sync_directory(self, path: str) -> None:
+            self.synced.append(os.path.relpath(path, tmp_path))
+
+    disk = Recording()
+    disk.make_directories(str(tmp_path / "a" / "b"), sync=True)
+    assert disk.synced == [".", "a"]
+    disk.make_directories(str(tmp_path / "a" / "b"), sync=True)
+    assert disk.synced == [".", "a"]
+    disk.make_directories(str(tmp_path / "c"), sync=False)
+    assert (tmp_path / "c").is_dir()
+    assert disk.synced == [".", "a"]
+
+
+def test_order_over_units(tmp_path: Path) -> None:
+    """A receive over queues that count in micro- and in milliseconds goes by time, not by number."""
+    (tmp_path / "ms").mkdir()
+    (tmp_path / "ms" / ".queue.toml").write_text('timestamps = "ms"\n')
+    bench = Bench(files_engine(Durability.NONE)(tmp_path))
+    bench.engine.create("us", Options())
+    for payload, qid in ((b"1", "us"), (b"2", "ms"), (b"3", "us"), (b"4", "ms")):
+        bench.clock.now += 5000
+        bench.engine.push(qid, [Draft(payload)])
+    found = bench.engine.receive(["ms", "us"], 9, 100, 1000)
+    assert [message.payload for message in found] == [b"1", b"2", b"3", b"4"]
