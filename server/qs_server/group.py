@@ -121,10 +121,9 @@ class Group:
         self._outbox = outbox
         self._at = 0
         self._running: Answer | None = None
-        self._waited = False
         self._answers: list[Message] = []
         self._held = 0
-        self._over = False
+        self._over: bool | None = None  # what the handler is sent next
         self.pause: Pause | None = None
         self.deadline: float | None = None
         """When the pause ends, on the loop's clock; whoever lets it wait sets it."""
@@ -207,10 +206,9 @@ class Group:
             answer = handler(self._service, request)
             if isinstance(answer, Message):
                 return answer
-            self._running, self._waited, self.deadline = answer, False, None
+            self._running, self._over, self.deadline = answer, None, None
         try:
-            self.pause = self._running.send(self._over) if self._waited else next(self._running)
-            self._waited = True
+            self.pause = self._running.send(self._over)
         except StopIteration as stop:
             self._running = None
             return cast(Message, stop.value)

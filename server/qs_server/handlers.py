@@ -14,7 +14,6 @@ from qs_schemas import Message
 
 from .storage.engine import (
     SECOND,
-    Clock,
     Draft,
     Engine,
     NoSuchMessageError,
@@ -38,7 +37,6 @@ class Service:
     """What handlers work with. document: bytes of payload that one answer may carry, but for its first message."""
 
     storage: Engine
-    clock: Clock
     list_length: int = 1000
     document: int = 8 * 1024 * 1024
 
@@ -54,8 +52,8 @@ class Pause:
     """Smaller for those that began to wait earlier."""
 
 
-Answer = Generator[Pause, bool, Message]
-"""Is sent True when the pause's time is over."""
+Answer = Generator[Pause, bool | None, Message]
+"""Is sent True when the pause's time is over, None to begin."""
 Handler = Callable[[Service, Any], Message | Answer]
 
 
@@ -141,7 +139,7 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
         found = service.storage.receive(qids, most, visibility, service.document)
         if found or over:
             break
-        over = yield pause  # always the same, and with it the place in line
+        over = bool((yield pause))  # always the same, and with it the place in line
         # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids

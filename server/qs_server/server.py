@@ -69,7 +69,7 @@ class Server:
         self._clock = clock
         self._waiters = Waiters()
         self._committer = Committer(storage, options.durability, self._waiters)
-        self._service = Service(storage, clock, options.wire.list_length, options.wire.document)
+        self._service = Service(storage, options.wire.list_length, options.wire.document)
         self._connections: set[Connection] = set()
         self._stopping = False
         self._listening: trio.CancelScope | None = None

@@ -66,7 +66,7 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         client = running.connect()
         await client.ask(push_list("q", *["x"] * 100))
-        service = Service(running.storage, lambda: 0)
+        service = Service(running.storage)
         group = Group([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
         group.advance(pushing=False)
         assert len(group.take_answers()) == 11
