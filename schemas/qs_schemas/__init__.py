@@ -12,6 +12,7 @@ from .messages import (
     Authenticate,
     Claim,
     ClaimMessages,
+    CopyMessage,
     DeleteMessage,
     DeleteQueue,
     Delivery,
@@ -47,7 +48,7 @@ from .wire import NAMESPACE
 
 __all__ = [
     "CLIENT_LIMITS", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim", "ClaimMessages",
-    "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault", "Framer",
+    "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault", "Framer",
     "GetClaim", "GetMessage", "Limits", "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "Peer", "Ping",
     "ProtocolError", "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats",
     "Receipt", "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "StageMessages", "Subscribe", "Unsubscribe",

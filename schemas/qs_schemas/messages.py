@@ -265,6 +265,18 @@ class ExtendMessage(Message):
 
 
 @dataclass(slots=True)
+class CopyMessage(Message):
+    """Stores one message, or (list form) those of mids that exist, in other queues too, under the same ids."""
+
+    op: ClassVar[str] = "copy-message"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid", "mids"), ("queues",))
+    qid: str | None = None
+    mid: int | None = None
+    mids: list[int | Receipt] = field(default_factory=list)
+    queues: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class PurgeQueue(Message):
     """Removes every message of a queue, those in flight too. The answer's count: how many."""
 
@@ -403,7 +415,7 @@ OPERATIONS: dict[str, type[Message]] = {
     cls.op: cls
     for cls in (
         ListQueues, NewQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage, DeleteMessage,
-        ReleaseMessage, ExtendMessage, PurgeQueue, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping,
+        ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping,
         ClaimMessages, GetClaim, AckClaim, ReleaseClaim, StageMessages, PublishStaged,
     )
 }  # fmt: skip

@@ -168,7 +168,7 @@ def _keep_empty(message: Message, field: str) -> bool:
         return False
     if field == "messages":
         return message.op in ("list-messages", "receive-message", "get-claim") or (
-            message.op == "delete-message" and message.mid is None  # type: ignore[attr-defined]
+            message.op in ("delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
         )
     return field == "queues" and message.op in ("list-queues", "queue-stats")
 

@@ -5,9 +5,7 @@ Groups of many connections are advanced together in a batch, and share one commi
 
 import logging
 import os
-import secrets
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Protocol, cast
 
 from qs_schemas import (
@@ -24,6 +22,7 @@ from qs_schemas import (
     ReceiveMessage,
 )
 from qs_schemas import errors as table
+from qs_serving.answers import new_resp
 
 from .handlers import HANDLERS, Answer, BadRequestError, Pause, Service, first_mid
 from .storage import engine
@@ -41,15 +40,6 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.BadQueueNameError: table.BAD_REQUEST,
     engine.UnsupportedError: table.NOT_IMPLEMENTED,
 }
-
-
-_prefix = secrets.token_hex(24)
-_number = count(1)
-
-
-def new_resp() -> str:
-    """The id of an answer: 64 hex digits, never the same twice."""
-    return f"{_prefix}{next(_number):016x}"
 
 
 def weight(event: Message | Fault) -> int:

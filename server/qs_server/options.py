@@ -3,28 +3,13 @@
 from dataclasses import dataclass, field
 
 from qs_schemas import Limits
+from qs_serving.options import ServerLimits
 
 from .storage.engine import Durability
 
+__all__ = ["PORT", "ServerLimits", "ServerOptions"]
+
 PORT = 9876
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds on what all clients together and each of them can make the server hold.
-
-    connections: at once; document_time: seconds from the first byte of a document to its last; pipeline: requests of
-    one connection that are not answered yet; outbox: bytes of answers that wait for one connection to read them;
-    linger: seconds that a refused connection is still read from, so that it gets to see why; grace: seconds that a
-    stopping server gives what is begun.
-    """
-
-    connections: int = 10_000
-    document_time: float = 30
-    pipeline: int = 1024
-    outbox: int = 8 * 1024 * 1024
-    linger: float = 1
-    grace: float = 10
 
 
 @dataclass(frozen=True, slots=True)

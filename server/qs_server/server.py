@@ -3,16 +3,22 @@
 import errno
 import logging
 import os
-import resource
-import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from functools import partial
 
 import trio
 
 from qs_schemas import Peer
-from qs_schemas import errors as table
+from qs_serving.acceptor import Acceptor
+from qs_serving.conversation import Conversation
+from qs_serving.listening import (
+    Announce,
+    StartError,
+    open_listeners,
+    raise_descriptor_limit,
+    serve_until_signalled,
+)
+from qs_serving.transport import Transport
 
 from .committer import Committer
 from .connection import Connection
@@ -22,7 +28,6 @@ from .options import ServerOptions
 from .storage.disk import Disk
 from .storage.engine import SECOND, Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
-from .transport import SocketTransport, Transport
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -33,10 +38,6 @@ _TRY_AGAIN = 1
 
 ENGINES = ("files",)
 """The storages that a queue can have."""
-
-
-class StartError(Exception):
-    """The server cannot start. The text says why, and what to do, in one line."""
 
 
 def wall_clock() -> int:
@@ -60,20 +61,17 @@ def open_storage(options: ServerOptions, clock: Clock) -> Engine:
         raise StartError(f"cannot use root {root}: {error}") from None
 
 
-class Server:
+class Server(Acceptor):
     """Serves the queues of one engine."""
 
     def __init__(self, storage: Engine, options: ServerOptions, clock: Clock = wall_clock) -> None:
-        self._options = options
+        super().__init__(options.limits)
+        self._wire = options.wire
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
         self._committer = Committer(storage, options.durability, self._waiters)
         self._service = Service(storage, options.wire.list_length, options.wire.document)
-        self._connections: set[Connection] = set()
-        self._stopping = False
-        self._listening: trio.CancelScope | None = None
-        self._clients: trio.CancelScope | None = None
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -82,56 +80,25 @@ class Server:
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
             background.start_soon(self._notice_others)
-            async with trio.open_nursery() as clients:
-                self._clients = clients.cancel_scope
-                with trio.CancelScope() as self._listening:
-                    await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
-                clients.cancel_scope.deadline = trio.current_time() + self._options.limits.grace
-            if clients.cancel_scope.cancelled_caught:
-                _logger.warning("clients that did not read their answers in time were cut off")
+            await self.accept(listeners)
             background.cancel_scope.cancel()
 
-    def stop(self) -> None:
-        """Takes no more connections or requests. What is begun is finished and answered."""
-        self._stopping = True
-        if self._listening is not None:
-            self._listening.cancel()
-        for connection in list(self._connections):
-            connection.stop()
-
-    def cut_off(self) -> None:
-        """After `stop`: clients get no more time. A batch that is running is still finished."""
-        if self._clients is not None:
-            self._clients.cancel()
-
-    async def _serve_socket(self, stream: trio.SocketStream) -> None:
-        await self.serve_connection(SocketTransport.adopt(stream))
-
-    async def serve_connection(self, stream: Transport) -> None:
-        """Serves one client, until it has gone or the server stops."""
-        connection = Connection(
+    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
+        return Connection(
             stream,
-            Peer(self._options.wire),
+            Peer(self._wire),
+            self._limits,
+            writers,
             service=self._service,
             committer=self._committer,
             waiters=self._waiters,
-            limits=self._options.limits,
         )
-        most = self._options.limits.connections
-        if len(self._connections) >= most:
-            with suppress(trio.BrokenResourceError):
-                await connection.refuse(table.TOO_MANY, f"there are {most} connections already; try again later")
-            await stream.aclose()
-            return
-        self._connections.add(connection)
+
+    def _joined(self, conversation: Conversation) -> None:
         self._committer.clients += 1
-        if self._stopping:
-            connection.stop()
-        try:
-            await connection.serve()
-        finally:
-            self._committer.clients -= 1
-            self._connections.discard(connection)
+
+    async def _left(self, conversation: Conversation) -> None:
+        self._committer.clients -= 1
 
     async def _keep_time(self) -> None:
         """Makes messages visible when their time has come. Sleeps until then."""
@@ -164,63 +131,16 @@ class Server:
                 await self._committer.run(Chore())
 
 
-async def run_server(options: ServerOptions, announce: Callable[[str, int], None]) -> None:
-    """Serves until SIGTERM or SIGINT. announce: called with host and port once clients can connect. StartError."""
-    _raise_descriptor_limit(options.limits.connections)
+async def run_server(options: ServerOptions, announce: Announce) -> None:
+    """Serves until SIGTERM or SIGINT. StartError."""
+    raise_descriptor_limit(options.limits.connections)
     storage = open_storage(options, wall_clock)
     try:
-        try:
-            listeners = await trio.open_tcp_listeners(options.port, host=options.host)
-        except (OSError, UnicodeError) as error:
-            raise StartError(_cannot_listen(options, error)) from None
-        if options.port == 0:
-            # Each address of a name would get a port of its own, and one is announced.
-            for other in listeners[1:]:
-                await other.aclose()
-            del listeners[1:]
+        listeners = await open_listeners(options.host, options.port)
         server = Server(storage, options)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_stop_on_signal, signals, server)
-                host, port = listeners[0].socket.getsockname()[:2]
-                announce(host, port)
-                await server.serve(listeners)
-                nursery.cancel_scope.cancel()
+        await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
     finally:
         try:
             storage.close()
         except OSError as error:
             _logger.error("the last changes may not survive a power loss: %s", error)
-
-
-async def _stop_on_signal(signals: AsyncIterator[int], server: Server) -> None:
-    stopping = False
-    async for _ in signals:
-        if stopping:
-            server.cut_off()
-        else:
-            _logger.info("stopping")
-            stopping = True
-            server.stop()
-
-
-def _cannot_listen(options: ServerOptions, error: OSError | UnicodeError) -> str:
-    where = f"{options.host}:{options.port}"
-    inner = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    code = getattr(inner, "errno", None)
-    if code == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use, maybe by another server; choose one with --port"
-    if code == errno.EACCES:
-        return f"cannot listen on {where}: not allowed; ports below 1024 need privileges, choose one with --port"
-    reason = getattr(inner, "strerror", None) or inner
-    return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
-
-
-def _raise_descriptor_limit(connections: int) -> None:
-    """A connection is a descriptor; the usual soft limit of 1024 is for programs that use select()."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 256
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

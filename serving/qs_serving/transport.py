@@ -1,7 +1,7 @@
 """A TCP stream with as little between the socket and the loop as can be.
 
-The same interface as `trio.SocketStream`, as far as a connection needs it. What that does in two passes through the
-scheduler for every answer, this does in one: it waits only when the socket says that it would block.
+What `trio.SocketStream` does in two passes through the scheduler for every answer, this does in one: it waits only when
+the socket says that it would block; and it can send without waiting at all.
 """
 
 import socket
@@ -13,6 +13,15 @@ import trio
 _TURNS = 16
 """Reads that may succeed at once before others get their turn: who always has more to say must not hold the loop."""
 
+_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # A machine that has gone without a word is noticed by the kernel, within half a minute; no process wakes for it.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
 _buffer = bytearray(64 * 1024)
 """Where every read lands before it is copied out: most are short, and a fresh buffer of this size each time is dear."""
 
@@ -21,7 +30,8 @@ class Transport(Protocol):
     """What a connection reads from and writes to."""
 
     async def receive_some(self, max_bytes: int) -> bytes | bytearray: ...
-    async def send_all(self, data: bytes) -> None: ...
+    def send_now(self, data: bytes | memoryview) -> int: ...
+    async def send_all(self, data: bytes | memoryview) -> None: ...
     async def send_eof(self) -> None: ...
     async def aclose(self) -> None: ...
 
@@ -35,7 +45,8 @@ class SocketTransport:
         connected.setblocking(False)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             with suppress(OSError):  # it may be gone already; the first read will say so
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for level, option, value in _OPTIONS:
+                    connected.setsockopt(level, option, value)
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream) -> "SocketTransport":
@@ -59,26 +70,22 @@ class SocketTransport:
             except OSError as error:
                 raise trio.BrokenResourceError("connection lost") from error
 
-    async def send_all(self, data: bytes) -> None:
-        """Every byte; waits while the other side does not read."""
+    def send_now(self, data: bytes | memoryview) -> int:
+        """As many bytes as the socket takes without waiting; how many that was."""
         try:
-            sent = self._socket.send(data)
+            return self._socket.send(data)
         except BlockingIOError:
-            sent = 0
+            return 0
         except OSError as error:
             raise trio.BrokenResourceError("connection lost") from error
-        if sent < len(data):
-            await self._send_rest(memoryview(data)[sent:])
 
-    async def _send_rest(self, rest: memoryview) -> None:
+    async def send_all(self, data: bytes | memoryview) -> None:
+        """Every byte; waits while the other side does not read."""
+        sent = self.send_now(data)
+        rest = memoryview(data)[sent:]
         while rest:
             await trio.lowlevel.wait_writable(self._socket)
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError("connection lost") from error
+            rest = rest[self.send_now(rest) :]
 
     async def send_eof(self) -> None:
         """Tells the other side that nothing more will come."""

@@ -1,0 +1,82 @@
+"""Who is connected: clients are taken up to a bound, served side by side, and in the end given some time to finish."""
+
+import logging
+from contextlib import suppress
+
+import trio
+
+from qs_schemas import errors as table
+
+from .conversation import Conversation
+from .options import ServerLimits
+from .transport import SocketTransport, Transport
+
+_logger = logging.getLogger(__name__)
+
+
+class Acceptor:
+    """Serves clients, each with a conversation of its own. A subclass says which."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._connections: set[Conversation] = set()
+        self._stopping = False
+        self._listening: trio.CancelScope | None = None
+        self._clients: trio.Nursery | None = None
+
+    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Conversation:
+        """The conversation for a new client."""
+        raise NotImplementedError
+
+    def _joined(self, conversation: Conversation) -> None:
+        """A client has been taken."""
+
+    async def _left(self, conversation: Conversation) -> None:
+        """It has gone."""
+
+    async def accept(self, listeners: list[trio.SocketListener]) -> None:
+        """Until `stop` has been called and every client has gone. Closes the listeners."""
+        async with trio.open_nursery() as clients:
+            self._clients = clients
+            with trio.CancelScope() as self._listening:
+                await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
+            clients.cancel_scope.deadline = trio.current_time() + self._limits.grace
+        if clients.cancel_scope.cancelled_caught:
+            _logger.warning("clients that did not read their answers in time were cut off")
+
+    def stop(self) -> None:
+        """Takes no more connections or requests. What is begun is finished and answered."""
+        self._stopping = True
+        if self._listening is not None:
+            self._listening.cancel()
+        for connection in list(self._connections):
+            connection.stop()
+
+    def cut_off(self) -> None:
+        """After `stop`: clients get no more time."""
+        if self._clients is not None:
+            self._clients.cancel_scope.cancel()
+
+    async def _serve_socket(self, stream: trio.SocketStream) -> None:
+        await self.serve_connection(SocketTransport.adopt(stream))
+
+    async def serve_connection(self, stream: Transport) -> None:
+        """Serves one client, until it has gone or the server stops."""
+        if self._clients is None:
+            raise RuntimeError("clients are served from within accept()")
+        conversation = self._converse_with(stream, self._clients)
+        most = self._limits.connections
+        if len(self._connections) >= most:
+            with suppress(trio.BrokenResourceError):
+                await conversation.refuse(table.TOO_MANY, f"there are {most} connections already; try again later")
+            await stream.aclose()
+            return
+        self._connections.add(conversation)
+        self._joined(conversation)
+        if self._stopping:
+            conversation.stop()
+        try:
+            await conversation.serve()
+        finally:
+            self._connections.discard(conversation)
+            await self._left(conversation)

@@ -1,0 +1,130 @@
+"""What the commands of the listening processes have in common: flags, the line that says where, how they end."""
+
+import argparse
+import logging
+import math
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+import trio
+
+from qs_schemas import Limits
+
+from .listening import Announce, StartError
+from .options import ServerLimits
+
+EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
+
+
+def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
+    """A type of arguments: a number that is not less."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text} is not a number")
+        if not value >= least:  # also of what is no number, NaN
+            raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
+        return value
+
+    read.__name__ = "number"
+    return read
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
+    return port
+
+
+def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
+    """A parser with the flags that every such command has. port: the default."""
+    parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"qs {version('qsbus')}")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
+    return parser
+
+
+AddLimit = Callable[..., None]
+
+
+def limit_group(parser: argparse.ArgumentParser) -> AddLimit:
+    """Adds flags for numbers: (flag, default, text, least=1)."""
+    group = parser.add_argument_group("limits")
+
+    def add(flag: str, default: float, text: str, least: float = 1) -> None:
+        kind = int if isinstance(default, int) else float
+        group.add_argument(
+            flag, type=at_least(least, kind), default=default, metavar="N", help=f"{text} (default: {default})"
+        )
+
+    return add
+
+
+def add_limits(add: AddLimit) -> None:
+    """The flags of `ServerLimits` and of the wire's `Limits`."""
+    limits, wire = ServerLimits(), Limits()
+    add("--max-document", wire.document, "bytes of one document", 256)
+    add("--max-depth", wire.depth, "elements inside one another", 5)
+    add("--max-attributes", wire.attributes, "attributes of one element", 12)
+    add("--max-elements", wire.elements, "elements and comments of one document", 12)
+    add("--max-list", wire.list_length, "messages in one list, and ids in one answer")
+    add("--max-connections", limits.connections, "clients at once")
+    add("--max-pipeline", limits.pipeline, "requests of one connection that wait for their answers")
+    add("--max-outbox", limits.outbox, "bytes that wait to be read by one client")
+    add("--document-time", float(limits.document_time), "seconds from the first byte of a document to its last", 0.01)
+    add("--linger", float(limits.linger), "seconds that a refused client has to read why", 0)
+    add("--grace", float(limits.grace), "seconds that a stopping server gives what is begun", 0)
+
+
+def read_limits(parsed: argparse.Namespace) -> tuple[ServerLimits, Limits]:
+    """What the flags of `add_limits` say."""
+    limits = ServerLimits(
+        connections=parsed.max_connections,
+        document_time=parsed.document_time,
+        pipeline=parsed.max_pipeline,
+        outbox=parsed.max_outbox,
+        linger=parsed.linger,
+        grace=parsed.grace,
+    )
+    wire = Limits(
+        document=parsed.max_document,
+        depth=parsed.max_depth,
+        attributes=parsed.max_attributes,
+        list_length=parsed.max_list,
+        elements=parsed.max_elements,
+    )
+    return limits, wire
+
+
+def _announcing(program: str) -> Announce:
+    def announce(host: str, port: int) -> None:
+        try:
+            print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                print(f"{program}: cannot say where it listens: {error.strerror}", file=sys.stderr)
+            # Python would try to write it again at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return announce
+
+
+def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
+    """Runs a server. Exit codes: 0 stopped as asked, 1 could not start, 130 interrupted before it listened."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        trio.run(run, options, _announcing(program))
+    except StartError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # before the server had begun to listen for it
+    return 0

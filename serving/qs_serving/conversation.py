@@ -1,0 +1,155 @@
+"""One connection, as far as it is the same for every server.
+
+Bytes become events, within bounds; what cannot be read, or comes too late, is refused; a stop ends it between two
+requests. What an event means is a subclass's business.
+"""
+
+import logging
+from collections import deque
+
+import trio
+
+from qs_schemas import ErrorCode, Fault, Message, Peer
+from qs_schemas import errors as table
+
+from .answers import new_resp
+from .options import ServerLimits
+from .outbox import Outbox
+from .transport import Transport
+
+_logger = logging.getLogger(__name__)
+CHUNK = 64 * 1024
+"""Bytes that one read takes at most."""
+
+
+class Conversation:
+    """A client, from its first byte to its last."""
+
+    stopping_text = "the server is stopping; connect again later"
+
+    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery) -> None:
+        """writers: where what a slow client has not read yet is sent from."""
+        self._stream = stream
+        self._peer = peer
+        self._limits = limits
+        self._outbox = Outbox(stream, writers, self._written)
+        self._events: deque[Message | Fault] = deque()
+        self._begun_at: float | None = None
+        self._unanswered = 0  # bytes that came since the last time that everything was answered
+        self._ended = False  # the client sends nothing more
+        self._stopping = False
+        self._refusal: tuple[ErrorCode, str] | None = None
+        self._life = trio.CancelScope()
+        self._interruptible: trio.CancelScope | None = None  # while it only waits for the client, or for messages
+
+    def stop(self) -> None:
+        """The server is stopping: what is begun is finished, the rest is refused."""
+        self._stopping = True
+        if self._interruptible is not None:
+            self._interruptible.cancel()
+
+    def dismiss(self, error: ErrorCode, text: str) -> None:
+        """Ends the connection from this side, whatever it is at, and says why if the client reads."""
+        self._refusal = error, text
+        self._life.cancel()
+
+    async def serve(self) -> None:
+        """Until the client has gone, or is refused. Closes the stream."""
+        try:
+            refused = False
+            with self._life:
+                refused = await self._converse()
+            if refused:
+                pass  # with the fault that ended the stream
+            elif self._refusal is not None:
+                with trio.move_on_after(self._limits.linger):
+                    await self.refuse(*self._refusal)
+            elif self._stopping:
+                await self.refuse(table.SHUTTING_DOWN, self.stopping_text)
+            elif self._life.cancel_called:
+                late = f"a document was begun and not completed within {self._limits.document_time:g} s"
+                await self.refuse(table.TIMEOUT, late)
+        except trio.BrokenResourceError as error:
+            _logger.debug("%s: %s", error, error.__cause__)
+        except Exception:
+            _logger.exception("a connection is closed because of a fault of the server")  # and the others go on
+        finally:
+            self._outbox.close()
+            await self._stream.aclose()
+
+    async def _converse(self) -> bool:
+        """Whether the client has been told why nothing more is read."""
+        while await self._read():
+            while self._events and not self._stopping:
+                if not await self._answer():
+                    await self._close_gently()
+                    return True
+        return False
+
+    async def _answer(self) -> bool:
+        """Handles at least one of the events at hand. False when the connection is to be closed: it has been told."""
+        raise NotImplementedError
+
+    def _written(self, token: object) -> None:
+        """What was put into the outbox with this token has been taken by the socket."""
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> bool:
+        """Until there is at least one event. False when there will be none any more, or none is wanted."""
+        timed = False
+        if not self._events:
+            self._unanswered = 0
+        while not self._events and not self._stopping:
+            if self._ended:
+                return False
+            if self._peer.begun:
+                # From its first byte: a client that sends a byte a second must not hold on to its place.
+                timed = True
+                if self._begun_at is None:
+                    self._begun_at = trio.current_time()
+                self._life.deadline = self._begun_at + self._limits.document_time
+            self._interruptible = self._life
+            data = await self._stream.receive_some(CHUNK)
+            self._interruptible = None
+            self._take(data)
+        if timed and not self._life.cancel_called:
+            self._life.deadline = float("inf")
+        # Too late is too late, also when the rest came in the same moment: what is refused must not be done as well.
+        return not self._stopping and not self._life.cancel_called
+
+    def _take(self, data: bytes | bytearray) -> None:
+        """Turns bytes into events."""
+        if data:
+            self._unanswered += len(data)
+            self._peer.receive_data(data)
+            self._parse()
+            return
+        self._ended = True
+        self._events.extend(self._peer.events())
+        fault = self._peer.end_of_data()
+        if fault is not None:
+            self._events.append(fault)
+
+    def _parse(self) -> None:
+        events, most = self._events, self._limits.pipeline
+        while len(events) < most and (event := self._peer.next_event()) is not None:
+            events.append(event)
+            self._begun_at = None
+
+    # -- refusing -------------------------------------------------------------------------------------------------
+
+    async def refuse(self, error: ErrorCode, text: str) -> None:
+        """Sends an error and closes. It answers the next request, if there is one."""
+        waiting = next((event for event in self._events if isinstance(event, Message)), None)
+        fault = Fault(error, text, None if waiting is None else waiting.req)
+        await self._outbox.send(self._peer.send(fault.message(new_resp())))
+        await self._close_gently()
+
+    async def _close_gently(self) -> None:
+        """What still arrives is read and dropped for a moment: closing at once would destroy the error on its way."""
+        with trio.move_on_after(self._limits.linger):
+            await self._outbox.drained()
+            await self._stream.send_eof()
+            while await self._stream.receive_some(CHUNK):
+                pass

@@ -1,0 +1,87 @@
+"""From a host and a port to sockets that clients can connect to, and from signals to a stop."""
+
+import errno
+import logging
+import resource
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+_logger = logging.getLogger(__name__)
+Announce = Callable[[str, int], None]
+"""Is called with host and port once clients can connect."""
+
+
+class StartError(Exception):
+    """The process cannot start. The text says why, and what to do, in one line."""
+
+
+class Stoppable(Protocol):
+    """A server that can be stopped."""
+
+    def stop(self) -> None:
+        """Gently."""
+
+    def cut_off(self) -> None:
+        """At once, after `stop`."""
+
+
+async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Listening sockets on every address of the host. port 0: any free one, on one address. StartError."""
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+    except (OSError, UnicodeError) as error:
+        raise StartError(_cannot_listen(f"{host}:{port}", error)) from None
+    if port == 0:
+        # Each address of a name would get a port of its own, and one is announced.
+        for other in listeners[1:]:
+            await other.aclose()
+        del listeners[1:]
+    return listeners
+
+
+async def serve_until_signalled(
+    server: Stoppable, serve: Callable[[], Awaitable[None]], listeners: list[trio.SocketListener], announce: Announce
+) -> None:
+    """Runs `serve` until it returns, as it does some time after SIGTERM or SIGINT. A second signal hurries it."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, server)
+            host, port = listeners[0].socket.getsockname()[:2]
+            announce(host, port)
+            await serve()
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], server: Stoppable) -> None:
+    stopping = False
+    async for _ in signals:
+        if stopping:
+            server.cut_off()
+        else:
+            _logger.info("stopping")
+            stopping = True
+            server.stop()
+
+
+def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
+    inner = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    code = getattr(inner, "errno", None)
+    if code == errno.EADDRINUSE:
+        return f"cannot listen on {where}: the port is in use, maybe by another server; choose one with --port"
+    if code == errno.EACCES:
+        return f"cannot listen on {where}: not allowed; ports below 1024 need privileges, choose one with --port"
+    reason = getattr(inner, "strerror", None) or inner
+    return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
+
+
+def raise_descriptor_limit(connections: int) -> None:
+    """A connection is a descriptor; the usual soft limit of 1024 is for programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
