@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import trio
 
-from .group import Work
+from .group import Chore, Work
 from .storage.engine import Durability, Engine
+from .subscriptions import Subscriptions
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -23,11 +24,12 @@ _MESSAGES = 2000
 class Committer:
     """The only one who touches the engine once the server runs."""
 
-    def __init__(self, storage: Engine, durability: Durability, waiters: Waiters) -> None:
+    def __init__(self, storage: Engine, durability: Durability, waiters: Waiters, subscriptions: Subscriptions) -> None:
         self._storage = storage
         self._durability = durability
         self._waiters = waiters
-        self._waiting: list[tuple[Work, trio.Event]] = []
+        self._subscriptions = subscriptions
+        self._waiting: list[tuple[Work, trio.Event | None]] = []
         self._more = trio.Event()
         self._idle = trio.lowlevel.ParkingLot()
         self._dirty = trio.Event()
@@ -42,13 +44,18 @@ class Committer:
         stopped, and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is
         finished."""
         if not self.busy and not self._waiting and (self._durability is not Durability.ALWAYS or self.clients <= 1):
-            self._finish([work], self._batch([work]))
+            self._finish([work], *self._batch([work]))
             return
         done = trio.Event()
         self._waiting.append((work, done))
         self._more.set()
         with trio.CancelScope(shield=True):
             await done.wait()
+
+    def post(self, work: Work) -> None:
+        """Has the work advanced in one of the next batches, and waits for nothing."""
+        self._waiting.append((work, None))
+        self._more.set()
 
     async def serve(self) -> None:
         """Runs batches in the worker thread, for ever."""
@@ -60,13 +67,14 @@ class Committer:
                 works = [work for work, _ in batch]
                 self.busy = True
                 with trio.CancelScope(shield=True):
-                    expiry = await trio.to_thread.run_sync(self._batch, works)
+                    expiry, arrived = await trio.to_thread.run_sync(self._batch, works)
                 self.busy = False
-                self._finish(works, expiry)
+                self._finish(works, expiry, arrived)
                 for _, done in batch:
-                    done.set()
+                    if done is not None:
+                        done.set()
 
-    def _next_batch(self) -> list[tuple[Work, trio.Event]]:
+    def _next_batch(self) -> list[tuple[Work, trio.Event | None]]:
         """Whoever waits, but no more than some messages: a batch must not take so long that the next ones suffer."""
         held = taken = 0
         while taken < len(self._waiting) and held < _MESSAGES:
@@ -80,8 +88,9 @@ class Committer:
         if self.busy:
             await self._idle.park()
 
-    def _batch(self, works: Sequence[Work]) -> int | None:
-        """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
+    def _batch(self, works: Sequence[Work]) -> tuple[int | None, dict[str, int]]:
+        """One batch, start to end: when the next window ends, and what has become visible where. In the worker thread,
+        or in the loop while no thread is at it."""
         try:
             self._advance(works)
         except Exception as error:
@@ -94,7 +103,20 @@ class Committer:
         if failures:
             for work in works:
                 work.fail_pushes(failures)
-        return self._storage.next_expiry()
+        arrived = self._hand_out()
+        return self._storage.next_expiry(), arrived
+
+    def _hand_out(self) -> dict[str, int]:
+        """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay."""
+        arrived = self._storage.take_arrivals()
+        self._subscriptions.dispatch(arrived)
+        if self._subscriptions.active:
+            self._refresh()
+            while more := self._storage.take_arrivals():
+                arrived.update(more)
+                self._subscriptions.dispatch(more)
+                self._refresh()
+        return arrived
 
     def _advance(self, works: Sequence[Work]) -> None:
         active = works
@@ -120,13 +142,17 @@ class Committer:
         except OSError as error:
             _logger.error("changes of other programs could not be followed: %s", error)
 
-    def _finish(self, works: Sequence[Work], expiry: int | None) -> None:
+    def _finish(self, works: Sequence[Work], expiry: int | None, arrived: dict[str, int]) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
+        for subscriber in self._subscriptions.take_mail():
+            subscriber.deliver()
+        if self._subscriptions.unfinished:
+            self.post(Chore())
         for work in works:
             pause = work.pause
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
-        for qid, count in self._storage.take_arrivals().items():
+        for qid, count in arrived.items():
             self._waiters.wake(qid, count)
         if expiry != self.next_expiry:
             self.next_expiry = expiry

@@ -1,15 +1,20 @@
 """One connection: its requests, in groups of what is at hand, applied and answered in order."""
 
+from functools import partial
+from typing import Any
+
 import trio
 
-from qs_schemas import Message, Peer
+from qs_schemas import GetMessage, Limits, Message, Peer
 from qs_serving.conversation import CHUNK, Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
 from .committer import Committer
-from .group import Group, weight
+from .group import Chore, Group, weight
 from .handlers import Service
+from .storage.engine import Engine
+from .subscriptions import Subscriber, Subscriptions
 from .waiting import Waiters
 
 _GROUP = 256
@@ -28,14 +33,50 @@ class Connection(Conversation):
         limits: ServerLimits,
         writers: trio.Nursery,
         *,
-        service: Service,
+        wire: Limits,
+        storage: Engine,
+        subscriptions: Subscriptions,
         committer: Committer,
         waiters: Waiters,
     ) -> None:
         super().__init__(stream, peer, limits, writers)
-        self._service = service
+        self._subscriptions = subscriptions
+        self._service = Service(storage, subscriptions, self._become_subscriber, wire.list_length, wire.document)
         self._committer = committer
         self._waiters = waiters
+
+    # -- subscriptions --------------------------------------------------------------------------------------------
+
+    def _become_subscriber(self) -> Subscriber:
+        return Subscriber(self._limits.outbox, self._deliver)
+
+    def _deliver(self) -> None:
+        """Sends what a batch has handed out to this client."""
+        subscriber = self._service.subscriber
+        if subscriber is not None:
+            mail, subscriber.mail = subscriber.mail, []
+            size = sum(len(message.payload or b"") for message in mail if isinstance(message, GetMessage))
+            if self._outbox.put(b"".join(map(self._peer.send, mail)), size or None):
+                self._written(size)
+
+    def _written(self, token: Any) -> None:
+        subscriber = self._service.subscriber
+        if subscriber is not None and subscriber.has_read(token):
+            self._committer.post(Chore(partial(self._subscriptions.feed_all, subscriber)))
+
+    async def _begin_subscriptions(self) -> None:
+        """After the answers that say so."""
+        subscriber = self._service.subscriber
+        if subscriber is not None and subscriber.new:
+            await self._committer.run(Chore(partial(self._subscriptions.start, subscriber)))
+
+    async def leave(self) -> None:
+        """The client has gone: what it was sent and has not acknowledged is visible again."""
+        subscriber = self._service.subscriber
+        if subscriber is not None:
+            await self._committer.run(Chore(partial(self._subscriptions.drop, subscriber)))
+
+    # -- requests -------------------------------------------------------------------------------------------------
 
     async def _answer(self) -> bool:
         events = [self._events.popleft()]
@@ -47,6 +88,7 @@ class Connection(Conversation):
             while not group.done:
                 await self._committer.run(group)
                 await self._send(group.take_answers())
+                await self._begin_subscriptions()
                 if group.pause is not None:
                     await self._wait(group)
             await self._send(group.take_answers())  # of a wait that was ended

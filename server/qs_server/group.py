@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from qs_schemas import (
+    CopyMessage,
     DeleteMessage,
     Error,
     ErrorCode,
@@ -24,7 +25,7 @@ from qs_schemas import (
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .handlers import HANDLERS, Answer, BadRequestError, Pause, Service, first_mid
+from .handlers import HANDLERS, Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service, first_mid
 from .storage import engine
 from .storage.disk import has_no_room
 
@@ -33,6 +34,7 @@ _logger = logging.getLogger(__name__)
 _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchQueueError: table.NOT_FOUND,
     engine.NoSuchMessageError: table.NOT_FOUND,
+    NoSuchSubscriptionError: table.NOT_FOUND,
     engine.QueueExistsError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
     engine.StaleReceiptError: table.STALE,
@@ -46,6 +48,8 @@ def weight(event: Message | Fault) -> int:
     """How many messages a request is about: a list counts with its length."""
     if isinstance(event, PushMessage):
         return len(event.messages) or 1
+    if isinstance(event, CopyMessage):
+        return len(event.mids or [0]) * len(event.queues)
     return len(event.mids) or 1 if isinstance(event, DeleteMessage) else 1
 
 

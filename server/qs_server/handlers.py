@@ -21,24 +21,36 @@ from .storage.engine import (
     Receipt,
     StaleReceiptError,
     State,
+    StorageError,
     UnsupportedError,
 )
+from .subscriptions import Subscriber, Subscription, Subscriptions
 
+_PREFETCH = 100
+"""Messages that a subscriber which does not say has to acknowledge before it is sent more."""
 _PURGE_SLICE = 200
 """Messages removed between looks at what others want: some 5 ms."""
+
+
+class NoSuchSubscriptionError(StorageError):
+    """The connection has no subscription of that id."""
 
 
 class BadRequestError(Exception):
     """A request that is valid and contradicts itself. The text says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Service:
-    """What handlers work with. document: bytes of payload that one answer may carry, but for its first message."""
+    """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
+    message; become_subscriber: what the client is as one, made when it first subscribes."""
 
     storage: Engine
+    subscriptions: Subscriptions
+    become_subscriber: Callable[[], Subscriber]
     list_length: int = 1000
     document: int = 8 * 1024 * 1024
+    subscriber: Subscriber | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +125,13 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:
-    found = service.storage.get(
-        _qid(request), _mid(request), peek=request.peek, visibility=_microseconds(request.visibility)
-    )
+    qid, mid = _qid(request), _mid(request)
+    # What was delivered to this very client is in nobody else's window.
+    receipt = service.subscriber and service.subscriptions.receipt(service.subscriber, qid, mid)
+    if receipt:
+        found = service.storage.read(qid, receipt)
+    else:
+        found = service.storage.get(qid, mid, peek=request.peek, visibility=_microseconds(request.visibility))
     return wire.GetMessage(
         found.qid,
         found.mid,
@@ -153,6 +169,7 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
         if request.mids:
             raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
         service.storage.delete(qid, Receipt(request.mid, request.receives))
+        service.subscriptions.settled(qid, request.mid)
         return wire.DeleteMessage(qid, request.mid)
     deleted: list[int | wire.Receipt] = []
     for entry in request.mids:
@@ -165,6 +182,7 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
             if not deleted:
                 raise
             break  # the answer says how far it came
+        service.subscriptions.settled(qid, receipt.mid)
         deleted.append(receipt.mid)
     return wire.DeleteMessage(qid, mids=deleted)
 
@@ -172,13 +190,70 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
     receipt = Receipt(_mid(request), request.receives)
     visible_at = service.storage.release(_qid(request), receipt, _microseconds(request.delay) or 0)
+    service.subscriptions.settled(_qid(request), receipt.mid)
     return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
 
 
 def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
     receipt = Receipt(_mid(request), request.receives)
     visible_at = service.storage.extend(_qid(request), receipt, _microseconds(request.visibility))
+    service.subscriptions.extended(_qid(request), receipt.mid, visible_at)
     return wire.ExtendMessage(request.qid, request.mid, visible_at=visible_at)
+
+
+def copy_message(service: Service, request: wire.CopyMessage) -> Message:
+    qid = _qid(request)
+    if request.mid is not None:
+        if request.mids:
+            raise BadRequestError("copy-message takes either 'mid' or 'messages', and this one has both")
+        service.storage.copy(qid, request.mid, request.queues)
+        return wire.CopyMessage(qid, request.mid)
+    copied: list[int | wire.Receipt] = []
+    for entry in request.mids:
+        mid = entry.mid if isinstance(entry, wire.Receipt) else entry
+        try:
+            service.storage.copy(qid, mid, request.queues)
+        except NoSuchMessageError:
+            continue
+        except OSError:
+            if not copied:
+                raise
+            break  # the answer says how far it came
+        copied.append(mid)
+    return wire.CopyMessage(qid, mids=copied)
+
+
+def subscribe(service: Service, request: wire.Subscribe) -> Message:
+    qids = set(request.queues) or {_qid(request)}
+    if request.qid is not None and request.queues:
+        raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
+    if request.name is not None:
+        raise UnsupportedError("'name' belongs on the bus: this is the queue server")
+    known = service.storage.queues()
+    for qid in sorted(qids):
+        if qid not in known:
+            service.storage.options(qid)  # says so, unless somebody has just made it
+    service.subscriber = service.subscriber or service.become_subscriber()
+    prefetch, visibility = request.prefetch or _PREFETCH, _microseconds(request.visibility)
+    open_one = service.subscriber.subscriptions.get(request.req)
+    if open_one is None:
+        subscription = Subscription(service.subscriber, request.req, qids, prefetch, visibility)
+        service.subscriptions.open(subscription)
+    elif open_one.closed or open_one.qids != qids:
+        raise BadRequestError(f"there is a subscription of req {request.req!r} already; give this one another req")
+    else:
+        open_one.prefetch, open_one.visibility = prefetch, visibility
+        service.subscriptions.feed(open_one)
+    return wire.Subscribe(request.qid, request.queues)
+
+
+def unsubscribe(service: Service, request: wire.Unsubscribe) -> Message:
+    known = service.subscriber.subscriptions if service.subscriber else {}
+    subscription = known.get(request.subscription)
+    if subscription is None or subscription.closed:
+        raise NoSuchSubscriptionError(f"there is no subscription of req {request.subscription!r} on this connection")
+    service.subscriptions.close(subscription)
+    return wire.Unsubscribe(request.subscription)
 
 
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
@@ -189,6 +264,7 @@ def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
         removed = service.storage.purge(qid, upto, _PURGE_SLICE)
         total += removed
         if removed == 0:
+            service.subscriptions.purged(qid, upto)
             return wire.PurgeQueue(qid, total)
         yield Pause()
 
@@ -250,6 +326,9 @@ HANDLERS: dict[type[Message], Handler] = {
     wire.DeleteMessage: delete_message,
     wire.ReleaseMessage: release_message,
     wire.ExtendMessage: extend_message,
+    wire.CopyMessage: copy_message,
+    wire.Subscribe: subscribe,
+    wire.Unsubscribe: unsubscribe,
     wire.PurgeQueue: purge_queue,
     wire.QueueStats: queue_stats,
     wire.Ping: ping,

@@ -10,7 +10,6 @@ import trio
 
 from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
-from qs_serving.conversation import Conversation
 from qs_serving.listening import (
     Announce,
     StartError,
@@ -23,11 +22,11 @@ from qs_serving.transport import Transport
 from .committer import Committer
 from .connection import Connection
 from .group import Chore
-from .handlers import Service
 from .options import ServerOptions
 from .storage.disk import Disk
 from .storage.engine import SECOND, Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
+from .subscriptions import Subscriptions
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ def open_storage(options: ServerOptions, clock: Clock) -> Engine:
         raise StartError(f"cannot use root {root}: {error}") from None
 
 
-class Server(Acceptor):
+class Server(Acceptor[Connection]):
     """Serves the queues of one engine."""
 
     def __init__(self, storage: Engine, options: ServerOptions, clock: Clock = wall_clock) -> None:
@@ -70,8 +69,8 @@ class Server(Acceptor):
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
-        self._committer = Committer(storage, options.durability, self._waiters)
-        self._service = Service(storage, options.wire.list_length, options.wire.document)
+        self._subscriptions = Subscriptions(storage, clock)
+        self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -89,15 +88,18 @@ class Server(Acceptor):
             Peer(self._wire),
             self._limits,
             writers,
-            service=self._service,
+            wire=self._wire,
+            storage=self._storage,
+            subscriptions=self._subscriptions,
             committer=self._committer,
             waiters=self._waiters,
         )
 
-    def _joined(self, conversation: Conversation) -> None:
+    def _joined(self, conversation: Connection) -> None:
         self._committer.clients += 1
 
-    async def _left(self, conversation: Conversation) -> None:
+    async def _left(self, conversation: Connection) -> None:
+        await conversation.leave()
         self._committer.clients -= 1
 
     async def _keep_time(self) -> None:

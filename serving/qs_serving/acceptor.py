@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 import trio
 
@@ -11,27 +12,28 @@ from .conversation import Conversation
 from .options import ServerLimits
 from .transport import SocketTransport, Transport
 
+C = TypeVar("C", bound=Conversation)
 _logger = logging.getLogger(__name__)
 
 
-class Acceptor:
+class Acceptor(Generic[C]):
     """Serves clients, each with a conversation of its own. A subclass says which."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._connections: set[Conversation] = set()
+        self._connections: set[C] = set()
         self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._clients: trio.Nursery | None = None
 
-    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Conversation:
+    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> C:
         """The conversation for a new client."""
         raise NotImplementedError
 
-    def _joined(self, conversation: Conversation) -> None:
+    def _joined(self, conversation: C) -> None:
         """A client has been taken."""
 
-    async def _left(self, conversation: Conversation) -> None:
+    async def _left(self, conversation: C) -> None:
         """It has gone."""
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:

@@ -22,6 +22,8 @@ from qs_schemas import ListMessages, Message
 from qs_server.group import Group
 from qs_server.handlers import Service
 from qs_server.options import ServerLimits
+from qs_server.server import wall_clock
+from qs_server.subscriptions import Subscriber, Subscriptions
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 
@@ -66,7 +68,9 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
     async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
         client = running.connect()
         await client.ask(push_list("q", *["x"] * 100))
-        service = Service(running.storage)
+        service = Service(
+            running.storage, Subscriptions(running.storage, wall_clock), lambda: Subscriber(1, lambda: None)
+        )
         group = Group([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
         group.advance(pushing=False)
         assert len(group.take_answers()) == 11

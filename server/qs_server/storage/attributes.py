@@ -18,6 +18,7 @@ from .disk import NO_ROOM, Disk
 
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"
+_HOLDER = "user.qs.holder"
 _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
@@ -66,6 +67,13 @@ class AttributeStore(ABC):
         """Those of a message that is gone."""
         self._unwritten.pop(mid, None)
 
+    def hold(self, path: str, mid: int, holder: str) -> None:  # noqa: B027 - without it, windows end by their time
+        """Notes who holds a message. Lost without harm."""
+
+    def holder(self, path: str, mid: int) -> str:
+        """What `hold` was given last, or nothing."""
+        return ""
+
     @abstractmethod
     def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
         """Forgets what others left behind. names: all in the directory; mids: of all messages in it."""
@@ -80,15 +88,18 @@ class AttributeStore(ABC):
 class ExtendedAttributes(AttributeStore):
     """In the file itself."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, space: str = "") -> None:
+        """space: where files are shared with other queues, what tells the attributes of this one from theirs."""
         super().__init__()
         self._disk = disk
+        suffix = f".{space}" if space else ""
+        self._receives, self._delayed, self._holder = _RECEIVES + suffix, _DELAYED + suffix, _HOLDER + suffix
 
     def receives(self, path: str, mid: int) -> int:
-        return self.read(path, mid).receives if mid in self._unwritten else self._number(path, _RECEIVES)
+        return self.read(path, mid).receives if mid in self._unwritten else self._number(path, self._receives)
 
     def _read(self, path: str, mid: int) -> Attributes:
-        return Attributes(self._number(path, _RECEIVES), self._number(path, _DELAYED))
+        return Attributes(self._number(path, self._receives), self._number(path, self._delayed))
 
     def _number(self, path: str, name: str) -> int:
         try:
@@ -100,9 +111,19 @@ class ExtendedAttributes(AttributeStore):
         return int(value) if value.isdigit() and len(value) <= 18 else 0
 
     def _write(self, path: str, mid: int, attributes: Attributes) -> None:
-        for name, value in ((_RECEIVES, attributes.receives), (_DELAYED, attributes.delayed)):
+        for name, value in ((self._receives, attributes.receives), (self._delayed, attributes.delayed)):
             if value:
                 self._disk.setxattr(path, name, b"%d" % value, follow_symlinks=False)
+
+    def hold(self, path: str, mid: int, holder: str) -> None:
+        with contextlib.suppress(OSError):
+            self._disk.setxattr(path, self._holder, holder.encode(), follow_symlinks=False)
+
+    def holder(self, path: str, mid: int) -> str:
+        try:
+            return self._disk.getxattr(path, self._holder, follow_symlinks=False).decode("ascii", "replace")
+        except OSError:
+            return ""
 
     def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
         """Nothing stays behind when a file goes."""
@@ -146,8 +167,9 @@ class SidecarFiles(AttributeStore):
                 self.forget(int(match[1]))
 
 
-def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
-    """The kind of store that the directory's file system can carry. sync: whether a sidecar is synced when written."""
+def store_for(directory: str, disk: Disk, *, sync: bool, space: str = "") -> AttributeStore:
+    """The kind of store that the directory's file system can carry. sync: whether a sidecar is synced when written;
+    space: as for ExtendedAttributes."""
     try:
         disk.setxattr(directory, _PROBE, b"1")
         disk.removexattr(directory, _PROBE)
@@ -157,4 +179,4 @@ def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
         # ENODATA: another process asked at the same time and was faster to clean up.
         if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
-    return ExtendedAttributes(disk)
+    return ExtendedAttributes(disk, space)

@@ -5,6 +5,7 @@ index has it, another process was faster: its report is on the way or here, and 
 """
 
 import errno
+import hashlib
 import logging
 import os
 import stat
@@ -12,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .activity import Activity
-from .attributes import Attributes, store_for
+from .attributes import Attributes, AttributeStore, store_for
 from .disk import Disk
 from .engine import SECOND, Clock, Durability, Options
+from .holders import Holders
 from .index import Index
 from .names import MAX_MID, NEW, message_name, parse_message
 from .staging import finish_batches
@@ -30,7 +32,8 @@ _STALE_AFTER = 600
 
 @dataclass(slots=True)
 class Shared:
-    """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone."""
+    """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone;
+    holders: None where nobody subscribes."""
 
     clock: Clock
     durability: Durability
@@ -38,6 +41,7 @@ class Shared:
     watch: Watch
     activity: Activity
     vanished: Callable[[str], None] = lambda qid: None
+    holders: Holders | None = None
 
 
 class MessageDirectory:
@@ -56,7 +60,8 @@ class MessageDirectory:
         self._activity = shared.activity
         self._on_vanished = shared.vanished
         self._unit = 1000 if options.timestamps == "ms" else 1
-        self._attributes = store_for(path, self._disk, sync=self._durability is Durability.ALWAYS)
+        self._holders = shared.holders
+        self._attributes = self._store()
         self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
         self._index = Index()
         self._identity = self._look_up()
@@ -64,6 +69,10 @@ class MessageDirectory:
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def _store(self) -> AttributeStore:
+        space = hashlib.sha256(self.qid.encode()).hexdigest()[:8] if self.options.links else ""
+        return store_for(self.path, self._disk, sync=self._durability is Durability.ALWAYS, space=space)
 
     # -- what the engine is told
 

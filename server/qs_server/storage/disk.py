@@ -19,6 +19,7 @@ class Disk:
     read = staticmethod(os.read)
     fsync = staticmethod(os.fsync)
     rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
     unlink = staticmethod(os.unlink)
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)

@@ -119,6 +119,8 @@ class Options:
     capacity: int | None = None
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
+    links: bool = False
+    """Whether its files may be those of other queues too (hard links), each with attributes of its own."""
 
 
 @dataclass(slots=True)
@@ -181,9 +183,23 @@ class Engine(ABC):
         """The pushes that came to nothing when they were flushed since the last call: by queue and first id, why."""
 
     @abstractmethod
-    def receive(self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int) -> list[Message]:
+    def receive(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    ) -> list[Message]:
         """The oldest visible messages of all the queues, ordered by id; each becomes invisible for `visibility`
-        (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first."""
+        (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first.
+        held: for a subscriber that is connected to this process. That need not survive anything: when the process
+        ends, the next one makes them visible."""
+
+    @abstractmethod
+    def read(self, qid: str, receipt: Receipt) -> Message:
+        """A message and its payload, in whatever state it is, for whoever holds the receipt. NoSuchMessageError,
+        StaleReceiptError."""
+
+    def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
+        """Stores a message in other queues too, under its id, ready, and sharing its bytes where that is possible. A
+        queue that holds the id already is left alone; all the others, or none. NoSuchMessageError, QueueFullError."""
+        raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     @abstractmethod
     def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:

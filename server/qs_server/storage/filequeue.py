@@ -36,9 +36,12 @@ class FileQueue(PublishingDirectory):
         """How many messages are visible."""
         return len(self._index.ready)
 
-    def take(self, mid: int, visibility: int | None, max_bytes: int | None = None) -> Message | None:
-        """Receives one visible message. None when another process was faster, or its payload is over max_bytes."""
-        payload = self._content(mid, max_bytes)
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+    ) -> Message | None:
+        """Receives one visible message. None when another process was faster, or its payload is over max_bytes.
+        holder: who holds it for a subscriber; then it need not survive a power loss that it was received."""
+        payload = self._content(mid, 0, max_bytes)
         if payload is None:
             return None
         receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
@@ -51,7 +54,9 @@ class FileQueue(PublishingDirectory):
         except OSError:
             self._put_back(mid, expiry)
             raise
-        self._hide(mid, expiry, delayed=False)
+        if holder:
+            self._attributes.hold(self.name_path(mid, expiry), mid, f"{holder} {expiry}")
+        self._hide(mid, expiry, delayed=False, durable=not holder)
         self.counts.delivered += 1
         return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
 
@@ -66,13 +71,13 @@ class FileQueue(PublishingDirectory):
         window = self.options.visibility if visibility is None else visibility
         return max(self.number(self._clock() + window), 1)
 
-    def _content(self, mid: int, max_bytes: int | None) -> bytes | None:
-        """The payload of a visible message; None as for take."""
-        path = self.name_path(mid, 0)
+    def _content(self, mid: int, expiry: int, max_bytes: int | None) -> bytes | None:
+        """The payload of a message in a state; None as for take."""
+        path = self.name_path(mid, expiry)
         try:
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
-            self.lost(mid, 0)
+            self.lost(mid, expiry)
             return None
         except OSError as error:
             if error.errno not in _NOT_TO_OPEN:
@@ -88,10 +93,11 @@ class FileQueue(PublishingDirectory):
         finally:
             self._disk.close(fd)
 
-    def _hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
+    def _hide(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
         self._index.hide(mid, expiry, delayed=delayed)
         self.hidden(expiry)
-        self.touch(mid)
+        if durable:
+            self.touch(mid)
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
@@ -109,16 +115,36 @@ class FileQueue(PublishingDirectory):
         if expiry:
             status = "delayed" if self._index.is_delayed(mid) else "in-flight"
             return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
-        payload = self._content(mid, None)
+        payload = self._content(mid, 0, None)
         if payload is None:
             return None
         return Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
+
+    def read_held(self, receipt: Receipt) -> Message:
+        """A message and its payload, for whoever holds the receipt."""
+        mid = receipt.mid
+        while True:
+            expiry, attributes = self._held(receipt)
+            payload = self._content(mid, expiry, None)
+            if payload is not None:
+                visible_at = self.time(expiry) if expiry else None
+                return Message(self.qid, mid, "delivered", attributes.receives, self.time(mid), visible_at, payload)
 
     def _found(self, mid: int) -> int:
         expiry = self._index.expiry(mid)
         if expiry is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
         return expiry
+
+    def copy_to(self, mid: int, target: PublishingDirectory) -> bool:
+        """Stores a message in another queue too, invisible until that is flushed. False when it is there already."""
+        while True:
+            expiry = self._found(mid)
+            if self.load(mid):
+                try:
+                    return target.copy_in(mid, self.name_path(mid, expiry), self._index.size(mid))
+                except FileNotFoundError:
+                    self.lost(mid, expiry)
 
     # -- ending or moving a window --------------------------------------------------------------------------------
 
@@ -181,8 +207,16 @@ class FileQueue(PublishingDirectory):
                 raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
             until = self._end_of(visibility)
             if until == expiry or self.rename(mid, expiry, until):
+                self._keep_holder(mid, expiry, until)
                 self._hide(mid, until, delayed=False)
                 return self.time(until)
+
+    def _keep_holder(self, mid: int, old: int, new: int) -> None:
+        """Whoever held the message until then holds it until later."""
+        path = self.name_path(mid, new)
+        name, _, until = self._attributes.holder(path, mid).partition(" ") if self._holders else ("", "", "")
+        if until == str(old):
+            self._attributes.hold(path, mid, f"{name} {new}")
 
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""

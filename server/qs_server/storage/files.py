@@ -47,14 +47,17 @@ class FilesEngine(RootDirectory):
         failures, self._failures = self._failures, {}
         return failures
 
-    def receive(self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int) -> list[Message]:
+    def receive(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    ) -> list[Message]:
         queues = [self._queue(qid) for qid in dict.fromkeys(qids)]
         self.flush()
         for queue in queues:
             queue.expire()
         found: list[Message] = []
+        holder = self._holders.own() if held else ""
         try:
-            _take_oldest(queues, found, count, visibility, max_bytes)
+            _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
         except OSError:
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
@@ -63,6 +66,28 @@ class FilesEngine(RootDirectory):
     def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
         self.flush()
         return self._queue(qid).get(mid, peek=peek, visibility=visibility)
+
+    def read(self, qid: str, receipt: Receipt) -> Message:
+        self.flush()
+        return self._queue(qid).read_held(receipt)
+
+    def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
+        source = self._queue(qid)
+        targets = [self._queue(target) for target in dict.fromkeys(into)]
+        self.flush()
+        done: list[FileQueue] = []
+        try:
+            for target in targets:
+                if target is source or not source.copy_to(mid, target):
+                    continue
+                failures = target.flush()
+                if failures:
+                    raise failures[mid]
+                done.append(target)
+        except BaseException:
+            for target in done:
+                target.unlink(mid, 0)
+            raise
 
     def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
         self.flush()
@@ -181,11 +206,18 @@ class FilesEngine(RootDirectory):
         finally:
             for queue in list(self._queues.values()):
                 queue.close()
+            self._holders.close()
             self._watch.close()
 
 
 def _take_oldest(
-    queues: Sequence[FileQueue], found: list[Message], count: int, visibility: int | None, max_bytes: int
+    queues: Sequence[FileQueue],
+    found: list[Message],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    holder: str,
 ) -> None:
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
@@ -196,7 +228,7 @@ def _take_oldest(
             return
         _, mid, queue = first
         try:
-            message = queue.take(mid, visibility, room)
+            message = queue.take(mid, visibility, room, holder=holder)
         except OSError:
             queue.arrived()  # it is there still, for whoever comes next
             raise

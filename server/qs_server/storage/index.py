@@ -124,6 +124,10 @@ class Index:
         if delayed:
             self._set_delayed(mid)
 
+    def size(self, mid: int) -> int:
+        """Bytes of a loaded message."""
+        return (self.messages.get(mid) or 0) >> _SIZE_SHIFT
+
     def is_delayed(self, mid: int) -> bool:
         """Of a loaded message."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .attributes import Attributes
 from .directory import MessageDirectory, Shared
 from .engine import Draft, Durability, Options, QueueFullError, Stats
 from .names import MAX_MID, message_name
+from .settings import write_options
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
@@ -22,9 +24,22 @@ class PublishingDirectory(MessageDirectory):
         self.counts = Stats()
         try:
             self.rescan()
+            self._free_orphans()
         except BaseException:
             self.unwatch()
             raise
+
+    def _free_orphans(self) -> None:
+        """Makes visible what a process held that has been killed."""
+        if self._holders is None:
+            return
+        for mid in self._index.hidden.after(-1, len(self._index.hidden)):
+            expiry = self._index.expiry(mid) or 0
+            name, _, until = self._attributes.holder(self.name_path(mid, expiry), mid).partition(" ")
+            if until == str(expiry) and not self._holders.alive(name) and self.load(mid):
+                self.rename(mid, expiry, 0)
+                self._index.show(mid)
+                self.arrived()
 
     def is_staged(self, name: str) -> bool:
         return self._staging.holds(name)
@@ -90,6 +105,27 @@ class PublishingDirectory(MessageDirectory):
         for staged in request:
             if staged.expiry:
                 self.forget_attributes(staged.mid)
+
+    def copy_in(self, mid: int, path: str, size: int) -> bool:
+        """Stores the message of another queue, whose file is at path. Invisible until `flush`. False: it is here."""
+        if self._index.expiry(mid) is not None:
+            return False
+        if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
+        self.last_mid = max(mid, self.last_mid)
+        self.touch(mid)  # whoever wrote it need not have synced it
+        self._staging.add([staged])
+        return True
+
+    def _may_link(self) -> bool:
+        """Whether files may be shared, which is settled when the first one comes to a queue that has nothing else."""
+        if not self.options.links and not len(self) and not len(self._staging):
+            options = replace(self.options, links=True)
+            write_options(self.path, options, self._disk, sync=self._durability is Durability.ALWAYS)
+            self.options = options
+            self._attributes = self._store()
+        return self.options.links
 
     def flush(self) -> dict[int, OSError]:
         """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""

@@ -26,6 +26,7 @@ from .engine import (
     UnsupportedError,
 )
 from .filequeue import FileQueue
+from .holders import Holders
 from .names import directory_of, parse_message, qid_of
 from .settings import read_options, write_options
 from .watch import Watch
@@ -57,9 +58,11 @@ class RootDirectory(Engine):
         self._gone: set[str] = set()  # queues that waiters have to be told of
         self._staged: dict[str, FileQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
-        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen)
+        self._holders = Holders(root, self._disk)
+        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen, self._holders)
         self._watch.add(root, self, of_queues=True)
         self._scan(strict=True)
+        self._holders.clear()
 
     def _scan(self, *, strict: bool) -> None:
         for name in self._disk.directories_in(self._root):

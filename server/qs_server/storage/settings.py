@@ -40,10 +40,12 @@ def _set(options: Options, key: str, value: object) -> None:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
+    elif key == "links" and isinstance(value, bool):
+        options.links = value
     else:
         raise ValueError(
-            "known are storage (a name), visibility (seconds), capacity (messages, from 1), timestamps ('us' or 'ms'); "
-            f"this is {value!r}"
+            "known are storage (a name), visibility (seconds), capacity (messages, from 1), timestamps ('us' or 'ms'), "
+            f"links (true or false); this is {value!r}"
         )
 
 
@@ -54,4 +56,6 @@ def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -
         lines.append(f"capacity = {options.capacity}")
     if options.timestamps != "us":
         lines.append(f'timestamps = "{options.timestamps}"')
+    if options.links:
+        lines.append("links = true")
     disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=sync)

@@ -6,6 +6,7 @@ finishes what it says. Its publisher holds a lock on it for as long as it lives,
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -18,6 +19,7 @@ _logger = logging.getLogger(__name__)
 _BATCH = ".batch-"
 _TEMPORARY = ".tmp"
 _END = "end"
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 
 
@@ -75,14 +77,39 @@ class Staging:
             raise
         return staged
 
+    def link(self, mid: int, path: str, size: int) -> Staged:
+        """Takes the file at path as that of a message here; its bytes, where the file system cannot share them."""
+        new = self.new_path(mid)
+        try:
+            self._disk.link(path, new, follow_symlinks=False)
+        except FileExistsError:
+            if not os.path.samefile(path, new):
+                raise
+            # A crash has left it, or somebody is just copying the same: either way it is what we want.
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return self.copy(mid, path)
+        return Staged(mid, 0, size, -1)
+
+    def copy(self, mid: int, path: str) -> Staged:
+        """Writes the bytes of the file at path as a message."""
+        fd = self._disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            payload = self._disk.read(fd, self._disk.fstat(fd).st_size)
+        finally:
+            self._disk.close(fd)
+        return self.write(mid, 0, payload)
+
     def sync(self) -> dict[int, OSError]:
         """Makes the contents of everything written durable, and notes the lists. Requests for which that fails are
         discarded: by first id, and why."""
         if self._sync and len(self) > 1:
             for request in self._requests:
                 for staged in request:
-                    with contextlib.suppress(OSError):  # the sync will say so
-                        self._disk.begin_writing(staged.fd)
+                    if staged.fd >= 0:
+                        with contextlib.suppress(OSError):  # the sync will say so
+                            self._disk.begin_writing(staged.fd)
         failures: dict[int, OSError] = {}
         for request in self._requests:
             try:
@@ -97,8 +124,9 @@ class Staging:
     def _sync_request(self, request: list[Staged]) -> None:
         if self._sync:
             for staged in request:
-                self._disk.fsync(staged.fd)
-                self._close(staged)
+                if staged.fd >= 0:
+                    self._disk.fsync(staged.fd)
+                    self._close(staged)
         if len(request) > 1:
             self._note(request)
 
