@@ -55,20 +55,26 @@ AddLimit = Callable[..., None]
 
 
 def limit_group(parser: argparse.ArgumentParser) -> AddLimit:
-    """Adds flags for numbers: (flag, default, text, least=1)."""
+    """Adds flags for numbers: (flag or flags, default, text, least=1)."""
     group = parser.add_argument_group("limits")
 
-    def add(flag: str, default: float, text: str, least: float = 1) -> None:
+    def add(flag: str | tuple[str, ...], default: float, text: str, least: float = 1) -> None:
         kind = int if isinstance(default, int) else float
+        flags = (flag,) if isinstance(flag, str) else flag
         group.add_argument(
-            flag, type=at_least(least, kind), default=default, metavar="N", help=f"{text} (default: {default})"
+            *flags,
+            dest=flags[-1].strip("-").replace("-", "_"),
+            type=at_least(least, kind),
+            default=default,
+            metavar="N",
+            help=f"{text} (default: {default})",
         )
 
     return add
 
 
-def add_limits(add: AddLimit) -> None:
-    """The flags of `ServerLimits` and of the wire's `Limits`."""
+def add_limits(add: AddLimit, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:
+    """The flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of that one."""
     limits, wire = ServerLimits(), Limits()
     add("--max-document", wire.document, "bytes of one document", 256)
     add("--max-depth", wire.depth, "elements inside one another", 5)
@@ -77,7 +83,7 @@ def add_limits(add: AddLimit) -> None:
     add("--max-list", wire.list_length, "messages in one list, and ids in one answer")
     add("--max-connections", limits.connections, "clients at once")
     add("--max-pipeline", limits.pipeline, "requests of one connection that wait for their answers")
-    add("--max-outbox", limits.outbox, "bytes that wait to be read by one client")
+    add(outbox, limits.outbox, "bytes that wait to be read by one client")
     add("--document-time", float(limits.document_time), "seconds from the first byte of a document to its last", 0.01)
     add("--linger", float(limits.linger), "seconds that a refused client has to read why", 0)
     add("--grace", float(limits.grace), "seconds that a stopping server gives what is begun", 0)

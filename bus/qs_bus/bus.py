@@ -1,0 +1,181 @@
+"""The bus: clients on one side, the queue server on the other, and between them a feed for each queue."""
+
+import logging
+from functools import partial
+
+import trio
+
+from qs_client import calls
+from qs_client.errors import BadRequest, ServerError, ServerUnavailable
+from qs_client.place import endpoint
+from qs_schemas import Fault, Peer
+from qs_schemas import errors as table
+from qs_schemas.limits import QID
+from qs_serving.acceptor import Acceptor
+from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit, serve_until_signalled
+from qs_serving.transport import Transport
+
+from .connection import BusConnection, RefusedError
+from .feeds import FanOut, Feed, Share
+from .names import is_of_bus, name_in, queue_of
+from .options import BusOptions
+from .subscription import Subscription
+from .upstream import Upstream
+
+_logger = logging.getLogger(__name__)
+
+
+class Bus(Acceptor[BusConnection]):
+    """Serves subscribers with what comes from one queue server."""
+
+    def __init__(self, options: BusOptions) -> None:
+        super().__init__(options.limits)
+        self.options = options
+        self.server_name = endpoint(*options.server)
+        self._upstream = Upstream(options.server, self._prepare, self._gone)
+        self._feeds: dict[str, FanOut] = {}
+        for qid in options.queues:
+            self._feed(qid)
+
+    async def serve(self, listeners: list[trio.SocketListener]) -> None:
+        """Until `stop` has been called and clients have had some time to read."""
+        async with trio.open_nursery() as background:
+            background.start_soon(self._upstream.run)
+            await self.accept(listeners)
+            if self._upstream.connected.is_set():
+                with trio.move_on_after(self.options.limits.grace):
+                    await self._upstream.emptied()
+            background.cancel_scope.cancel()
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
+        return BusConnection(stream, Peer(self.options.wire), self._limits, writers, self)
+
+    async def _left(self, conversation: BusConnection) -> None:
+        conversation.leave()
+
+    def note_slow(self, conversation: BusConnection, text: str) -> None:
+        """A client is sent away."""
+        _logger.warning("a subscriber is disconnected: %s", text)
+
+    async def subscribe(
+        self,
+        conversation: BusConnection,
+        subscription: Subscription,
+        qids: list[str] | None = None,
+        answer: bytes | None = None,
+    ) -> None:
+        """Takes a subscription up. qids: None for every queue that is monitored; answer: is sent before any message.
+        RefusedError."""
+        taken = {feed.label for other in conversation.subscriptions for feed in other.feeds}
+        if qids is None:
+            qids = [qid for qid in self._feeds if qid not in taken]
+        for qid in qids:
+            await self._check(qid)
+            if qid in taken:
+                raise RefusedError(table.BAD_REQUEST, f"this connection is subscribed to {qid!r} already")
+        feeds: list[Feed] = []
+        for qid in qids:
+            feed = self._feed(qid)
+            feeds.append(feed if subscription.name is None else await self._share(feed, subscription.name))
+        conversation.begin(answer)
+        conversation.subscriptions.append(subscription)
+        for each in feeds:
+            each.join(subscription)
+
+    async def _check(self, qid: str) -> None:
+        """Whether the queue may be subscribed to."""
+        if qid in self._feeds:
+            return
+        if self.options.queues:
+            known = ", ".join(self.options.queues)
+            raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
+        if is_of_bus(qid):
+            raise RefusedError(table.BAD_REQUEST, f"{qid!r} is a queue of the bus itself; subscribe with the name")
+        if qid not in await self._ask_for_queues():
+            raise RefusedError(table.NOT_FOUND, f"there is no queue {qid!r}")
+
+    async def _ask_for_queues(self) -> list[str]:
+        while True:
+            await self._upstream.connected.wait()
+            try:
+                return await self._upstream.call(calls.queues())
+            except ServerUnavailable:
+                await trio.lowlevel.checkpoint()
+
+    def _feed(self, qid: str) -> FanOut:
+        feed = self._feeds.get(qid)
+        if feed is None:
+            limits = self.options.limits
+            feed = self._feeds[qid] = FanOut(qid, self._upstream, limits.outbox, self.options.hold)
+        return feed
+
+    async def _share(self, feed: FanOut, name: str) -> Share:
+        """The feed of a durable name. Its queue exists when this returns, so that nothing is missed from then on."""
+        qid = queue_of(feed.label, name)
+        if len(qid) > QID:
+            raise RefusedError(table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters")
+        while name not in feed.names:
+            await self._upstream.connected.wait()
+            try:
+                await self._upstream.call(calls.new_queue(qid, exist_ok=True))
+            except ServerUnavailable:
+                await trio.lowlevel.checkpoint()
+            except ServerError as error:
+                kind = table.BAD_REQUEST if isinstance(error, BadRequest) else table.INTERNAL
+                raise RefusedError(kind, f"the queue of the name cannot be made: {error}") from None
+            else:
+                self._add_name(feed, name)
+        return feed.names[name]
+
+    def _add_name(self, feed: FanOut, name: str) -> None:
+        if name not in feed.names:
+            qid = queue_of(feed.label, name)
+            feed.names[name] = Share(qid, feed.label, name, self._upstream, self.options.limits.outbox)
+            self._upstream.sync(feed)
+
+    # -- the server -----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, upstream: Upstream) -> None:
+        """On a new connection: the queues to monitor exist, and the names that are kept there are known."""
+        for qid in self.options.queues:
+            try:
+                await upstream.call(calls.new_queue(qid, exist_ok=True))
+            except BadRequest as error:
+                _logger.error("queue %r cannot be monitored: %s", qid, error)
+        found = [entry for entry in map(name_in, await upstream.call(calls.queues())) if entry is not None]
+        for label, name in found:
+            if not self.options.queues or label in self.options.queues:
+                self._add_name(self._feed(label), name)
+        for feed in self._feeds.values():
+            for name in [name for name in feed.names if (feed.label, name) not in found]:
+                self._end(feed.names.pop(name), f"the queue of the name {name!r} has been deleted")
+        upstream.connected.set()
+        for feed in self._feeds.values():
+            for each in (feed, *feed.names.values()):
+                upstream.sync(each)
+
+    def _gone(self, feed: Feed) -> None:
+        """The queue of a feed has been deleted on the server."""
+        if isinstance(feed, Share):
+            self._feeds[feed.label].names.pop(feed.name, None)
+            self._end(feed, f"the queue of the name {feed.name!r} has been deleted")
+        elif feed.label not in self.options.queues:
+            self._feeds.pop(feed.label, None)
+            self._end(feed, f"there is no queue {feed.label!r} any more")
+
+    def _end(self, feed: Feed, text: str) -> None:
+        """Ends the subscriptions to a feed."""
+        for conversation in self._connections:
+            for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
+                conversation.end(subscription, Fault(table.NOT_FOUND, text, subscription.req))
+                subscription.leave()
+
+
+async def run_bus(options: BusOptions, announce: Announce) -> None:
+    """Serves until SIGTERM or SIGINT. StartError."""
+    raise_descriptor_limit(options.limits.connections)
+    listeners = await open_listeners(options.host, options.port)
+    bus = Bus(options)
+    await serve_until_signalled(bus, partial(bus.serve, listeners), listeners, announce)

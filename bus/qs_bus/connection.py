@@ -1,0 +1,232 @@
+"""A client of the bus: one that only listens, or one that says what it wants, and acknowledges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from qs_schemas import (
+    DeleteMessage,
+    Error,
+    ErrorCode,
+    Fault,
+    ListQueues,
+    Message,
+    Peer,
+    Receipt,
+    ReleaseMessage,
+    Subscribe,
+)
+from qs_schemas import errors as table
+from qs_serving.answers import new_resp
+from qs_serving.conversation import Conversation
+from qs_serving.options import ServerLimits
+from qs_serving.transport import Transport
+
+from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from .bus import Bus
+
+SILENCE = 0.25
+"""Seconds after which a client that has sent nothing is one that only listens."""
+_GROUP = 256
+"""Requests that are handled before others get their turn."""
+
+
+class RefusedError(Exception):
+    """A request that cannot be honoured. The text says why."""
+
+    def __init__(self, error: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.error = error
+
+
+class BusConnection(Conversation):
+    """One client."""
+
+    stopping_text = "the bus is stopping; connect again later"
+
+    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, bus: Bus) -> None:
+        super().__init__(stream, peer, limits, writers)
+        self._bus = bus
+        self._writers = writers
+        self.subscriptions: list[Subscription] = []
+
+    async def _converse(self) -> bool:
+        with trio.CancelScope(deadline=trio.current_time() + SILENCE) as silence:
+            await self._read()
+        if silence.cancelled_caught and not self._life.cancel_called:
+            self._interruptible = None
+            if not self._stopping and not self._peer.begun:
+                await self._bus.subscribe(self, self._new_subscription(None, ack=False))
+        return await super()._converse()
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def _answer(self) -> bool:
+        answers: list[bytes] = []
+        closes = False
+        for _ in range(min(len(self._events), _GROUP)):
+            event = self._events.popleft()
+            if isinstance(event, Fault):
+                answers.append(self._peer.send(event.message(new_resp())))
+                closes = event.error.closes
+                continue
+            if isinstance(event, (Subscribe, ListQueues)):
+                self._say(answers)  # what is asked for before comes before what it brings
+                answers.append(await self._subscribe(event))
+                continue
+            answers.append(self._peer.send(self._answer_to(event)))
+        self._say(answers)
+        self._parse()
+        if self._outbox.unsent > 2 * self._limits.outbox:
+            await self._outbox.drained()  # it asks, and does not read
+        await trio.lowlevel.checkpoint()
+        return not closes
+
+    def _say(self, answers: list[bytes]) -> None:
+        if answers:
+            self._outbox.put(b"".join(answers))
+            answers.clear()
+
+    def _answer_to(self, request: Message) -> Message:
+        try:
+            answer = self._handle(request)
+        except RefusedError as error:
+            return _error(request, error)
+        answer.type, answer.req, answer.resp = "response", request.req, new_resp()
+        return answer
+
+    def _handle(self, request: Message) -> Message:
+        if request.type != "request":
+            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+        if isinstance(request, DeleteMessage):
+            return self._delete(request)
+        if isinstance(request, ReleaseMessage):
+            return self._release(request)
+        raise RefusedError(
+            table.NOT_IMPLEMENTED,
+            f"{request.op} is not for the bus; the queue server at {self._bus.server_name} may know it",
+        )
+
+    def _delete(self, request: DeleteMessage) -> Message:
+        qid = request.qid or ""
+        if request.mid is not None:
+            if request.mids:
+                raise RefusedError(
+                    table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', and this one has both"
+                )
+            self._acknowledge(qid, request.mid)
+            return DeleteMessage(qid, request.mid)
+        deleted: list[int | Receipt] = []
+        for entry in request.mids:
+            mid = entry.mid if isinstance(entry, Receipt) else entry
+            try:
+                self._acknowledge(qid, mid)
+            except RefusedError:
+                continue
+            deleted.append(mid)
+        return DeleteMessage(qid, mids=deleted)
+
+    def _acknowledge(self, qid: str, mid: int) -> None:
+        subscription, record = self._in_hand(qid, mid)
+        record.feed.handled(record)
+        subscription.pump()
+
+    def _in_hand(self, qid: str, mid: int) -> tuple[Subscription, Any]:
+        for subscription in self.subscriptions:
+            record = subscription.take((qid, mid))
+            if record is not None:
+                return subscription, record
+        raise RefusedError(
+            table.NOT_FOUND,
+            f"message {mid} of queue {qid!r} is not in this client's hands: it was not delivered to it, or is handled, "
+            "or its subscription has no ack='client'",
+        )
+
+    def _release(self, request: ReleaseMessage) -> Message:
+        subscription, record = self._in_hand(request.qid or "", request.mid or 0)
+        if not request.delay:
+            record.feed.resend(record, subscription)
+        else:
+            subscription.delayed = subscription.delayed or set()
+            subscription.delayed.add(record)
+            self._writers.start_soon(self._resend_later, request.delay, subscription, record)
+        return ReleaseMessage(request.qid, request.mid)
+
+    async def _resend_later(self, delay: float, subscription: Subscription, record: Any) -> None:
+        await trio.sleep(delay)
+        if not subscription.left and subscription.delayed and record in subscription.delayed:
+            subscription.delayed.discard(record)
+            record.feed.resend(record, subscription)
+
+    # -- subscribing ----------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, request: Subscribe | ListQueues) -> bytes:
+        """The answer, when it is an error; else it has been sent, as messages come right after it."""
+        try:
+            if request.type != "request":
+                raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+            if isinstance(request, ListQueues):
+                if not request.queues:
+                    raise RefusedError(
+                        table.NOT_IMPLEMENTED,
+                        "list-queues without queues is not for the bus: name some to subscribe to them, or ask the "
+                        f"queue server at {self._bus.server_name}",
+                    )
+                qids, subscription = request.queues, self._new_subscription(request.req, ack=False)
+            else:
+                if request.qid is not None and request.queues:
+                    raise RefusedError(
+                        table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', and this one has both"
+                    )
+                qids = request.queues or [request.qid or ""]
+                subscription = self._new_subscription(
+                    request.req, ack=request.ack == "client", prefetch=request.prefetch, name=request.name
+                )
+            answer: Message = (
+                ListQueues(list(qids)) if isinstance(request, ListQueues) else Subscribe(request.qid, request.queues)
+            )
+            answer.type, answer.req, answer.resp = "response", request.req, new_resp()
+            await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
+        except RefusedError as error:
+            return self._peer.send(_error(request, error))
+        return b""
+
+    def _new_subscription(
+        self, req: str | None, *, ack: bool, prefetch: int | None = None, name: str | None = None
+    ) -> Subscription:
+        return Subscription(
+            self._outbox, self._bus.options, self._too_slow, req=req, ack=ack, prefetch=prefetch, name=name
+        )
+
+    def begin(self, answer: bytes | None) -> None:
+        """The subscription is made: its client is told, before any message."""
+        if answer is not None:
+            self._outbox.put(answer)
+
+    def end(self, subscription: Subscription, fault: Fault) -> None:
+        """A subscription is over, and its client is told why."""
+        if subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
+            self._outbox.put(self._peer.send(fault.message(new_resp())))
+
+    def _too_slow(self, text: str) -> None:
+        self._bus.note_slow(self, text)
+        self.dismiss(table.TOO_MANY, text)
+
+    def _written(self, token: Any) -> None:
+        subscription, record = token
+        subscription.written(record)
+
+    def leave(self) -> None:
+        """The client has gone."""
+        for subscription in self.subscriptions:
+            subscription.leave()
+        self.subscriptions.clear()
+
+
+def _error(about: Message, error: RefusedError) -> Error:
+    return Fault(error.error, str(error), about.req).message(new_resp())

@@ -1,0 +1,322 @@
+"""A queue of the server and those who get its messages: all of them (FanOut), or one of those who share a name (Share).
+
+A message is in the bus's hands from its delivery by the server until everybody who is to get it has handled it; then it
+is deleted on the server. If those who were to get it have all gone and none has handled it, it is given back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qs_schemas import GetMessage
+
+from .records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .subscription import Subscription
+    from .upstream import Upstream
+
+PREFETCH = 1000
+"""Messages of one queue that the bus has in hand while none of them is held up by a slow subscriber."""
+_FETCHED = 64
+"""Messages that are fetched again at a time."""
+
+
+class Feed(ABC):
+    """qid: the queue on the server; label: the queue that its subscribers know, which for a name is another."""
+
+    def __init__(self, qid: str, label: str, upstream: Upstream, memory: int) -> None:
+        """memory: bytes of payload that may be kept for those who have no room; more is fetched again later."""
+        self.qid = qid
+        self.label = label
+        self.members: list[Subscription] = []
+        self.records: dict[int, Record] = {}
+        self.prefetch = PREFETCH
+        self._upstream = upstream
+        self._memory = memory
+        self._kept = 0
+
+    @property
+    @abstractmethod
+    def wanted(self) -> bool:
+        """Whether messages are wanted from the server."""
+
+    @abstractmethod
+    def _distribute(self, record: Record) -> None:
+        """Gives a new message to whom it belongs."""
+
+    # -- from the server
+
+    def take(self, message: GetMessage) -> None:
+        """A message has come."""
+        mid = message.mid or 0
+        known = self.records.get(mid)
+        if known is not None:
+            # It was in our hands before the connection broke. Who has it keeps it.
+            known.receives = message.receives
+            if known.done:
+                self._upstream.deletes.add(self, mid)
+            return
+        payload = message.payload.encode() if isinstance(message.payload, str) else message.payload or b""
+        record = Record(self, mid, message.receives, message.pushed_at, payload, len(payload))
+        self.records[mid] = record
+        self._distribute(record)
+        self._adjust()
+
+    def deleted(self, mids: Iterable[int]) -> None:
+        """The server has deleted them."""
+        for mid in mids:
+            self.records.pop(mid, None)
+        self._adjust()
+
+    def _adjust(self) -> None:  # noqa: B027 - only where slow ones can be in the way of others
+        """Lets the server send more, or less, than before."""
+
+    # -- from subscribers
+
+    def join(self, member: Subscription) -> None:
+        """One more gets the messages that come from now on."""
+        self.members.append(member)
+        member.feeds.append(self)
+        self._upstream.sync(self)
+
+    def leave(self, member: Subscription) -> None:
+        """It gets no more."""
+        self.members.remove(member)
+        self._upstream.sync(self)
+
+    def handled(self, record: Record) -> None:
+        """One of those who got it has handled it."""
+        record.handled = True
+        self._less(record)
+
+    def let_go(self, record: Record) -> None:
+        """One of those who got it has gone, or will not handle it."""
+        self._less(record)
+
+    def _less(self, record: Record) -> None:
+        record.waiting -= 1
+        if record.waiting <= 0 and not record.done:
+            self._settle(record)
+
+    def _settle(self, record: Record) -> None:
+        record.done = True
+        if record.handled:
+            self._upstream.deletes.add(self, record.mid)
+        else:
+            self.records.pop(record.mid, None)
+            self._upstream.releases.add(self, (record.mid, record.receives))
+
+    @abstractmethod
+    def has_room(self, member: Subscription) -> None:
+        """A member can be sent something."""
+
+    @abstractmethod
+    def resend(self, record: Record, member: Subscription) -> None:
+        """A member has given it back, and wants it again."""
+
+    # -- payloads of those that have to wait
+
+    def keep(self, record: Record) -> None:
+        """Keeps the payload in memory if somebody waits for room and the bound allows; else forgets it."""
+        if record.keepers and self._kept + record.size <= self._memory:
+            self._kept += record.size
+        else:
+            record.payload = None
+
+    def unkeep(self, record: Record) -> None:
+        """One of those who waited for room does not any more."""
+        record.keepers -= 1
+        if not record.keepers and record.payload is not None:
+            record.payload = None
+            self._kept -= record.size
+
+    def fetch(self, waiting: Iterable[Record]) -> None:
+        """Asks the server for the payloads of the first of these, once more."""
+        size = 0
+        for count, record in enumerate(waiting):
+            if record.payload is not None or count == _FETCHED or (count and size + record.size > self._memory // 2):
+                return
+            size += record.size
+            if not record.fetching:
+                record.fetching = True
+                record.feed._upstream.fetches.add(record.feed, record)
+
+    def fetched(self, record: Record, payload: bytes | None) -> None:
+        """The server has answered. None: the message is not there any more, or in the hands of others."""
+        record.fetching = False
+        if record.done or not record.keepers:
+            return
+        if payload is None:
+            self._lost(record)
+        elif record.payload is None:
+            record.payload = payload
+            self._kept += record.size
+        self._resume()
+
+    @abstractmethod
+    def _lost(self, record: Record) -> None:
+        """A message that waits for room is gone."""
+
+    @abstractmethod
+    def _resume(self) -> None:
+        """Goes on with what waits for room."""
+
+
+class FanOut(Feed):
+    """Each message goes to every member, and into the queue of every name."""
+
+    def __init__(self, qid: str, upstream: Upstream, memory: int, hold: int) -> None:
+        """hold: messages that may be held up by slow subscribers while others go on."""
+        super().__init__(qid, qid, upstream, memory)
+        self._hold = hold
+        self.names: dict[str, Share] = {}
+        self.ready = True
+        """False while those who were here before the bus was killed are waited for."""
+
+    @property
+    def wanted(self) -> bool:
+        return self.ready and bool(self.members or self.names)
+
+    def _distribute(self, record: Record) -> None:
+        record.waiting = len(self.members) + bool(self.names)
+        if not record.waiting:
+            self._settle(record)
+            return
+        if self.names:
+            self._upstream.copies.add(self, record.mid)
+        documents: dict[str | None, bytes] = {}
+        for member in self.members:
+            document = documents.get(member.req)
+            if document is None:
+                document = documents[member.req] = record.document(member.req)
+            member.offer(record, document)
+        self.keep(record)
+
+    def copied(self, mids: Iterable[int]) -> None:
+        """They are in the queues of the names."""
+        for mid in mids:
+            record = self.records.get(mid)
+            if record is not None and not record.done:
+                self.handled(record)
+
+    def _adjust(self) -> None:
+        held = len(self.records)
+        if held > self.prefetch * 3 // 4:
+            # What slow ones hold up must not be in the way of the others; but if all are slow, enough is enough.
+            if self.prefetch < self._hold and (self.names or not all(member.blocked for member in self.members)):
+                self.prefetch = min(self.prefetch * 2, self._hold + PREFETCH)
+                self._upstream.sync(self)
+        elif self.prefetch > PREFETCH and held < self.prefetch // 8:
+            self.prefetch = max(self.prefetch // 2, PREFETCH)
+            self._upstream.sync(self)
+
+    def has_room(self, member: Subscription) -> None:
+        """It has what it waited for itself."""
+
+    def resend(self, record: Record, member: Subscription) -> None:
+        member.hold(record)
+        member.pump()
+
+    def _lost(self, record: Record) -> None:
+        for member in self.members:
+            if member.held and record in member.held:
+                member.held.remove(record)
+                member.held_bytes -= record.size
+                self.unkeep(record)
+                self._less(record)
+
+    def _resume(self) -> None:
+        for member in self.members:
+            if member.held:
+                member.pump()
+
+
+class Share(Feed):
+    """Each message goes to one member; another gets it when that one goes."""
+
+    def __init__(self, qid: str, label: str, name: str, upstream: Upstream, memory: int) -> None:
+        super().__init__(qid, label, upstream, memory)
+        self.name = name
+        self._backlog: deque[Record] = deque()
+        self._turn = 0
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.members)
+
+    def join(self, member: Subscription) -> None:
+        self._set_prefetch(member.prefetch)
+        super().join(member)
+        self._resume()
+
+    def leave(self, member: Subscription) -> None:
+        self._set_prefetch(-member.prefetch)
+        super().leave(member)
+        if not self.members:
+            backlog, self._backlog = self._backlog, deque()
+            for record in backlog:
+                self.unkeep(record)
+                self._less(record)
+
+    def _set_prefetch(self, more: int) -> None:
+        wanted = sum(member.prefetch for member in self.members) + more
+        self.prefetch = max(min(wanted, PREFETCH), 1)
+
+    def _distribute(self, record: Record) -> None:
+        record.waiting = 1
+        member = None if self._backlog else self._next()
+        if member is not None:
+            document = record.document(member.req)
+            self.keep(record)
+            member.send(record, document)
+        elif self.members:
+            self._backlog.append(record)
+            record.keepers += 1
+            self.keep(record)
+        else:
+            self._less(record)
+
+    def _next(self) -> Subscription | None:
+        """The one whose turn it is, of those that have room."""
+        members = self.members
+        for step in range(len(members)):
+            at = (self._turn + step) % len(members)
+            if members[at].has_room:
+                self._turn = at + 1
+                return members[at]
+        return None
+
+    def let_go(self, record: Record) -> None:
+        if not self.members:
+            super().let_go(record)
+            return
+        record.keepers += 1
+        self._backlog.appendleft(record)
+        self._resume()
+
+    def resend(self, record: Record, member: Subscription) -> None:
+        self.let_go(record)
+
+    def has_room(self, member: Subscription) -> None:
+        self._resume()
+
+    def _resume(self) -> None:
+        while self._backlog and (member := self._next()) is not None:
+            record = self._backlog[0]
+            if record.payload is None:
+                self.fetch(self._backlog)
+                return
+            self._backlog.popleft()
+            document = record.document(member.req)
+            self.unkeep(record)
+            member.send(record, document)
+
+    def _lost(self, record: Record) -> None:
+        self._backlog.remove(record)
+        self.unkeep(record)
+        self._less(record)

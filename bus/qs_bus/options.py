@@ -1,0 +1,34 @@
+"""What a bus can be told, with the defaults. The command's flags are these."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from qs_schemas import Limits
+from qs_serving.options import ServerLimits
+
+PORT = 9878
+
+
+class Policy(Enum):
+    """What becomes of a subscriber that is too slow. HOLD: what it has not got is kept for it; DISCONNECT: it is sent
+    away once more waits for it than its outbox holds."""
+
+    HOLD = "hold"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(frozen=True, slots=True)
+class BusOptions:
+    """server: host and port of the queue server; queues: those that are monitored, empty for whichever a client names;
+    port 0: any free one; hold: messages that may be kept for one subscriber beyond its outbox; settle: seconds that
+    subscribers have to come back after the bus was killed. The bound of an outbox, in bytes, is limits.outbox."""
+
+    server: tuple[str, int] = ("127.0.0.1", 9876)
+    queues: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = PORT
+    policy: Policy = Policy.HOLD
+    hold: int = 100_000
+    settle: float = 5
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    wire: Limits = field(default_factory=Limits)

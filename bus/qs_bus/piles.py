@@ -1,0 +1,72 @@
+"""What the bus has yet to ask of the server: collected while it comes up, done in batches, kept until it is done."""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import trio
+
+from qs_client import ServerError
+
+K = TypeVar("K")
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+_TRY_AGAIN = 1
+"""Seconds after which what the server has refused to do is tried again."""
+
+
+class Pile(Generic[K, T]):
+    """Things to do of one kind, by what they are about, in order."""
+
+    def __init__(self, what: str, most: int) -> None:
+        """what: for the log; most: done at a time."""
+        self._what = what
+        self._most = most
+        self._things: dict[K, deque[T]] = {}
+        self._more = trio.Event()
+        self._empty: trio.Event | None = None
+        self._busy = False
+
+    def add(self, key: K, thing: T) -> None:
+        """One more."""
+        things = self._things.get(key)
+        if things is None:
+            things = self._things[key] = deque()
+            self._more.set()
+        things.append(thing)
+
+    async def serve(self, do: Callable[[K, list[T]], Awaitable[None]]) -> None:
+        """Does everything, for ever. What could not be done stays: at once when the connection is lost (which ends
+        this), after a moment when the server said no."""
+        while True:
+            if not self._things:
+                self._more = trio.Event()
+                await self._more.wait()
+            key = next(iter(self._things))
+            things = self._things.pop(key)
+            batch = [things.popleft() for _ in range(min(len(things), self._most))]
+            if things:
+                self._things[key] = things
+            self._busy = True
+            try:
+                await do(key, batch)
+            except BaseException as error:
+                self._put_back(key, batch)
+                if not isinstance(error, ServerError):
+                    raise
+                _logger.warning("%s has to be tried again: %s", self._what, error)
+                await trio.sleep(_TRY_AGAIN)
+            finally:
+                self._busy = False
+            if not self._things and self._empty is not None:
+                self._empty.set()
+
+    def _put_back(self, key: K, batch: list[T]) -> None:
+        self._things.setdefault(key, deque()).extendleft(reversed(batch))
+
+    async def emptied(self) -> None:
+        """Waits until everything is done."""
+        while self._things or self._busy:
+            self._empty = trio.Event()
+            await self._empty.wait()

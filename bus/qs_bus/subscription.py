@@ -1,0 +1,138 @@
+"""One subscription of one client: what it was sent and has not handled, and what waits until there is room."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .options import BusOptions, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qs_serving.outbox import Outbox
+
+    from .feeds import Feed
+    from .records import Record
+
+_PREFETCH = 100
+"""Messages that a client which acknowledges, and does not say, may have unacknowledged."""
+
+
+class Subscription:
+    """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
+    a durable one. dismiss: ends the client's connection, saying why."""
+
+    __slots__ = (
+        "_dismiss", "_options", "_outbox", "ack", "delayed", "feeds", "held", "held_bytes", "left", "name", "pending",
+        "prefetch", "req",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        options: BusOptions,
+        dismiss: Callable[[str], None],
+        *,
+        req: str | None = None,
+        ack: bool = False,
+        prefetch: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._outbox = outbox
+        self._options = options
+        self._dismiss = dismiss
+        self.req = req
+        self.ack = ack
+        self.prefetch = prefetch or _PREFETCH
+        self.name = name
+        self.feeds: list[Feed] = []
+        self.pending: dict[tuple[str, int], Record] = {}
+        """Sent and not handled: not acknowledged, or (without ack) not taken by the socket."""
+        self.held: deque[Record] | None = None
+        """What waits for room, oldest first."""
+        self.held_bytes = 0
+        self.delayed: set[Record] | None = None
+        """Given back for later."""
+        self.left = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can be sent something now."""
+        if self._outbox.unsent >= self._options.limits.outbox:
+            return False
+        return not self.ack or len(self.pending) < self.prefetch
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self.held)
+
+    def offer(self, record: Record, document: bytes) -> None:
+        """Sends a message, or keeps it until there is room."""
+        if self.held or not self.has_room:
+            self.hold(record)
+        else:
+            self.send(record, document)
+
+    def send(self, record: Record, document: bytes) -> None:
+        """Sends a message."""
+        if self.ack:
+            self.pending[record.key] = record
+            self._outbox.put(document, (self, None))
+        elif self._outbox.put(document, (self, record)):
+            record.feed.handled(record)
+        else:
+            self.pending[record.key] = record
+
+    def written(self, record: Record | None) -> None:
+        """The socket has taken something that it had not taken at once. record: if it is handled with that."""
+        if record is not None and self.pending.pop(record.key, None) is not None:
+            record.feed.handled(record)
+        self.pump()
+
+    def hold(self, record: Record) -> None:
+        """Keeps a message until there is room, within the bounds."""
+        if self.held is None:
+            self.held = deque()
+        self.held.append(record)
+        self.held_bytes += record.size
+        record.keepers += 1
+        if self._options.policy is Policy.DISCONNECT and self.held_bytes > self._options.limits.outbox:
+            self._dismiss(f"this subscriber is too slow: more than {self._options.limits.outbox} bytes wait for it")
+        elif len(self.held) > self._options.hold:
+            self._dismiss(f"this subscriber is too slow: more than {self._options.hold} messages wait for it")
+
+    def pump(self) -> None:
+        """Sends what waits, as far as there is room."""
+        held = self.held
+        while held and self.has_room and not self.left:
+            record = held[0]
+            if record.payload is None:
+                record.feed.fetch(held)
+                return
+            held.popleft()
+            self.held_bytes -= record.size
+            document = record.document(self.req)
+            record.feed.unkeep(record)
+            self.send(record, document)
+        if not self.left:
+            for feed in self.feeds:
+                feed.has_room(self)
+
+    def take(self, key: tuple[str, int]) -> Record | None:
+        """What the client has acknowledged, or gives back; None when that is not in its hands."""
+        return self.pending.pop(key, None) if self.ack else None
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.left = True
+        for feed in self.feeds:
+            feed.leave(self)
+        for record in [*self.pending.values(), *(self.delayed or ())]:
+            record.feed.let_go(record)
+        for record in self.held or ():
+            record.feed.unkeep(record)
+            record.feed.let_go(record)
+        self.pending.clear()
+        self.held = self.delayed = None

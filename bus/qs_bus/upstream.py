@@ -1,0 +1,246 @@
+"""The bus as a client of the queue server.
+
+Connected for as long as there is one, subscribed to what is wanted, doing what has piled up. Whatever the connection's
+end interrupts is done on the next one.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+
+from qs_client import (
+    Error,
+    GetMessage,
+    Message,
+    NotFound,
+    Receipt,
+    ServerError,
+    ServerUnavailable,
+    Stale,
+    Subscribe,
+    Unsubscribe,
+    calls,
+)
+from qs_client.async_connection import AsyncConnection, open_async_connection
+from qs_client.backoff import delays
+from qs_client.calls import Call
+from qs_client.place import Place, endpoint
+
+from .feeds import FanOut, Feed
+from .piles import Pile
+from .records import Record
+
+F = TypeVar("F", bound=Feed)
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+_CONNECT = 10
+"""Seconds that connecting may take."""
+_TIMEOUT = 60
+"""Seconds that an answer may take before the connection is given up."""
+_VISIBILITY = 3600
+"""Seconds that a message stays in the bus's hands if nothing else ends that; the end of the connection does."""
+_LIST = 1000
+_SIDE_BY_SIDE = 64
+
+
+class Upstream:
+    """One connection to the server at a time."""
+
+    def __init__(
+        self,
+        server: tuple[str, int],
+        prepare: Callable[["Upstream"], Awaitable[None]],
+        gone: Callable[[Feed], None],
+    ) -> None:
+        """prepare: is run on each new connection, before anything is asked for; gone: is told whose queue is no more."""
+        self.server = server
+        self.connected = trio.Event()
+        self.deletes: Pile[Feed, int] = Pile("deleting messages", _LIST)
+        self.releases: Pile[Feed, tuple[int, int | None]] = Pile("giving messages back", _SIDE_BY_SIDE)
+        self.copies: Pile[FanOut, int] = Pile("storing messages for durable names", _LIST)
+        self.fetches: Pile[Feed, Record] = Pile("fetching messages", _SIDE_BY_SIDE)
+        self._prepare = prepare
+        self._gone = gone
+        self._connection: AsyncConnection | None = None
+        self._feeds: dict[str, Feed] = {}
+        self._reqs: dict[Feed, tuple[str, int]] = {}
+        self._number = 0
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever."""
+        waits = delays()
+        trouble = ""
+        while True:
+            try:
+                connection = await self._open()
+            except ServerUnavailable as error:
+                if not trouble:
+                    _logger.warning("%s; trying again until it answers", error)
+                trouble = str(error)
+                await trio.sleep(next(waits))
+                continue
+            _logger.log(logging.WARNING if trouble else logging.INFO, "connected to %s", endpoint(*self.server))
+            started = trio.current_time()
+            try:
+                trouble = await self._use(connection)
+            finally:
+                self._forget(connection)
+            _logger.warning("%s; connecting again", trouble)
+            if trio.current_time() - started > 1:
+                waits = delays()
+            await trio.sleep(next(waits))
+
+    async def _open(self) -> AsyncConnection:
+        host, port = self.server
+        return await open_async_connection(host, port, Place(endpoint(host, port)), _CONNECT)
+
+    async def _use(self, connection: AsyncConnection) -> str:
+        """Until the connection ends. Why it did."""
+        self._connection = connection
+        reasons: list[str] = []
+        async with trio.open_nursery() as nursery:
+
+            async def until_lost(work: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await work()
+                except ServerUnavailable as error:
+                    reasons.append(str(error))
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_lost, self._pump)
+            nursery.start_soon(until_lost, self._work)
+        return reasons[0]
+
+    async def _pump(self) -> None:
+        assert self._connection is not None  # noqa: S101
+        await self._connection.pump(self._take)
+
+    async def _work(self) -> None:
+        try:
+            await self._prepare(self)
+        except ServerError as error:
+            raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
+        self.connected.set()
+        failure: list[ServerUnavailable] = []
+        async with trio.open_nursery() as nursery:
+
+            async def serve(pile: Pile[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
+                try:
+                    await pile.serve(do)
+                except ServerUnavailable as error:
+                    failure.append(error)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(serve, self.deletes, self._delete)
+            nursery.start_soon(serve, self.releases, self._release)
+            nursery.start_soon(serve, self.copies, self._copy)
+            nursery.start_soon(serve, self.fetches, self._fetch)
+        raise failure[0]
+
+    def _forget(self, connection: AsyncConnection) -> None:
+        self.connected = trio.Event()
+        self._connection = None
+        self._feeds.clear()
+        self._reqs.clear()
+        connection.close()
+
+    async def call(self, call: Call[T]) -> T:
+        """What a call returns or raises. ServerUnavailable when there is no connection, or none any more."""
+        if self._connection is None:
+            raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
+        return await self._connection.call(call, _TIMEOUT)
+
+    # -- subscriptions --------------------------------------------------------------------------------------------
+
+    def sync(self, feed: Feed) -> None:
+        """Subscribes, unsubscribes, or changes the prefetch, as the feed wants it now. Nothing while not connected."""
+        if not self.connected.is_set() or self._connection is None:
+            return
+        req, prefetch = self._reqs.get(feed, ("", 0))
+        if feed.wanted and prefetch != feed.prefetch:
+            if not req:
+                self._number += 1
+                req = f"feed-{self._number}"
+                self._feeds[req] = feed
+            self._reqs[feed] = req, feed.prefetch
+            self._connection.post(Subscribe(feed.qid, prefetch=feed.prefetch, visibility=_VISIBILITY, req=req))
+        elif not feed.wanted and req:
+            del self._reqs[feed]
+            self._connection.post(Unsubscribe(req, req=req))
+
+    def _take(self, message: Message) -> None:
+        """What came without having been asked for by a call."""
+        feed = self._feeds.get(message.req or "")
+        if feed is None:
+            _logger.debug("%s came for nobody", message)
+        elif isinstance(message, GetMessage):
+            feed.take(message)
+        elif isinstance(message, Unsubscribe):
+            del self._feeds[message.req or ""]
+        elif isinstance(message, Error):
+            del self._feeds[message.req or ""]
+            if self._reqs.get(feed, ("", 0))[0] == message.req:
+                del self._reqs[feed]
+                _logger.warning("no more messages of %r: %s", feed.qid, message.text)
+                self._gone(feed)
+
+    # -- what piles up --------------------------------------------------------------------------------------------
+
+    async def _delete(self, feed: Feed, mids: list[int]) -> None:
+        with suppress(NotFound):  # the whole queue is gone
+            await self.call(calls.delete_many(feed.qid, mids))
+        feed.deleted(mids)
+
+    async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
+        async def release(mid: int, receives: int | None) -> None:
+            with suppress(NotFound, Stale):  # it is not in our hands any more
+                await self.call(calls.release(feed.qid, mid if receives is None else Receipt(mid, receives)))
+
+        await side_by_side(release, messages)
+
+    async def _copy(self, feed: FanOut, mids: list[int]) -> None:
+        if feed.names:
+            try:
+                await self.call(calls.copy(feed.qid, mids, [share.qid for share in feed.names.values()]))
+            except NotFound:
+                await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
+                raise
+        feed.copied(mids)
+
+    async def _fetch(self, feed: Feed, records: list[Record]) -> None:
+        async def fetch(record: Record) -> None:
+            try:
+                message = await self.call(calls.peek(feed.qid, record.mid))
+            except NotFound:
+                feed.fetched(record, None)
+            else:
+                payload = message.payload
+                feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
+
+        await side_by_side(fetch, [(record,) for record in records])
+
+    async def emptied(self) -> None:
+        """Waits until the server has been told all that was handled."""
+        await self.deletes.emptied()
+
+
+async def side_by_side(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
+    """Does them all at the same time, and then raises what one of them has raised."""
+    failures: list[ServerError | ServerUnavailable] = []
+
+    async def one(arguments: tuple[object, ...]) -> None:
+        try:
+            await do(*arguments)
+        except (ServerError, ServerUnavailable) as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for arguments in each:
+            nursery.start_soon(one, arguments)
+    if failures:
+        raise failures[0]
