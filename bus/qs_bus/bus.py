@@ -19,6 +19,7 @@ from .connection import BusConnection, RefusedError
 from .feeds import FanOut, Feed, Share
 from .names import is_of_bus, name_in, queue_of
 from .options import BusOptions
+from .roll import Roll
 from .subscription import Subscription
 from .upstream import Upstream
 
@@ -36,16 +37,29 @@ class Bus(Acceptor[BusConnection]):
         self._feeds: dict[str, FanOut] = {}
         for qid in options.queues:
             self._feed(qid)
+        self._roll: Roll | None = None
+        self._called = False
+        self._background: trio.Nursery | None = None
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and clients have had some time to read."""
+        port = listeners[0].socket.getsockname()[1] if isinstance(listeners[0], trio.SocketListener) else 0
+        roll = self._roll = Roll(self._upstream, self.options.host, port, self._count)
         async with trio.open_nursery() as background:
+            self._background = background
             background.start_soon(self._upstream.run)
+            background.start_soon(roll.keep)
             await self.accept(listeners)
             if self._upstream.connected.is_set():
                 with trio.move_on_after(self.options.limits.grace):
                     await self._upstream.emptied()
             background.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Takes no more connections or requests. What is begun is finished and answered."""
+        if self._roll is not None:
+            self._roll.close()
+        super().stop()
 
     # -- clients --------------------------------------------------------------------------------------------------
 
@@ -54,6 +68,7 @@ class Bus(Acceptor[BusConnection]):
 
     async def _left(self, conversation: BusConnection) -> None:
         conversation.leave()
+        self._noted()
 
     def note_slow(self, conversation: BusConnection, text: str) -> None:
         """A client is sent away."""
@@ -68,7 +83,7 @@ class Bus(Acceptor[BusConnection]):
     ) -> None:
         """Takes a subscription up. qids: None for every queue that is monitored; answer: is sent before any message.
         RefusedError."""
-        taken = {feed.label for other in conversation.subscriptions for feed in other.feeds}
+        taken = {feed.label for other in conversation.subscriptions if other.asked for feed in other.feeds}
         if qids is None:
             qids = [qid for qid in self._feeds if qid not in taken]
         for qid in qids:
@@ -79,10 +94,12 @@ class Bus(Acceptor[BusConnection]):
         for qid in qids:
             feed = self._feed(qid)
             feeds.append(feed if subscription.name is None else await self._share(feed, subscription.name))
-        conversation.begin(answer)
-        conversation.subscriptions.append(subscription)
+        conversation.begin(subscription, answer)
         for each in feeds:
             each.join(subscription)
+            if isinstance(each, FanOut) and each.expected and each.acknowledging >= each.expected:
+                self._go_on(each)
+        self._noted()
 
     async def _check(self, qid: str) -> None:
         """Whether the queue may be subscribed to."""
@@ -135,6 +152,39 @@ class Bus(Acceptor[BusConnection]):
             feed.names[name] = Share(qid, feed.label, name, self._upstream, self.options.limits.outbox)
             self._upstream.sync(feed)
 
+    # -- who is back after the bus was killed ---------------------------------------------------------------------
+
+    def _count(self) -> dict[str, int]:
+        return {qid: max(feed.acknowledging, feed.expected) for qid, feed in self._feeds.items()}
+
+    def _noted(self) -> None:
+        if self._roll is not None:
+            self._roll.changed()
+
+    async def _call_roll(self, roll: Roll) -> None:
+        """Has the feeds wait for those who were here."""
+        waited_for: list[FanOut] = []
+        for qid, number in (await roll.read()).items():
+            if self.options.settle and number and (not self.options.queues or qid in self.options.queues):
+                feed = self._feed(qid)
+                if feed.acknowledging < number:
+                    feed.expected = number
+                    waited_for.append(feed)
+        if waited_for and self._background is not None:
+            self._background.start_soon(self._settle, waited_for)
+
+    async def _settle(self, waited_for: list[FanOut]) -> None:
+        await trio.sleep(self.options.settle)
+        for feed in waited_for:
+            if feed.expected:
+                _logger.info("%r: %d of %d are back", feed.qid, feed.acknowledging, feed.expected)
+                self._go_on(feed)
+
+    def _go_on(self, feed: FanOut) -> None:
+        feed.expected = 0
+        self._upstream.sync(feed)
+        self._noted()
+
     # -- the server -----------------------------------------------------------------------------------------------
 
     async def _prepare(self, upstream: Upstream) -> None:
@@ -144,7 +194,11 @@ class Bus(Acceptor[BusConnection]):
                 await upstream.call(calls.new_queue(qid, exist_ok=True))
             except BadRequest as error:
                 _logger.error("queue %r cannot be monitored: %s", qid, error)
-        found = [entry for entry in map(name_in, await upstream.call(calls.queues())) if entry is not None]
+        known = await upstream.call(calls.queues())
+        found = [entry for entry in map(name_in, known) if entry is not None]
+        if self._roll is not None and not self._called:
+            await self._call_roll(self._roll)
+            self._called = True
         for label, name in found:
             if not self.options.queues or label in self.options.queues:
                 self._add_name(self._feed(label), name)

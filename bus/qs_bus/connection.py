@@ -60,7 +60,7 @@ class BusConnection(Conversation):
         if silence.cancelled_caught and not self._life.cancel_called:
             self._interruptible = None
             if not self._stopping and not self._peer.begun:
-                await self._bus.subscribe(self, self._new_subscription(None, ack=False))
+                await self._bus.subscribe(self, self._new_subscription(None, ack=False, asked=False))
         return await super()._converse()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -196,16 +196,26 @@ class BusConnection(Conversation):
         return b""
 
     def _new_subscription(
-        self, req: str | None, *, ack: bool, prefetch: int | None = None, name: str | None = None
+        self,
+        req: str | None,
+        *,
+        ack: bool,
+        prefetch: int | None = None,
+        name: str | None = None,
+        asked: bool = True,
     ) -> Subscription:
         return Subscription(
-            self._outbox, self._bus.options, self._too_slow, req=req, ack=ack, prefetch=prefetch, name=name
+            self._outbox, self._bus.options, self._too_slow, req=req, ack=ack, prefetch=prefetch, name=name, asked=asked
         )
 
-    def begin(self, answer: bytes | None) -> None:
+    def begin(self, subscription: Subscription, answer: bytes | None) -> None:
         """The subscription is made: its client is told, before any message."""
         if answer is not None:
             self._outbox.put(answer)
+        for other in [other for other in self.subscriptions if not other.asked]:
+            other.leave()  # it was only slow to say what it wants
+            self.subscriptions.remove(other)
+        self.subscriptions.append(subscription)
 
     def end(self, subscription: Subscription, fault: Fault) -> None:
         """A subscription is over, and its client is told why."""

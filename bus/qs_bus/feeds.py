@@ -175,12 +175,12 @@ class FanOut(Feed):
         super().__init__(qid, qid, upstream, memory)
         self._hold = hold
         self.names: dict[str, Share] = {}
-        self.ready = True
-        """False while those who were here before the bus was killed are waited for."""
+        self.expected = 0
+        """Acknowledging members that are waited for, as they were here before the bus was killed."""
 
     @property
     def wanted(self) -> bool:
-        return self.ready and bool(self.members or self.names)
+        return not self.expected and bool(self.members or self.names)
 
     def _distribute(self, record: Record) -> None:
         record.waiting = len(self.members) + bool(self.names)
@@ -196,6 +196,11 @@ class FanOut(Feed):
                 document = documents[member.req] = record.document(member.req)
             member.offer(record, document)
         self.keep(record)
+
+    @property
+    def acknowledging(self) -> int:
+        """How many members acknowledge."""
+        return sum(member.ack for member in self.members)
 
     def copied(self, mids: Iterable[int]) -> None:
         """They are in the queues of the names."""

@@ -16,6 +16,11 @@ def name_in(qid: str) -> tuple[str, str] | None:
     return _plain(parts[0]), _plain(parts[1])
 
 
+def roll_of(host: str, port: int) -> str:
+    """The queue in which the bus that listens there notes its subscribers. No name can have it."""
+    return f"{_PREFIX}:{_quoted(host)}:{port}"
+
+
 def is_of_bus(qid: str) -> bool:
     """Whether the queue is one that a bus keeps for itself."""
     return qid.startswith(_PREFIX)

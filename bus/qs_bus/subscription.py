@@ -21,10 +21,10 @@ _PREFETCH = 100
 
 class Subscription:
     """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
-    a durable one. dismiss: ends the client's connection, saying why."""
+    a durable one; asked: False when the client has it because it was silent. dismiss: ends the connection, saying why."""
 
     __slots__ = (
-        "_dismiss", "_options", "_outbox", "ack", "delayed", "feeds", "held", "held_bytes", "left", "name", "pending",
+        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "feeds", "held", "held_bytes", "left", "name", "pending",
         "prefetch", "req",
     )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Subscription:
         ack: bool = False,
         prefetch: int | None = None,
         name: str | None = None,
+        asked: bool = True,
     ) -> None:
         self._outbox = outbox
         self._options = options
@@ -46,6 +47,7 @@ class Subscription:
         self.ack = ack
         self.prefetch = prefetch or _PREFETCH
         self.name = name
+        self.asked = asked
         self.feeds: list[Feed] = []
         self.pending: dict[tuple[str, int], Record] = {}
         """Sent and not handled: not acknowledged, or (without ack) not taken by the socket."""

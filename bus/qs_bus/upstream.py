@@ -55,7 +55,7 @@ class Upstream:
         prepare: Callable[["Upstream"], Awaitable[None]],
         gone: Callable[[Feed], None],
     ) -> None:
-        """prepare: is run on each new connection, before anything is asked for; gone: is told whose queue is no more."""
+        """prepare: is run on each new connection, before anything else; gone: is told whose queue has been deleted."""
         self.server = server
         self.connected = trio.Event()
         self.deletes: Pile[Feed, int] = Pile("deleting messages", _LIST)

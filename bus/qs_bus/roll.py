@@ -1,0 +1,86 @@
+"""How many acknowledging subscribers each queue had, kept on the queue server for the next life of this bus.
+
+They are known to the bus by their connections only. When it was killed, or restarted, they come back one by one; what
+waits in the queues by then must not go to the first of them alone.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import trio
+
+from qs_client import NotFound, ServerError, ServerUnavailable, calls
+
+from .names import roll_of
+from .upstream import Upstream
+
+_logger = logging.getLogger(__name__)
+_GATHER = 0.02
+"""Seconds in which more changes are waited for, as many come at once."""
+
+
+class Roll:
+    """Of one bus, which is known by where it listens."""
+
+    def __init__(self, upstream: Upstream, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
+        """count: how many there are now, by queue."""
+        self.qid = roll_of(host, port)
+        self._upstream = upstream
+        self._count = count
+        self._written = ""
+        self._changed = trio.Event()
+        self._closed = False
+
+    def changed(self) -> None:
+        """Somebody has come or gone."""
+        if not self._closed:
+            self._changed.set()
+
+    def close(self) -> None:
+        """The bus is stopping: those who have to go now are to come back."""
+        self._closed = True
+
+    async def read(self) -> dict[str, int]:
+        """What the bus's last life has left. ServerUnavailable."""
+        mids = await self._messages()
+        if not mids:
+            return {}
+        message = await self._upstream.call(calls.peek(self.qid, mids[-1]))
+        self._written = message.text
+        found: dict[str, int] = {}
+        for line in self._written.splitlines():
+            number, _, qid = line.partition(" ")
+            if number.isdigit():
+                found[qid] = int(number)
+        return found
+
+    async def _messages(self) -> list[int]:
+        try:
+            return await self._upstream.call(next(calls.list_messages(self.qid, state="all")))  # few: one page
+        except NotFound:
+            return []
+
+    async def keep(self) -> None:
+        """Writes it down whenever it has changed, for ever."""
+        while True:
+            await self._changed.wait()
+            await trio.sleep(_GATHER)
+            await self._upstream.connected.wait()
+            self._changed = trio.Event()
+            text = "".join(f"{number} {qid}\n" for qid, number in sorted(self._count().items()) if number)
+            if self._closed or text == self._written:
+                continue
+            try:
+                await self._write(text)
+            except ServerUnavailable:
+                self._changed.set()
+                await trio.lowlevel.checkpoint()
+            except ServerError as error:
+                _logger.warning("how many subscribers there are could not be noted: %s", error)
+
+    async def _write(self, text: str) -> None:
+        await self._upstream.call(calls.new_queue(self.qid, exist_ok=True))
+        before = await self._messages()
+        await self._upstream.call(calls.push(self.qid, text))
+        await self._upstream.call(calls.delete_many(self.qid, before))
+        self._written = text
