@@ -33,7 +33,8 @@ class Feed(ABC):
         """memory: bytes of payload that may be kept for those who have no room; more is fetched again later."""
         self.qid = qid
         self.label = label
-        self.members: list[Subscription] = []
+        self.members: dict[Subscription, None] = {}
+        """In the order in which they came, or (Share) whose turn is next."""
         self.records: dict[int, Record] = {}
         self.prefetch = PREFETCH
         self._upstream = upstream
@@ -80,13 +81,13 @@ class Feed(ABC):
 
     def join(self, member: Subscription) -> None:
         """One more gets the messages that come from now on."""
-        self.members.append(member)
+        self.members[member] = None
         member.feeds.append(self)
         self._upstream.sync(self)
 
     def leave(self, member: Subscription) -> None:
         """It gets no more."""
-        self.members.remove(member)
+        del self.members[member]
         self._upstream.sync(self)
 
     def handled(self, record: Record) -> None:
@@ -248,7 +249,6 @@ class Share(Feed):
         super().__init__(qid, label, upstream, memory)
         self.name = name
         self._backlog: deque[Record] = deque()
-        self._turn = 0
 
     @property
     def wanted(self) -> bool:
@@ -288,13 +288,11 @@ class Share(Feed):
 
     def _next(self) -> Subscription | None:
         """The one whose turn it is, of those that have room."""
-        members = self.members
-        for step in range(len(members)):
-            at = (self._turn + step) % len(members)
-            if members[at].has_room:
-                self._turn = at + 1
-                return members[at]
-        return None
+        member = next((member for member in self.members if member.has_room), None)
+        if member is not None:
+            del self.members[member]
+            self.members[member] = None
+        return member
 
     def let_go(self, record: Record) -> None:
         if not self.members:

@@ -21,11 +21,12 @@ _PREFETCH = 100
 
 class Subscription:
     """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
-    a durable one; asked: False when the client has it because it was silent. dismiss: ends the connection, saying why."""
+    a durable one; asked: False when the client has it because it was silent. dismiss: ends the connection, with a
+    reason."""
 
     __slots__ = (
-        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "feeds", "held", "held_bytes", "left", "name", "pending",
-        "prefetch", "req",
+        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "feeds", "held", "held_bytes", "left", "name",
+        "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
