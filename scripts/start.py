@@ -71,9 +71,10 @@ def _bus_port(options: argparse.Namespace) -> int:
 
 
 def _say_what_to_type(server: str, bus: str) -> None:
+    activate = str(_HERE.parent / ".venv/bin/activate")
     print(f"""
 In a second terminal:
-    . {os.path.relpath(_HERE.parent / ".venv/bin/activate")}""")
+    . {min(activate, os.path.relpath(activate), key=len)}""")
     if not server.endswith(f":{_SERVER_PORT}") or not bus.endswith(f":{_BUS_PORT}"):
         print(f"    export QS_SERVER={server} QS_BUS={bus}")
     print(

@@ -24,6 +24,8 @@ from .subscription import Subscription
 from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
+_MAKE_AGAIN = 0.5
+"""Seconds after which a queue that somebody has deleted is made again, should somebody delete it all the time."""
 
 
 class Bus(Acceptor[BusConnection]):
@@ -218,6 +220,16 @@ class Bus(Acceptor[BusConnection]):
         elif feed.label not in self.options.queues:
             self._feeds.pop(feed.label, None)
             self._end(feed, f"there is no queue {feed.label!r} any more")
+        elif self._background is not None:
+            self._background.start_soon(self._make_again)
+
+    async def _make_again(self) -> None:
+        """A queue that is monitored has been deleted: it is made again, and subscribed to."""
+        await trio.sleep(_MAKE_AGAIN)
+        try:
+            await self._prepare(self._upstream)
+        except (ServerError, ServerUnavailable) as error:
+            _logger.warning("a queue could not be made again: %s", error)
 
     def _end(self, feed: Feed, text: str) -> None:
         """Ends the subscriptions to a feed."""

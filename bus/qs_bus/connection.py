@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SILENCE = 0.25
 """Seconds after which a client that has sent nothing is one that only listens."""
+_ANSWERS = object()
+"""Stands in the outbox for what is no delivery."""
 _GROUP = 256
 """Requests that are handled before others get their turn."""
 
@@ -52,6 +54,7 @@ class BusConnection(Conversation):
         super().__init__(stream, peer, limits, writers)
         self._bus = bus
         self._writers = writers
+        self._left = trio.Event()
         self.subscriptions: list[Subscription] = []
 
     async def _converse(self) -> bool:
@@ -88,7 +91,7 @@ class BusConnection(Conversation):
 
     def _say(self, answers: list[bytes]) -> None:
         if answers:
-            self._outbox.put(b"".join(answers))
+            self._outbox.put(b"".join(answers), _ANSWERS)
             answers.clear()
 
     def _answer_to(self, request: Message) -> Message:
@@ -157,7 +160,9 @@ class BusConnection(Conversation):
         return ReleaseMessage(request.qid, request.mid)
 
     async def _resend_later(self, delay: float, subscription: Subscription, record: Any) -> None:
-        await trio.sleep(delay)
+        with trio.move_on_after(delay):
+            await self._left.wait()
+            return
         if not subscription.left and subscription.delayed and record in subscription.delayed:
             subscription.delayed.discard(record)
             record.feed.resend(record, subscription)
@@ -224,15 +229,20 @@ class BusConnection(Conversation):
             self._outbox.put(self._peer.send(fault.message(new_resp())))
 
     def _too_slow(self, text: str) -> None:
-        self._bus.note_slow(self, text)
-        self.dismiss(table.TOO_MANY, text)
+        if self._refusal is None:
+            self._bus.note_slow(self, text)
+            self.dismiss(table.TOO_MANY, text)
 
     def _written(self, token: Any) -> None:
-        subscription, record = token
-        subscription.written(record)
+        if token is not _ANSWERS:
+            subscription, record = token
+            subscription.written(record)
+        for each in self.subscriptions:  # they share the outbox
+            each.pump()
 
     def leave(self) -> None:
         """The client has gone."""
+        self._left.set()
         for subscription in self.subscriptions:
             subscription.leave()
         self.subscriptions.clear()

@@ -84,6 +84,7 @@ class Feed(ABC):
         self.members[member] = None
         member.feeds.append(self)
         self._upstream.sync(self)
+        self._adjust()
 
     def leave(self, member: Subscription) -> None:
         """It gets no more."""
@@ -114,7 +115,7 @@ class Feed(ABC):
 
     @abstractmethod
     def has_room(self, member: Subscription) -> None:
-        """A member can be sent something."""
+        """A member can be sent something, or has left something to others."""
 
     @abstractmethod
     def resend(self, record: Record, member: Subscription) -> None:
@@ -222,7 +223,9 @@ class FanOut(Feed):
             self._upstream.sync(self)
 
     def has_room(self, member: Subscription) -> None:
-        """It has what it waited for itself."""
+        """It has what it waited for itself. But if all were slow, one is not any more."""
+        if not member.blocked:
+            self._adjust()
 
     def resend(self, record: Record, member: Subscription) -> None:
         member.hold(record)
@@ -300,10 +303,10 @@ class Share(Feed):
             return
         record.keepers += 1
         self._backlog.appendleft(record)
-        self._resume()
 
     def resend(self, record: Record, member: Subscription) -> None:
         self.let_go(record)
+        self._resume()
 
     def has_room(self, member: Subscription) -> None:
         self._resume()

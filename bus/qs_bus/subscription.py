@@ -92,7 +92,6 @@ class Subscription:
         """The socket has taken something that it had not taken at once. record: if it is handled with that."""
         if record is not None and self.pending.pop(record.key, None) is not None:
             record.feed.handled(record)
-        self.pump()
 
     def hold(self, record: Record) -> None:
         """Keeps a message until there is room, within the bounds."""
@@ -132,10 +131,14 @@ class Subscription:
         self.left = True
         for feed in self.feeds:
             feed.leave(self)
-        for record in [*self.pending.values(), *(self.delayed or ())]:
+        # The oldest last: where members share, each is put before what waits.
+        in_hand = sorted([*self.pending.values(), *(self.delayed or ())], key=lambda record: record.mid, reverse=True)
+        for record in in_hand:
             record.feed.let_go(record)
         for record in self.held or ():
             record.feed.unkeep(record)
             record.feed.let_go(record)
         self.pending.clear()
         self.held = self.delayed = None
+        for feed in self.feeds:
+            feed.has_room(self)

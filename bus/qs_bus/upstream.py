@@ -43,6 +43,8 @@ _TIMEOUT = 60
 _VISIBILITY = 3600
 """Seconds that a message stays in the bus's hands if nothing else ends that; the end of the connection does."""
 _LIST = 1000
+_TRY_AGAIN = 1
+"""Seconds until a message that others have in hand is asked for again."""
 _SIDE_BY_SIDE = 64
 
 
@@ -216,6 +218,10 @@ class Upstream:
         async def fetch(record: Record) -> None:
             try:
                 message = await self.call(calls.peek(feed.qid, record.mid))
+                while message.payload is None and not record.done:
+                    # In other hands: maybe those of a connection of ours that the server does not know to be dead.
+                    await trio.sleep(_TRY_AGAIN)
+                    message = await self.call(calls.peek(feed.qid, record.mid))
             except NotFound:
                 feed.fetched(record, None)
             else:

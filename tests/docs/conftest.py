@@ -14,11 +14,12 @@ from typing import IO, NamedTuple
 import pytest
 from serving import PROJECT
 
-PORT = "9876"
-"""The port that pages show. The tests put a free one in its place."""
+PORT, BUS_PORT = "9876", "9878"
+"""The ports that pages show. The tests put free ones in their place."""
 
 _FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py)(?!.*(--help|--version|-h\b))")
+_SCRIPTS = {True: "start.py", False: "queue-server.py"}
 _MARK = "\x1e"
 NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get", "apt ", "docker ")
 
@@ -77,18 +78,21 @@ def matches(expected: str, printed: str) -> bool:
 class Console:
     """One bash, which runs one command after the other in a folder, as a reader of the page would.
 
-    `./scripts/run` and `queue-server.py` are started in the background, on a free port that stands for 9876 in every
-    command and every output; `qs` is told by QS_SERVER. scripts/run itself is not run, because it may install.
+    `./scripts/run` and `queue-server.py` are started in the background, on free ports that stand for 9876 and 9878 in
+    every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not run, because it may
+    install. `qs tail` goes on in the background, as in a terminal of its own; what it has printed is compared in the end.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = PORT
+        self.port, self.bus_port = PORT, BUS_PORT
+        self._tails: list[tuple[Step, subprocess.Popen[str]]] = []
         self._servers: list[subprocess.Popen[str]] = []
         self._log = (folder.parent / f"{folder.name}.server.log").open("a")
         path = os.pathsep.join([str(Path(sys.executable).parent), str(PROJECT / "scripts"), os.environ["PATH"]])
         self._environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        self._environment.pop("QS_SERVER", None)
+        for name in ("QS_SERVER", "QS_BUS"):
+            self._environment.pop(name, None)
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             stdin=subprocess.PIPE,
@@ -104,7 +108,11 @@ class Console:
     def point_to(self, port: int) -> None:
         """Commands from now on mean the server on this port."""
         self.port = str(port)
-        self._say(f"export QS_SERVER=127.0.0.1:{port}")
+        self._tell("QS_SERVER", port)
+
+    def _tell(self, name: str, port: int) -> None:
+        self._environment[name] = f"127.0.0.1:{port}"
+        self._say(f"export {name}=127.0.0.1:{port}")
 
     def run(self, step: Step) -> str:
         """What the command prints, with the port that pages show."""
@@ -116,13 +124,15 @@ class Console:
                 )
         if _STARTS_SERVER.match(step.command):
             return self._start_server(step.command)
+        if step.command.startswith("qs tail "):
+            return self._start_tail(step)
         return self._show(self._say(self._hide(step.command)))
 
     def _hide(self, text: str) -> str:
-        return re.sub(rf"\b{PORT}\b", self.port, text)
+        return re.sub(rf"\b{BUS_PORT}\b", self.bus_port, re.sub(rf"\b{PORT}\b", self.port, text))
 
     def _show(self, text: str) -> str:
-        return re.sub(rf"\b{self.port}\b", PORT, text)
+        return re.sub(rf"\b{self.bus_port}\b", BUS_PORT, re.sub(rf"\b{self.port}\b", PORT, text))
 
     def _say(self, command: str) -> str:
         """Without stdin: it is the shell's own. In the shell itself, so that `cd` and `exec` last."""
@@ -142,8 +152,9 @@ class Console:
             at = words.index("--port")
             assert words[at + 1 : at + 2] == [PORT], f"show port {PORT}, which the tests replace: {command}"
             del words[at : at + 2]
+        both = command.startswith("./scripts/run")
         server = subprocess.Popen(
-            [sys.executable, str(PROJECT / "scripts" / "queue-server.py"), *words, "--port", "0"],
+            [sys.executable, str(PROJECT / "scripts" / _SCRIPTS[both]), *words, "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -153,11 +164,45 @@ class Console:
         )
         self._servers.append(server)
         assert server.stdout is not None
-        line = server.stdout.readline()
+        printed = self._listening(command, server.stdout)
+        self.point_to(int(printed.rsplit(":", 1)[1]))
+        if both:
+            line = self._listening(command, server.stdout)
+            self.bus_port = line.rsplit(":", 1)[1].strip()
+            self._tell("QS_BUS", int(self.bus_port))
+            printed += line
+            while not line.startswith("Ctrl-C"):
+                line = server.stdout.readline()
+                assert line, f"{command}: says no more than {printed!r}"
+                printed += line
+        return self._show(printed)
+
+    def _listening(self, command: str, stdout: IO[str]) -> str:
+        line = stdout.readline()
         ready = re.search(r"listening on .*:(\d+)$", line.rstrip())
         assert ready is not None, f"{command}: the server printed {line!r}; its log: {self._log.name}"
-        self.point_to(int(ready.group(1)))
-        return self._show(line)
+        return line
+
+    def _start_tail(self, step: Step) -> str:
+        tail = subprocess.Popen(
+            ["bash", "-c", f"exec {self._hide(step.command)}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=self._environment,
+        )
+        self._servers.append(tail)
+        self._tails.append((step, tail))
+        return step.expected
+
+    def compare_tails(self) -> None:
+        """What `qs tail` has printed by now, or prints soon, is what the page shows."""
+        for step, tail in self._tails:
+            assert tail.stdout is not None
+            printed = "".join(tail.stdout.readline() for _ in step.expected.splitlines())
+            assert matches(step.expected, printed), f"line {step.line}: $ {step.command}\nit printed:\n{printed}"
 
     def close(self) -> None:
         """Ends all that was started."""
@@ -215,6 +260,7 @@ def run_console_blocks(console: Console) -> Callable[..., int]:
                 f"{page.name} line {step.line}: $ {step.command}\n"
                 f"the page shows:\n{step.expected}\nit printed:\n{printed}"
             )
+        console.compare_tails()
         return len(found)
 
     return run

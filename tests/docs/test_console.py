@@ -9,6 +9,8 @@ TOUR = """\
 ```console
 $ ./scripts/run
 listening on 127.0.0.1:9876
+listening on 127.0.0.1:9878
+…
 ```
 
 In a second terminal:

@@ -46,6 +46,11 @@ def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
     assert found, "README.md has no ```console block with a line '$ command'"
 
 
+def test_the_page_of_the_bus(run_console_blocks: Callable[..., int]) -> None:
+    """What docs/bus.md shows is what happens."""
+    assert run_console_blocks(PROJECT / "docs" / "bus.md") > 10
+
+
 @pytest.mark.parametrize("shown", ["./scripts/run", "./scripts/test"])
 def test_the_commands_of_a_checkout_are_shown(shown: str) -> None:
     """README.md says how to run the project and how to test it, and both scripts are there and can be run."""
@@ -57,6 +62,13 @@ def test_every_flag_of_the_server_is_named() -> None:
     """README.md or a page names every flag of queue-server.py."""
     missing = missing_from_pages(flags_in(help_of(COMMAND)))
     assert not missing, f"neither README.md nor docs/*.md names these flags of queue-server.py: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
+def test_every_flag_of_the_bus_is_named(script: str) -> None:
+    """README.md or a page names every flag of queue-bus.py, and of scripts/run."""
+    missing = missing_from_pages(flags_in(help_of([sys.executable, str(PROJECT / "scripts" / script)])))
+    assert not missing, f"neither README.md nor docs/*.md names these flags of {script}: {', '.join(missing)}"
 
 
 def test_every_command_of_qs_is_named() -> None:
