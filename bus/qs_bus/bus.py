@@ -96,6 +96,8 @@ class Bus(Acceptor[BusConnection]):
         for qid in qids:
             feed = self._feed(qid)
             feeds.append(feed if subscription.name is None else await self._share(feed, subscription.name))
+        if subscription.ack:
+            await self._note_coming([feed for feed in feeds if isinstance(feed, FanOut)])
         conversation.begin(subscription, answer)
         for each in feeds:
             each.join(subscription)
@@ -157,7 +159,20 @@ class Bus(Acceptor[BusConnection]):
     # -- who is back after the bus was killed ---------------------------------------------------------------------
 
     def _count(self) -> dict[str, int]:
-        return {qid: max(feed.acknowledging, feed.expected) for qid, feed in self._feeds.items()}
+        return {qid: max(feed.acknowledging + feed.coming, feed.expected) for qid, feed in self._feeds.items()}
+
+    async def _note_coming(self, feeds: list[FanOut]) -> None:
+        """Once a subscriber knows that it is one, it is waited for, even if the bus is killed in this moment."""
+        if self._roll is None or not feeds:
+            return
+        for feed in feeds:
+            feed.coming += 1
+        try:
+            self._roll.changed()
+            await self._roll.noted()
+        finally:
+            for feed in feeds:
+                feed.coming -= 1
 
     def _noted(self) -> None:
         if self._roll is not None:

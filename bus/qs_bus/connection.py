@@ -195,9 +195,14 @@ class BusConnection(Conversation):
                 ListQueues(list(qids)) if isinstance(request, ListQueues) else Subscribe(request.qid, request.queues)
             )
             answer.type, answer.req, answer.resp = "response", request.req, new_resp()
-            await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
+            self._interruptible = self._life  # it may have to wait for the server
+            with trio.CancelScope() as self._interruptible:  # it may have to wait for the queue server
+                await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
+            self._interruptible = None
         except RefusedError as error:
             return self._peer.send(_error(request, error))
+        finally:
+            self._interruptible = None
         return b""
 
     def _new_subscription(
@@ -216,7 +221,7 @@ class BusConnection(Conversation):
     def begin(self, subscription: Subscription, answer: bytes | None) -> None:
         """The subscription is made: its client is told, before any message."""
         if answer is not None:
-            self._outbox.put(answer)
+            self._outbox.put(answer, _ANSWERS)
         for other in [other for other in self.subscriptions if not other.asked]:
             other.leave()  # it was only slow to say what it wants
             self.subscriptions.remove(other)
@@ -226,7 +231,7 @@ class BusConnection(Conversation):
         """A subscription is over, and its client is told why."""
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
-            self._outbox.put(self._peer.send(fault.message(new_resp())))
+            self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
 
     def _too_slow(self, text: str) -> None:
         if self._refusal is None:

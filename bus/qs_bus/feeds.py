@@ -177,6 +177,8 @@ class FanOut(Feed):
         super().__init__(qid, qid, upstream, memory)
         self._hold = hold
         self.names: dict[str, Share] = {}
+        self.coming = 0
+        """Acknowledging members that join as soon as it is noted that they are here."""
         self.expected = 0
         """Acknowledging members that are waited for, as they were here before the bus was killed."""
 

@@ -29,16 +29,26 @@ class Roll:
         self._count = count
         self._written = ""
         self._changed = trio.Event()
+        self._kept = trio.Event()
+        self._changes = self._noted = 0
         self._closed = False
 
     def changed(self) -> None:
         """Somebody has come or gone."""
         if not self._closed:
+            self._changes += 1
             self._changed.set()
+
+    async def noted(self) -> None:
+        """Returns when all that has changed so far is written down, or never will be."""
+        change = self._changes
+        while self._noted < change and not self._closed:
+            await self._kept.wait()
 
     def close(self) -> None:
         """The bus is stopping: those who have to go now are to come back."""
         self._closed = True
+        self._kept.set()
 
     async def read(self) -> dict[str, int]:
         """What the bus's last life has left. ServerUnavailable."""
@@ -67,16 +77,20 @@ class Roll:
             await trio.sleep(_GATHER)
             await self._upstream.connected.wait()
             self._changed = trio.Event()
+            change = self._changes
             text = "".join(f"{number} {qid}\n" for qid, number in sorted(self._count().items()) if number)
-            if self._closed or text == self._written:
-                continue
             try:
-                await self._write(text)
+                if not self._closed and text != self._written:
+                    await self._write(text)
             except ServerUnavailable:
                 self._changed.set()
                 await trio.lowlevel.checkpoint()
+                continue
             except ServerError as error:
                 _logger.warning("how many subscribers there are could not be noted: %s", error)
+            self._noted = change
+            self._kept.set()
+            self._kept = trio.Event()
 
     async def _write(self, text: str) -> None:
         await self._upstream.call(calls.new_queue(self.qid, exist_ok=True))

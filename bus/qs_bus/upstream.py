@@ -195,7 +195,10 @@ class Upstream:
 
     async def _delete(self, feed: Feed, mids: list[int]) -> None:
         with suppress(NotFound):  # the whole queue is gone
-            await self.call(calls.delete_many(feed.qid, mids))
+            deleted = await self.call(calls.delete_many(feed.qid, mids))
+            for mid in set(mids).difference(deleted):
+                with suppress(NotFound):  # by somebody else, as a rule; if not, this says why
+                    await self.call(calls.delete(feed.qid, mid))
         feed.deleted(mids)
 
     async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
@@ -206,13 +209,24 @@ class Upstream:
         await side_by_side(release, messages)
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
-        if feed.names:
+        targets = [share.qid for share in feed.names.values()]
+        if targets:
             try:
-                await self.call(calls.copy(feed.qid, mids, [share.qid for share in feed.names.values()]))
+                copied = await self.call(calls.copy(feed.qid, mids, targets))
+                for mid in set(mids).difference(copied):
+                    await self._copy_one(feed, mid, targets)
             except NotFound:
                 await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
                 raise
         feed.copied(mids)
+
+    async def _copy_one(self, feed: FanOut, mid: int, targets: list[str]) -> None:
+        """One that a list has left out: because it is gone, or says why."""
+        try:
+            await self.call(calls.peek(feed.qid, mid))
+        except NotFound:
+            return
+        await self.call(calls.copy(feed.qid, mid, targets))
 
     async def _fetch(self, feed: Feed, records: list[Record]) -> None:
         async def fetch(record: Record) -> None:

@@ -50,6 +50,17 @@ class Client:
                 raise RuntimeError("the connection was closed")
             missing -= len(data)
 
+    def next_line(self) -> bytes:
+        """What comes without having been asked for: one line, nothing after it. RuntimeError when it is an error."""
+        return self.lines(b"")
+
+    def answers(self) -> int:
+        """How many answers have ended in what can be read now. RuntimeError when one is an error."""
+        data = self._more(b"")
+        if b'type="error"' in data:
+            raise RuntimeError(data.decode())
+        return data.count(b"\n")
+
     def _more(self, before: bytes) -> bytes:
         data = self.socket.recv(_CHUNK)
         if not data:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 PROJECT = Path(__file__).resolve().parents[2]
+BUS = PROJECT / "scripts" / "queue-bus.py"
 _END_WITHIN = 60
 
 
@@ -67,6 +68,17 @@ def queue_server(root: Path, *flags: str) -> Listening:
     return Listening(command, root.with_suffix(".log"))
 
 
+def queue_bus(folder: Path, server: tuple[str, int], *queues: str) -> Listening:
+    """The bus of these queues on a free port."""
+    named = [word for qid in queues for word in ("-q", qid)]
+    return Listening([str(BUS), "-s", f"{server[0]}:{server[1]}", *named, "--port", "0"], folder / "bus.log")
+
+
 def echo_server(folder: Path) -> Listening:
     """A trio server that sends back what it gets, and does nothing else."""
     return Listening([str(Path(__file__).with_name("echo_server.py"))], folder / "echo.log")
+
+
+def bare_fanout(folder: Path) -> Listening:
+    """A trio server that sends what it is told to every connection, and does nothing else."""
+    return Listening([str(Path(__file__).with_name("bare_fanout.py"))], folder / "bare_fanout.log")

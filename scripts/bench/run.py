@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Benchmarks of the queue server: python scripts/bench/run.py --help
+"""Benchmarks of the queue server and the bus: python scripts/bench/run.py --help
 
 Every figure with a target is a ratio of two things measured in this very run, alternately, round by round; what is
 shown is the median of the rounds' ratios. So it says the same on a fast machine and on a slow one. The load comes from
 raw blocking sockets with bytes made beforehand, so that the server is measured and not a client. Nothing is asserted:
 the table shows the target beside what was measured. All files are in a temporary folder that is removed at the end.
+`rivals` is different: it uses clients, also qs's own, and compares systems by what a Python program gets from them.
 
 On ext4, do not run it twice within some minutes. For up to five minutes the inode of a deleted file is not given to a
 new one, and each creation has to pass over all of them: after 200,000 deletions a push costs several times as much.
@@ -19,7 +20,11 @@ from pathlib import Path
 
 import depth
 import durable
+import fanout
+import idle
+import latency
 import restart
+import rivals
 import roundtrips
 from machine import machine_line
 from table import Row, print_table
@@ -29,16 +34,20 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "depth": depth.measure,
     "restart": restart.measure,
     "durable": durable.measure,
+    "fanout": fanout.measure,
+    "latency": latency.measure,
+    "idle": idle.measure,
+    "rivals": rivals.measure,
 }
 
 
 def main() -> None:
     """Runs what is asked for, one benchmark after the other, and prints one table."""
     parser = argparse.ArgumentParser(
-        description="Measures the queue server against what the machine can do. Prints a table; asserts nothing.",
+        description="Measures queue server and bus against what the machine can do. Prints a table; asserts nothing.",
         epilog="; ".join(f"{name}: {run.__doc__}" for name, run in BENCHMARKS.items()),
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a minute instead of several")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a few minutes in all")
     parser.add_argument("--only", choices=list(BENCHMARKS), action="append", metavar="NAME", help="only this one")
     parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
     arguments = parser.parse_args()

@@ -80,7 +80,7 @@ class Console:
 
     `./scripts/run` and `queue-server.py` are started in the background, on free ports that stand for 9876 and 9878 in
     every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not run, because it may
-    install. `qs tail` goes on in the background, as in a terminal of its own; what it has printed is compared in the end.
+    install. `qs tail` goes on in the background, as in a terminal of its own; what it prints is compared in the end.
     """
 
     def __init__(self, folder: Path) -> None:

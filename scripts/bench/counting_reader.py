@@ -1,0 +1,75 @@
+"""Many subscribers in a process of their own, as cheap as can be: they count lines and bytes, and look at nothing.
+
+Arguments: host, port, how many, and what each of them sends first ("" for nothing; otherwise one line answers it). It
+prints `ready` when all are connected. Then each line that it reads, a number of messages, has it count until every
+subscriber got that many: it prints the clock each time that as many lines have come as there are subscribers, then
+`done` and the bytes. One that got more or less than the others ends it with an error.
+"""
+
+import os
+import select
+import socket
+import sys
+import time
+
+_TIMEOUT = 60
+_buffer = bytearray(1 << 16)
+
+
+def connect(address: tuple[str, int], greeting: bytes) -> socket.socket:
+    """A subscriber: its greeting is answered."""
+    connected = socket.create_connection(address, _TIMEOUT)
+    if greeting:
+        connected.sendall(greeting)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            data = connected.recv(4096)
+            if not data:
+                raise RuntimeError(f"the connection was closed after {answer!r}")
+            answer += data
+        if b'type="error"' in answer:
+            raise RuntimeError(answer.decode())
+    return connected
+
+
+def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int) -> int:
+    """Until each subscriber got so many. How many bytes that were, of all."""
+    lines = dict.fromkeys(sockets, 0)
+    each = len(sockets)
+    got = size = 0
+    mark = each
+    while got < messages * each:
+        ready = epoll.poll(_TIMEOUT)
+        if not ready:
+            raise RuntimeError(f"nothing in {_TIMEOUT} s, after {got} of {messages * each} deliveries")
+        for descriptor, _ in ready:
+            length = sockets[descriptor].recv_into(_buffer)
+            if not length:
+                raise RuntimeError(f"a connection was closed after {lines[descriptor]} deliveries")
+            found = _buffer.count(b"\n", 0, length)
+            lines[descriptor] += found
+            got += found
+            size += length
+        while got >= mark:
+            os.write(1, b"%.6f\n" % time.perf_counter())
+            mark += each
+    if set(lines.values()) != {messages}:
+        raise RuntimeError(f"{messages} messages, but {min(lines.values())} to {max(lines.values())} deliveries")
+    return size
+
+
+def main() -> None:
+    """See above."""
+    host, port, many, greeting = sys.argv[1:]
+    connected = [connect((host, int(port)), greeting.encode()) for _ in range(int(many))]
+    sockets = {subscriber.fileno(): subscriber for subscriber in connected}
+    epoll = select.epoll()
+    for descriptor in sockets:
+        epoll.register(descriptor, select.EPOLLIN)
+    os.write(1, b"ready\n")
+    for order in sys.stdin:
+        os.write(1, b"done %d\n" % count(epoll, sockets, int(order)))
+
+
+if __name__ == "__main__":
+    main()
