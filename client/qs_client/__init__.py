@@ -1,10 +1,14 @@
-"""The client of the queue server: `QueueClient`, the messages of the protocol, and what its methods raise."""
+"""The clients of queue server and bus: `QueueClient`, `BusClient`, both also async, the messages of the protocol, and
+what their methods raise."""
+
+from typing import TYPE_CHECKING, Any
 
 from qs_schemas import (
     AckClaim,
     Authenticate,
     Claim,
     ClaimMessages,
+    CopyMessage,
     DeleteMessage,
     DeleteQueue,
     Delivery,
@@ -35,7 +39,9 @@ from qs_schemas import (
     Unsubscribe,
 )
 
+from .bus_client import BusClient, BusMessages
 from .client import QueueClient
+from .deliveries import Deliveries
 from .errors import (
     BadRequest,
     Conflict,
@@ -46,6 +52,7 @@ from .errors import (
     NotEmpty,
     NotFound,
     NotImplementedByServer,
+    ProtocolMismatch,
     RequestTimeout,
     ServerError,
     ServerUnavailable,
@@ -56,12 +63,34 @@ from .errors import (
     Unauthorized,
 )
 
+if TYPE_CHECKING:
+    from .async_bus_client import AsyncBusClient, AsyncBusMessages
+    from .async_client import AsyncQueueClient
+    from .async_deliveries import AsyncDeliveries
+
 __all__ = [
-    "AckClaim", "Authenticate", "BadRequest", "Claim", "ClaimMessages", "Conflict", "DeleteMessage", "DeleteQueue",
-    "Delivery", "Draft", "Error", "ExtendMessage", "Forbidden", "Full", "GetClaim", "GetMessage", "InternalError",
-    "ListMessages", "ListQueues", "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound",
-    "NotImplementedByServer", "Part", "Ping", "ProtocolError", "PublishStaged", "PurgeQueue", "PushMessage",
-    "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "ReleaseClaim",
-    "ReleaseMessage", "RequestTimeout", "ServerError", "ServerUnavailable", "ShuttingDown", "StageMessages", "Stale",
-    "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
+    "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
+    "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
+    "DeleteQueue", "Deliveries", "Delivery", "Draft", "Error", "ExtendMessage", "Forbidden", "Full", "GetClaim",
+    "GetMessage", "InternalError", "ListMessages", "ListQueues", "Message", "NewQueue", "NoAnswer", "NotEmpty",
+    "NotFound", "NotImplementedByServer", "Part", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged",
+    "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
+    "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ServerError", "ServerUnavailable",
+    "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
 ]  # fmt: skip
+
+_ASYNC = {
+    "AsyncBusClient": "async_bus_client",
+    "AsyncBusMessages": "async_bus_client",
+    "AsyncDeliveries": "async_deliveries",
+    "AsyncQueueClient": "async_client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The async clients are imported when they are asked for: a program that needs none starts without anyio."""
+    if name not in _ASYNC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(f".{_ASYNC[name]}", __name__), name)

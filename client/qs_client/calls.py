@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 from qs_schemas import (
+    CopyMessage,
     DeleteMessage,
     DeleteQueue,
     Delivery,
@@ -34,6 +35,7 @@ from qs_schemas import (
     Receipt,
     ReceiveMessage,
     ReleaseMessage,
+    Subscribe,
 )
 
 from .batches import MOST, draft, drafts_in_batches, in_batches
@@ -49,6 +51,10 @@ class Exchange:
 
     request: Message
     patience: float = 0.0
+
+    def within(self, timeout: float | None) -> float | None:
+        """Seconds in which the answer has to come, for a client with that timeout; None for ever."""
+        return None if timeout is None else timeout + self.patience
 
 
 Call: TypeAlias = Generator[Exchange, Message, T]
@@ -85,6 +91,10 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
     receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
     return _given(message.qid, "qid"), _given(message.mid, "mid"), receives
+
+
+def _number(entry: int | Receipt) -> int:
+    return entry.mid if isinstance(entry, Receipt) else entry
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -251,6 +261,46 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
         mids = yield _page(qid, state, mids[-1])
 
 
+def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
+    """Iterates over the messages of a queue, or of several, as they come, for ever: the server sends each at once.
+
+    delete() acknowledges a message, release() gives it back; both may be called on the same client inside the loop.
+    prefetch: how many unacknowledged ones the server sends ahead, at least 1; visibility: seconds that each is hidden
+    from others, None for the queue's own. Nothing is asked before the first message is. Leaving the loop, or close(),
+    ends the subscription: what was sent ahead is given back, what was taken and not deleted stays with its taker until
+    its window or the connection ends. Raises NotFound also later, when the queues have been deleted.
+    """
+    if isinstance(queues, str):
+        return Subscribe(queues, prefetch=prefetch, visibility=visibility)
+    return Subscribe(queues=list(queues), prefetch=prefetch, visibility=visibility)
+
+
+def copy(
+    message: str | Held, mids: int | Receipt | Iterable[int | Receipt] | None = None, queues: str | Iterable[str] = ()
+) -> Call[list[int]]:
+    """Stores a message in other queues too, under the same id: `copy(delivery, queues=…)`, `copy(qid, mid, queues)` or
+    `copy(qid, mids, queues)`, the latter in lists of 1000. It stays where it is, and a queue that holds the id already
+    is left alone, so a copy can be repeated.
+
+    queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
+    exist, or the one message named alone.
+    """
+    targets = [queues] if isinstance(queues, str) else list(queues)
+    if not targets:
+        raise TypeError("the queues to copy to are missing")
+    if mids is None or isinstance(mids, int | Receipt):
+        qid, mid, _ = _meant(message, mids)
+        yield from _ask(CopyMessage(qid, mid, queues=targets))
+        return [mid]
+    if not isinstance(message, str):
+        raise TypeError("a received message has its id: give either it, or (qid, mids)")
+    copied: list[int] = []
+    for batch in in_batches(mids):
+        answer = yield from _ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
+        copied += map(_number, answer.mids)
+    return copied
+
+
 # -- messages done with -----------------------------------------------------------------------------------------------
 
 
@@ -280,7 +330,7 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     for qid, entries in by_queue.items():
         for batch in in_batches(entries):
             answer = yield from _ask(DeleteMessage(qid, mids=batch))
-            deleted += [entry.mid if isinstance(entry, Receipt) else entry for entry in answer.mids]
+            deleted += map(_number, answer.mids)
     return deleted
 
 

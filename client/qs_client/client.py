@@ -5,19 +5,24 @@ one that an exchange left early is never used again, so an answer can not be tak
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from qs_schemas import CLIENT_LIMITS, Error, Message
+from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Subscribe
 
 from . import calls
 from .calls import Call, Exchange, Held, Pages
-from .connection import Connection, endpoint, open_connection
-from .errors import NoAnswer, ServerError, ServerUnavailable, closes
+from .connection import Connection, open_connection
+from .deliveries import Deliveries
+from .driving import drive
+from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .methods import method_face
+from .place import Place, endpoint
+from .session import Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +45,16 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient,
         return self._turn(call(*args, **kwargs))
 
     method_face(method, call, "QueueClient")
+    return method
+
+
+def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueClient, P], Deliveries]":
+    """A subscription as a method that iterates over its deliveries."""
+
+    def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Deliveries:
+        return Deliveries(self, call(*args, **kwargs))
+
+    method_face(method, call, "QueueClient", returns=Deliveries)
     return method
 
 
@@ -112,9 +127,10 @@ class QueueClient:
         TimeoutError too, when the server does not read. The connection is closed then.
         """
         connection = self._opened()
-        document = connection.session.loose_document(message)
         try:
-            connection.send(document, connection.deadline(self.timeout))
+            connection.send(connection.deadline(self.timeout), message)
+        except ValueError:
+            raise  # before anything was sent
         except BaseException as error:  # part of the document may have been sent
             self._drop(connection)
             if isinstance(error, OSError):
@@ -158,6 +174,8 @@ class QueueClient:
     get = _method(calls.get)
     peek = _method(calls.peek)
     list_messages = _iterator(calls.list_messages)
+    subscribe = _subscription(calls.subscribe)
+    copy = _method(calls.copy)
     delete = _method(calls.delete)
     delete_many = _method(calls.delete_many)
     release = _method(calls.release)
@@ -181,18 +199,7 @@ class QueueClient:
     # -- the driver of calls ------------------------------------------------------------------------------------------
 
     def _drive(self, call: Call[T]) -> T:
-        try:
-            exchange = next(call)
-            while True:
-                try:
-                    answer = self._exchange(exchange)
-                except Exception as error:
-                    exchange = call.throw(error)
-                else:
-                    exchange = call.send(answer)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return drive(call, self._exchange)
 
     def _turn(self, pages: Pages[T]) -> Iterator[T]:
         with contextlib.suppress(StopIteration):
@@ -205,15 +212,17 @@ class QueueClient:
     def _exchange(self, exchange: Exchange) -> Message:
         with self._reading:
             connection = self._opened(fresh=True)
-            document = connection.session.document(exchange.request)
-            try:
-                answer = connection.exchange(document, exchange, self.timeout)
-            except BaseException:  # KeyboardInterrupt too: the answer may still be on its way
-                self._drop(connection)
-                raise
-            if isinstance(answer, Error) and closes(answer):
-                self._drop(connection)
-            return answer
+            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
+
+    def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
+        try:
+            answer = connection.answer(pending, seconds)
+        except BaseException:  # KeyboardInterrupt too: the answer may still be on its way
+            self._drop(connection)
+            raise
+        if isinstance(answer, Error) and closes(answer):
+            self._drop(connection)
+        return answer
 
     def _opened(self, fresh: bool = False) -> Connection:
         """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
@@ -223,12 +232,46 @@ class QueueClient:
                 self._drop(connection)
                 connection = None
             if connection is None:
-                self._connection = connection = open_connection(
-                    self.host, self.port, self.timeout, replace(CLIENT_LIMITS, document=self.max_document)
-                )
+                place = Place(endpoint(self.host, self.port))
+                limits = replace(CLIENT_LIMITS, document=self.max_document)
+                self._connection = connection = open_connection(self.host, self.port, place, self.timeout, limits)
             return connection
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
         connection.close()
+
+    # -- what Deliveries does on the connection -----------------------------------------------------------------------
+
+    def _subscribe(self, request: Subscribe) -> tuple[Connection, Subscription]:
+        with self._reading:
+            connection = self._opened(fresh=True)
+            subscription = connection.session.subscribe(request)
+            answer = self._answer(connection, subscription.asked, self.timeout)
+            if isinstance(answer, Error):
+                raise exception_for(answer)
+            return connection, subscription
+
+    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage:
+        with self._reading:
+            try:
+                return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
+            except ServerError as error:
+                if error.code in CLOSING:
+                    self._drop(connection)
+                raise
+            except BaseException:
+                self._drop(connection)
+                raise
+
+    def _unsubscribe(self, connection: Connection, subscription: Subscription) -> None:
+        if not self._reading.acquire(blocking=False):  # a collected iterator must not wait for its own thread
+            connection.session.end(subscription)  # whoever reads sends it
+            return
+        try:
+            if connection is self._connection and (asked := connection.session.end(subscription)) is not None:
+                self._answer(connection, asked, self.timeout)
+                connection.send(connection.deadline(self.timeout))  # gives back what came until then
+        finally:
+            self._reading.release()

@@ -41,11 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Namespace) -> int:
     if sys.stdout is None:  # said before anything is done that would then be told to nobody
         return _fail("standard output is closed: redirect it to a file, or to /dev/null")
-    host, port = arguments.server
     out = Output(sys.stdout.buffer, as_json=arguments.json)
+    code = _on_bus(arguments, out) if arguments.of_bus else _on_server(arguments, out)
+    out.flush()
+    return code
+
+
+def _on_bus(arguments: Namespace, out: Output) -> int:
+    code: int = arguments.run(arguments, out)
+    return code
+
+
+def _on_server(arguments: Namespace, out: Output) -> int:
+    host, port = arguments.server
     with QueueClient(host, port, timeout=arguments.timeout) as client:
         code: int = arguments.run(client, arguments, out)
-    out.flush()
     return code
 
 

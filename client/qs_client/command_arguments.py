@@ -7,9 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import command_verbs as verbs
+from .command_tail import tail
 
 DEFAULT_SERVER = "127.0.0.1:9876"
-_PORT = 9876
+DEFAULT_BUS = "127.0.0.1:9878"
 
 _EXAMPLES = """\
 examples:
@@ -18,6 +19,7 @@ examples:
   qs push orders --file invoice.xml          a file is one message
   tail -f log | qs push logs --create --lines
   qs receive orders --wait 20 --delete       wait for a message, print it, then delete it
+  qs tail orders                             print the messages of the bus as they come
   qs ls -l                                   the queues and how many messages they hold
   qs stats orders
 
@@ -46,12 +48,22 @@ class _AnyOrder(argparse.ArgumentParser):
 
 def server(text: str) -> tuple[str, int]:
     """HOST, HOST:PORT, [IPV6]:PORT or an IPv6 address alone."""
+    return _address(text, DEFAULT_SERVER)
+
+
+def bus(text: str) -> tuple[str, int]:
+    """The same, of a bus."""
+    return _address(text, DEFAULT_BUS)
+
+
+def _address(text: str, example: str) -> tuple[str, int]:
+    """example: has the port that is meant when there is none."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")) or text.endswith("]"):
-        host, port = text, str(_PORT)
+        host, port = text, example.rpartition(":")[2]
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in {DEFAULT_SERVER}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in {example}")
     return host, int(port)
 
 
@@ -85,12 +97,17 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments, checked: exits with 2 and says why when they are wrong. `run` is the subcommand's function."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.server is None:
+    name, variable, address, default = _BUS if arguments.of_bus else _SERVER
+    if getattr(arguments, name) is None:
         try:
-            arguments.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
+            setattr(arguments, name, address(os.environ.get(variable) or default))
         except argparse.ArgumentTypeError as error:
-            parser.error(f"QS_SERVER: {error}")
+            parser.error(f"{variable}: {error}")
     return arguments
+
+
+_SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
+_BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
 def _version() -> str:
@@ -100,14 +117,15 @@ def _version() -> str:
         return "unknown"
 
 
-def _common() -> _AnyOrder:
+def _common(*, of_bus: bool = False) -> _AnyOrder:
     """Options that stand before the subcommand or after it. Suppressed, so that the latter do not undo the former; and
-    made anew for each parser, as set_defaults() changes the options themselves."""
+    made anew for each parser, as set_defaults() changes the options themselves. of_bus: it needs no server."""
     common = _AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
-    group.add_argument(
-        "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
-    )
+    if not of_bus:
+        group.add_argument(
+            "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
+        )
     group.add_argument(
         "--timeout", type=patience, metavar="S", help="seconds to wait for an answer, beyond --wait (default: 30)"
     )
@@ -124,23 +142,29 @@ def _parser() -> argparse.ArgumentParser:
         parents=[_common()],
     )
     parser.add_argument("--version", action="version", version=f"qs {_version()}")
-    parser.set_defaults(server=None, timeout=30.0, json=False, hint_new=None)
+    parser.set_defaults(server=None, timeout=30.0, json=False, hint_new=None, of_bus=False)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_AnyOrder)
 
     def add(
-        name: str, run: Callable[..., int], summary: str, details: str = "", aliases: Sequence[str] = ()
+        name: str,
+        run: Callable[..., int],
+        summary: str,
+        details: str = "",
+        *,
+        aliases: Sequence[str] = (),
+        of_bus: bool = False,
     ) -> argparse.ArgumentParser:
         added = subparsers.add_parser(
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
-            parents=[_common()],
+            parents=[_common(of_bus=of_bus)],
             aliases=aliases,
         )
-        added.set_defaults(run=run)
+        added.set_defaults(run=run, of_bus=of_bus)
         return added
 
-    for arguments_of in (_push, _receive, _messages, _listings, _queues, _server):
+    for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _server):
         arguments_of(add)
     return parser
 
@@ -180,6 +204,23 @@ def _receive(add: _Add) -> None:
     receive.add_argument("--visibility", type=seconds, metavar="S", help="seconds to hide them from others")
     receive.add_argument("--delete", action="store_true", help="delete them once they are written")
     receive.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
+
+
+def _tail(add: _Add) -> None:
+    added = add(
+        "tail",
+        tail,
+        "print the messages of the bus as they come",
+        "Each is acknowledged once it is written, and then deleted from its queue when everybody subscribed has it. "
+        "Goes on after outages of the bus, until it is interrupted.",
+        of_bus=True,
+    )
+    added.add_argument("queues", metavar="QUEUE", nargs="+")
+    added.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE", bus=None)
+    added.add_argument("--bus", type=bus, metavar="HOST:PORT", help=f"default: $QS_BUS, else {DEFAULT_BUS}")
+    added.add_argument("-n", "--max", type=positive, metavar="N", help="end after so many")
+    added.add_argument("--name", metavar="NAME", help="share a durable subscription: each message goes to one of NAME")
+    added.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
 
 
 def _messages(add: _Add) -> None:

@@ -14,8 +14,8 @@ from qs_schemas import Delivery, Draft
 from .batches import drafts_in_batches
 from .client import QueueClient
 from .command_output import Output, complain
-from .connection import endpoint
 from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
+from .place import endpoint
 
 OK = 0
 INCOMPLETE = 1

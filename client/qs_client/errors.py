@@ -112,5 +112,9 @@ class ServerUnavailable(ConnectionError):
     """
 
 
+class ProtocolMismatch(ServerUnavailable):
+    """What answers there does not speak this protocol, or sends more than the client takes: trying again is no use."""
+
+
 class NoAnswer(ServerUnavailable, TimeoutError):
     """No answer came within the client's timeout. Whether the request was carried out is not known."""

@@ -1,13 +1,19 @@
-"""QueueClient against the real server: what its methods do to queues and messages."""
+"""QueueClient and AsyncQueueClient against the real server: what their methods do to queues and messages."""
 
+import contextlib
 import itertools
 import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from serving import ServerProcess, serving
 
 from qs_client import (
+    AsyncQueueClient,
     Conflict,
     Draft,
     Error,
@@ -21,6 +27,42 @@ from qs_client import (
     ServerUnavailable,
     Stale,
 )
+
+
+class Blocking:
+    """The async client's methods, each of which waits until the loop in another thread has done it."""
+
+    def __init__(self, client: AsyncQueueClient, portal: BlockingPortal) -> None:
+        self._client = client
+        self._portal = portal
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, getattr(self._client, name))
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._portal.call(partial(method, *args, **kwargs))
+
+    def handling(self, message: Any) -> contextlib.AbstractContextManager[Any]:
+        return self._portal.wrap_async_context_manager(self._client.handling(message))
+
+    def list_messages(self, *args: Any, **kwargs: Any) -> Iterator[int]:
+        async def collect() -> list[int]:
+            return [mid async for mid in self._client.list_messages(*args, **kwargs)]
+
+        return iter(self._portal.call(collect))
+
+
+@pytest.fixture(params=["sync", "trio", "asyncio"])
+def client(shared_server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of the shared server: the sync one, and the async one on both backends."""
+    if request.param == "sync":
+        with QueueClient(shared_server.host, shared_server.port, timeout=20) as client:
+            yield client
+        return
+    with start_blocking_portal(request.param) as portal:
+        async_client = AsyncQueueClient(shared_server.host, shared_server.port, timeout=20)
+        yield Blocking(async_client, portal)
+        portal.call(async_client.disconnect)
 
 
 def test_buckers_session(shared_server: ServerProcess) -> None:
@@ -181,6 +223,7 @@ def test_handling(client: QueueClient, qid: str) -> None:
 
 def test_queues(client: QueueClient) -> None:
     """Queues are made, listed, counted and deleted, and errors have their kind."""
+    client.delete_queue("made", force=True, missing_ok=True)
     assert client.new_queue("made", visibility=5, capacity=10) is True
     with pytest.raises(Conflict):
         client.new_queue("made")

@@ -27,6 +27,7 @@ from qs_client import (
     calls,
 )
 from qs_client.connection import Connection
+from qs_client.place import Place
 from qs_schemas import TABLE, ErrorCode, Peer
 
 
@@ -96,10 +97,10 @@ def test_receive_waits_beyond_the_timeout() -> None:
     times = iter([0.0, 0.0, 21.0, 21.0])  # the deadline is set, the request sent, and then it is late
     near, far = socket.socketpair()
     with near, far:
-        connection = Connection(near, "server", clock=lambda: next(times))
+        connection = Connection(near, Place("server"), clock=lambda: next(times))
         exchange = calls.Exchange(ReceiveMessage("q"), patience=20)
         with pytest.raises(NoAnswer, match="no answer from server within 21 s"):
-            connection.exchange(connection.session.document(exchange.request), exchange, timeout=1)
+            connection.answer(connection.session.ask(exchange.request), exchange.within(1))
     assert next(times, None) is None
 
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from qs_client.command_arguments import command_line, positive, seconds, server
+from qs_client.command_arguments import bus, command_line, positive, seconds, server
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,26 @@ def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "QS_SERVER" in capsys.readouterr().err
 
 
+def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """tail talks to QS_BUS, and does not care for a server."""
+    monkeypatch.setenv("QS_SERVER", "example:x")
+    monkeypatch.setenv("QS_BUS", "")
+    assert command_line(["tail", "q"]).bus == ("127.0.0.1", 9878) == bus("127.0.0.1")
+    monkeypatch.setenv("QS_BUS", "example")
+    assert command_line(["tail", "q"]).bus == ("example", 9878)
+    assert command_line(["tail", "q", "--bus", "h:1"]).bus == ("h", 1)
+    monkeypatch.setenv("QS_BUS", "example:x")
+    with pytest.raises(SystemExit):
+        command_line(["tail", "q"])
+    shown = capsys.readouterr().err
+    assert "QS_BUS" in shown
+    assert "127.0.0.1:9878" in shown
+
+
 @pytest.mark.parametrize(
     "argv",
     [
+        ["tail"], ["tail", "q", "-s", "h:1"], ["tail", "q", "-n", "0"],
         [], ["frobnicate"], ["push"], ["receive"], ["new"], ["rm"], ["delete", "q"], ["delete", "q", "x"],
         ["ls", "q", "--state", "odd"], ["receive", "q", "-n", "0"], ["receive", "q", "--wait", "-1"], ["ls", "a", "b"],
         ["-s", "h:x", "ls"], ["push", "q", "--dela", "3"], ["ls", "--timeout", "0"],
@@ -96,7 +113,7 @@ def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    ["push", "receive", "peek", "delete", "ack", "release", "ls", "stats", "new", "rm", "purge", "ping"],
+    ["push", "receive", "tail", "peek", "delete", "ack", "release", "ls", "stats", "new", "rm", "purge", "ping"],
 )
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command has help, and stands in the help of qs."""

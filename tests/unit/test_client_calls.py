@@ -8,6 +8,7 @@ import pytest
 
 from qs_client import (
     Conflict,
+    CopyMessage,
     DeleteMessage,
     DeleteQueue,
     Delivery,
@@ -110,6 +111,17 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
         calls.delete_many("q", [1, Receipt(2, 3)]),
         DeleteMessage("q", mids=[1, Receipt(2, 3)]), DeleteMessage("q", mids=[2]), [2],
     ),
+    "copy": (
+        calls.copy("q", 5, ["a", "b"]), CopyMessage("q", 5, queues=["a", "b"]), CopyMessage("q", 5), [5],
+    ),
+    "copy a delivery": (
+        calls.copy(DELIVERY, queues="a"), CopyMessage("orders", DELIVERY.mid, queues=["a"]), CopyMessage("orders"),
+        [DELIVERY.mid],
+    ),
+    "copy several": (
+        calls.copy("q", [1, Receipt(2, 3)], "a"),
+        CopyMessage("q", mids=[1, 2], queues=["a"]), CopyMessage("q", mids=[2]), [2],
+    ),
     "release": (
         calls.release(DELIVERY, delay=5),
         ReleaseMessage("orders", DELIVERY.mid, 2, 5), ReleaseMessage("orders"), None,
@@ -210,6 +222,9 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
     [
         lambda: calls.delete("q"),
         lambda: calls.release(DELIVERY, 5),
+        lambda: calls.copy("q", 5),
+        lambda: calls.copy("q", queues="a"),
+        lambda: calls.copy(DELIVERY, [5], "a"),
         lambda: calls.push("q", 5),  # type: ignore[arg-type]
         lambda: calls.push("q", None),  # type: ignore[arg-type]
         lambda: calls.push_many("q", "abc"),

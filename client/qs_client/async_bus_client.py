@@ -1,0 +1,175 @@
+"""AsyncBusClient: BusClient for programs on trio or asyncio. What a subscription does stands in `bus_session`."""
+
+import contextlib
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
+
+from .async_connection import AsyncConnection, open_async_connection
+from .bus import Bus
+from .bus_session import LINGER, BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .errors import ServerError
+from .session import Session
+
+
+class AsyncBusMessages:
+    """Iterates over the messages of a subscription. It ends with `aclose()`, with an `async with` block that it is the
+    subject of, or when nobody refers to it any more, as after a `break`. One task at a time may ask for the next."""
+
+    def __init__(self, bus: "AsyncBusClient", session: BusSession) -> None:
+        self._bus = bus
+        self._session = session
+        self._steps = session.steps()
+        self._connection: AsyncConnection | None = None
+        self._closed = False
+        self._running = anyio.Lock(fast_acquire=True)
+        self._begun: Step | None = None  # a step that was cancelled: it is taken again
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> GetMessage:
+        async with self._running:
+            try:
+                step = await self._run(self._steps, Give)
+            except Exception:
+                self.close()
+                raise
+        if not isinstance(step, Give):
+            raise StopAsyncIteration
+        return step.message
+
+    async def open(self) -> None:
+        """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
+        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses."""
+        async with self._running:
+            if not self._session.subscribed:
+                try:
+                    with self._session.insisting():
+                        await self._run(self._steps, Ready)
+                except Exception:
+                    self.close()
+                    raise
+
+    async def aclose(self) -> None:
+        """Ends the subscription. What was acknowledged is confirmed by the bus first, which takes a second at most;
+        what was not, comes again. In a task that waits for the next message, the loop ends."""
+        with contextlib.suppress(anyio.WouldBlock, ServerError, OSError):
+            self._running.acquire_nowait()
+            try:
+                with anyio.move_on_after(LINGER, shield=True):
+                    await self._run(self._session.leave())
+            finally:
+                self._running.release()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the subscription at once: what was acknowledged last may come again."""
+        self._closed = True
+        self._hang_up()
+
+    def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """As the session has it, and sends it."""
+        settled = self._session.settle(message, request)
+        if settled and self._connection is not None:
+            self._connection.flush()
+        return settled
+
+    async def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
+        """Takes the steps up to one of that kind, which it returns. None when there are no more, or it was closed."""
+        session: Session | None = None
+        trouble: OSError | None = None
+        step = self._begun if steps is self._steps else None
+        await checkpoint_if_cancelled()
+        try:
+            while not self._closed:
+                if step is None:
+                    step = steps.send(session) if trouble is None else steps.throw(trouble)
+                    session = trouble = None
+                if stop is not None and isinstance(step, stop):
+                    return step
+                self._begun = step
+                try:
+                    session = await self._take(step)
+                except OSError as error:
+                    trouble = error
+                self._begun = step = None
+        except StopIteration:
+            pass
+        finally:
+            if self._closed:
+                self._hang_up()
+        return None
+
+    async def _take(self, step: Step) -> Session | None:
+        connection = self._connection
+        match step:
+            case Connect():
+                bus = self._bus
+                opened = await open_async_connection(bus.host, bus.port, bus.place, bus.timeout, bus.limits)
+                self._connection = opened
+                return opened.session
+            case Pause(seconds):
+                self._hang_up()
+                await anyio.sleep(seconds)
+            case Send() if connection is not None:
+                connection.flush()
+            case Read(seconds) if connection is not None:
+                connection.flush()
+                await connection.more(seconds)
+        return None
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncBusClient(Bus[AsyncBusMessages]):
+    """Messages of a bus as they come: `async for message in bus.subscribe("orders", ack=True):`.
+
+    Everything is as BusClient has it, and so are the arguments.
+    """
+
+    def subscribe(
+        self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
+    ) -> AsyncBusMessages:
+        """Iterates over the messages of a queue, or of several, for ever. The arguments are those of BusClient."""
+        return self._added(AsyncBusMessages(self, self._session(queues, ack, prefetch, name)))
+
+    async def delete(self, message: GetMessage) -> None:
+        """Acknowledges the message in hand before the loop comes back for the next one. As BusClient has it."""
+        self._settle(message, DeleteMessage(message.qid, message.mid))
+
+    async def release(self, message: GetMessage, *, delay: float | None = None) -> None:
+        """Asks for the message in hand again: now, or after delay seconds. As BusClient has it."""
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+
+    async def aclose(self) -> None:
+        """Ends all subscriptions; loops that wait in other tasks end."""
+        for messages in list(self._open):
+            await messages.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()

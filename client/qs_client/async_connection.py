@@ -1,0 +1,301 @@
+"""One connection of the async clients, over anyio: a socket, its session, and who of many tasks reads and writes.
+
+It has no task of its own. Whoever waits for something and finds nobody reading, reads for all (the leader); the others
+follow, and when the leader has what it waited for, or is cancelled, it hands the reading on. What is sent stands in one
+buffer, so that a cancelled caller leaves no half document behind: what the socket did not take yet, the leader sends
+when it does. A call that is cancelled or late is forgotten: its answer is known by its `req` and dropped.
+"""
+
+import math
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Limits, Message
+
+from .async_connect import connected_socket
+from .async_wire import AsyncWire
+from .calls import Call, Exchange
+from .driving import drive_async
+from .errors import ServerUnavailable, closes
+from .place import Place, tune
+from .session import Pending, Session, Subscription, Unexpected, Waiting
+
+T = TypeVar("T")
+
+_IN_A_ROW = 4  # pieces that are read before other tasks get their turn
+
+
+async def open_async_connection(
+    host: str, port: int, place: Place, seconds: float | None, limits: Limits = CLIENT_LIMITS
+) -> "AsyncConnection":
+    """Connects, to each address of the host within so many seconds. limits: of what is read there. ServerUnavailable
+    when nothing answers there."""
+    sock = await connected_socket(host, port, place, seconds)
+    try:
+        tune(sock)
+        return AsyncConnection(sock, place, limits)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class _Until(Waiting):
+    """Something else that is waited for; whoever changes it calls `changed`."""
+
+    __slots__ = ("_condition",)
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        super().__init__()
+        self._condition = condition
+
+    @property
+    def ready(self) -> bool:
+        return self._condition()
+
+    def changed(self) -> None:
+        self._has_come()
+
+
+class AsyncConnection:
+    """sock: connected, not blocking, from now on the connection's; place: for errors. Of one event loop."""
+
+    def __init__(self, sock: socket.socket, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
+        self.session = Session(limits)
+        self._wire = AsyncWire(sock)
+        self._place = place
+        self._all_sent = _Until(lambda: not self._wire.unsent)
+        self._heard = 0  # pieces that came
+        self._failure: ServerUnavailable | None = None
+        self._retired = False
+        self._in_a_row = 0  # pieces read since anybody waited
+        self._users = 0  # tasks inside _until
+        self._leading = False
+        self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
+
+    # -- the connection's life ----------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether further calls may be made: it is open, and nothing has shown that its end is near."""
+        return self._failure is None and not self._retired
+
+    def spent(self) -> bool:
+        """Whether the server has closed it, or is about to, while nobody waited for an answer."""
+        if self._users or self.session.open_ended:
+            return False  # whoever reads will see
+        while self._failure is None:
+            if not self.session.owed:
+                return self._wire.stirs()  # the end, or something that nobody asked for
+            if not self._pull():
+                return False
+        return True
+
+    def retire(self) -> None:
+        """Makes it unusable for further calls. It is closed when nobody waits on it any more."""
+        self._retired = True
+        if not self._users:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection at once; whoever waits gets ServerUnavailable."""
+        self._fail(self._place.closed())
+
+    def _fail(self, failure: ServerUnavailable) -> None:
+        if self._failure is not None:
+            return
+        self._failure = failure
+        self._wire.shut_down()  # wakes the leader
+        for event in self._followers:
+            event.set()
+        self._close_unless_read()
+
+    def _close_unless_read(self) -> None:
+        """The leader closes the socket itself: while it waits on the descriptor, that must not become another's."""
+        if self._failure is not None and not self._leading:
+            self._wire.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__  # each gets one of its own
+
+    # -- what is done with it -----------------------------------------------------------------------------------------
+
+    async def exchange(self, exchange: Exchange, timeout: float | None) -> Message:  # noqa: ASYNC109
+        """Sends a request and returns its answer: its own kind of message, or an `Error`.
+
+        timeout: seconds, beyond the exchange's patience; None for ever. NoAnswer when it has passed: the connection
+        stays, unless nothing at all was heard of the server meanwhile; then it is retired. ServerUnavailable when the
+        connection fails. ValueError when XML cannot carry a field; then nothing is sent. May be cancelled at any time.
+        """
+        await checkpoint_if_cancelled()
+        self._check()
+        seconds = exchange.within(timeout)
+        return await self.answer(self.session.ask(exchange.request), seconds)
+
+    async def call(self, call: Call[T], timeout: float | None) -> T:  # noqa: ASYNC109
+        """What a call of `calls` returns or raises. timeout: as for exchange, and for each of its exchanges."""
+        return await drive_async(call, lambda wanted: self.exchange(wanted, timeout))
+
+    async def answer(self, pending: Pending, seconds: float | None) -> Message:
+        """The answer to what the session has been given to ask; otherwise as exchange."""
+        self.flush()
+        heard = self._heard
+        try:
+            await self._until(pending, seconds)
+        except BaseException as error:
+            self.session.drop(pending)
+            self.flush()  # if the answer was there already, what was in it goes back
+            if isinstance(error, TimeoutError) and self._failure is None:
+                if self._heard == heard:
+                    self.retire()
+                raise self._place.no_answer(seconds) from None
+            raise
+        answer = pending.answer
+        assert answer is not None  # noqa: S101 - it is what was waited for
+        if isinstance(answer, Error) and closes(answer):
+            self.retire()
+        return answer
+
+    async def delivery(self, subscription: Subscription) -> GetMessage:
+        """The subscription's next message. ServerError when it has ended. One task at a time for each subscription."""
+        await checkpoint_if_cancelled()
+        while (message := subscription.next()) is None:
+            await self._until(subscription, None)
+        return message
+
+    async def receive(self, seconds: float | None) -> Message:
+        """The next message that answers no request of ours. TimeoutError when none came. One task at a time."""
+        await checkpoint_if_cancelled()
+        while (message := self.session.next_message()) is None:
+            await self._until(self.session.kept, seconds)
+        return message
+
+    def post(self, message: Message) -> None:
+        """Sends a message as it is, as far as the socket takes it at once, and the rest as soon as somebody reads. Its
+        answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
+        self.session.post(message)
+        self.flush()
+
+    async def sent(self, seconds: float | None) -> None:
+        """Returns when all that was posted is with the system. TimeoutError when that takes longer."""
+        await checkpoint_if_cancelled()
+        self._check()
+        if self._wire.unsent:
+            await self._until(self._all_sent, seconds)
+        if self._wire.cut:
+            raise self._place.lost("broke the connection")
+
+    async def pump(self, deliver: Callable[[Message], None]) -> None:
+        """Reads until the connection ends, which it says by ServerUnavailable. Other tasks may make calls meanwhile.
+
+        deliver: gets each message that answers no call, in order, from whichever task reads; it must not raise.
+        """
+        while (message := self.session.kept.take()) is not None:
+            deliver(message)
+        self.session.stray = deliver
+        try:
+            await self._until(_Until(lambda: False), None)
+        finally:
+            self.session.stray = None
+
+    async def more(self, seconds: float | None) -> None:
+        """Returns when something more was read. TimeoutError when nothing came. For a single user of the connection,
+        who routes what came to whom it belongs."""
+        await checkpoint_if_cancelled()
+        before = self._heard
+        await self._until(_Until(lambda: self._heard != before), seconds)
+
+    def flush(self) -> None:
+        """Sends what the session has to send, as far as the socket takes it. Does not wait."""
+        if data := self.session.data_to_send():
+            self._send(data)
+
+    def _send(self, data: bytes = b"") -> None:
+        self._wire.send(data)
+        if not self._wire.unsent:
+            self._all_sent.changed()
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _until(self, waiting: Waiting, seconds: float | None) -> None:
+        """Returns when it is ready. TimeoutError when that takes longer than so many seconds."""
+        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+        self._users += 1
+        try:
+            while not waiting.ready:
+                self._check()
+                if self._leading:
+                    await self._follow(waiting, deadline)
+                else:
+                    await self._lead(waiting, deadline)
+        finally:
+            self._users -= 1
+            if not self._leading and self._followers:
+                next(iter(self._followers)).set()  # it reads from now on
+            if self._retired and not self._users:
+                self.close()
+            self._close_unless_read()
+
+    async def _follow(self, waiting: Waiting, deadline: float) -> None:
+        event = anyio.Event()
+        self._followers[event] = None
+        waiting.wake = event.set
+        try:
+            with anyio.CancelScope(deadline=deadline) as scope:
+                await event.wait()
+            if scope.cancelled_caught and not waiting.ready:
+                raise self._late()
+        finally:
+            waiting.wake = None
+            del self._followers[event]
+
+    async def _lead(self, waiting: Waiting, deadline: float) -> None:
+        self._leading = True
+        try:
+            while not waiting.ready and self._failure is None:
+                if not self._pull():
+                    self._in_a_row = 0
+                    if not await self._wire.wait(deadline):
+                        raise self._late()
+                    continue
+                self._in_a_row += 1
+                if self._in_a_row >= _IN_A_ROW:
+                    self._in_a_row = 0
+                    await checkpoint()
+                    if anyio.current_time() >= deadline:
+                        raise self._late()
+        finally:
+            self._leading = False
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"nothing came from {self._place.name} in time")
+
+    def _pull(self) -> bool:
+        """Sends and reads what can be done at once, and routes it. Whether there was something to read, or the end."""
+        if self._wire.unsent:
+            self._send()
+        try:
+            data = self._wire.receive()
+        except OSError as error:
+            failure = self._place.broken(error)
+            failure.__cause__ = error
+            self._fail(failure)
+            return True
+        if data is None:
+            return False
+        if not data:
+            self._fail(self._place.lost(self.session.end_of_data()))
+            return True
+        self._heard += 1
+        self.session.receive_data(data)
+        try:
+            while self.session.route():
+                pass
+        except Unexpected as error:
+            self._fail(self._place.misfit(error))
+        self.flush()  # what goes back
+        return True

@@ -1,0 +1,77 @@
+"""What the sync and the async bus client have in common: what they are made with, and which subscription a message is
+of."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
+
+from .bus_session import BusSession
+from .place import BusPlace, Place, endpoint
+
+
+class Settling(Protocol):
+    """A subscription, which may have a message in hand."""
+
+    def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """Sends the request if the message is in hand there, and says whether it was."""
+
+
+S = TypeVar("S", bound=Settling)
+
+
+class Bus(Generic[S]):
+    """The subclasses say what each argument means."""
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9878,
+        *,
+        timeout: float | None = 30.0,
+        max_document: int = CLIENT_LIMITS.document,
+        reconnect: bool = True,
+        on_trouble: Callable[[str], None] | None = None,
+    ) -> None:
+        if max_document < 1:
+            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self.max_document = max_document
+        self.reconnect = reconnect
+        self.on_trouble = on_trouble
+        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that somebody still refers to
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {endpoint(self.host, self.port)}>"
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return BusPlace(endpoint(self.host, self.port), client=type(self).__name__)
+
+    @property
+    def limits(self) -> Limits:
+        """Of what is read there."""
+        return replace(CLIENT_LIMITS, document=self.max_document)
+
+    def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
+        request = Subscribe(
+            queues=[queues] if isinstance(queues, str) else list(queues),
+            prefetch=prefetch,
+            ack="client" if ack else None,
+            name=name,
+        )
+        if not request.queues:
+            raise ValueError("the queues to subscribe to are missing")
+        return BusSession(request, self.place, timeout=self.timeout, reconnect=self.reconnect, tell=self.on_trouble)
+
+    def _added(self, messages: S) -> S:
+        self._open.add(messages)
+        return messages
+
+    def _settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> None:
+        any(each.settle(message, request) for each in list(self._open))

@@ -1,0 +1,176 @@
+"""BusClient: messages of a bus, as they come, in a plain loop. What a subscription does stands in `bus_session`."""
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
+
+from .bus import Bus
+from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .connection import Connection, open_connection
+from .errors import ServerError
+from .session import Session, Unexpected
+
+
+class BusMessages:
+    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread, with a `with` block
+    that it is the subject of, or when nobody refers to it any more, as after a `break`."""
+
+    def __init__(self, bus: "BusClient", session: BusSession) -> None:
+        self._bus = bus
+        self._session = session
+        self._steps = session.steps()
+        self._connection: Connection | None = None
+        self._closed = threading.Event()
+        self._running = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> GetMessage:
+        try:
+            step = self._run(self._steps, Give)
+        except BaseException:
+            self.close()
+            raise
+        if not isinstance(step, Give):
+            raise StopIteration
+        return step.message
+
+    def open(self) -> None:
+        """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
+        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses."""
+        if not self._session.subscribed:
+            try:
+                with self._session.insisting():
+                    self._run(self._steps, Ready)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Ends the subscription. What was acknowledged is confirmed by the bus first, which takes a second at most;
+        what was not, comes again. In a thread that waits for the next message, the loop ends."""
+        if self._closed.is_set():
+            return
+        if not self._running:
+            with contextlib.suppress(ServerError, OSError, Unexpected):
+                self._run(self._session.leave())
+        self._closed.set()
+        self._hang_up()
+
+    def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """As the session has it, and sends it."""
+        settled = self._session.settle(message, request)
+        if settled and self._connection is not None:
+            with contextlib.suppress(OSError):  # the loop will see it
+                self._connection.send(self._connection.deadline(self._bus.timeout))
+        return settled
+
+    def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
+        """Takes the steps up to one of that kind, which it returns. None when there are no more, or it was closed."""
+        session: Session | None = None
+        trouble: OSError | None = None
+        self._running = True
+        try:
+            while not self._closed.is_set():
+                step = steps.send(session) if trouble is None else steps.throw(trouble)
+                if stop is not None and isinstance(step, stop):
+                    return step
+                session = trouble = None
+                try:
+                    session = self._take(step)
+                except OSError as error:
+                    trouble = error
+        except StopIteration:
+            pass
+        finally:
+            self._running = False
+            if self._closed.is_set():
+                self._hang_up()
+        return None
+
+    def _take(self, step: Step) -> Session | None:
+        connection = self._connection
+        match step:
+            case Connect():
+                bus = self._bus
+                self._connection = open_connection(bus.host, bus.port, bus.place, bus.timeout, bus.limits)
+                return self._connection.session
+            case Pause(seconds):
+                self._hang_up()
+                self._closed.wait(seconds)
+            case Send() if connection is not None:
+                connection.send(connection.deadline(self._bus.timeout))
+            case Read(seconds) if connection is not None:
+                connection.fill(connection.deadline(seconds))
+        return None
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class BusClient(Bus[BusMessages]):
+    """Messages of a bus as they come: `for message in bus.subscribe("orders", ack=True):`.
+
+    Each subscription has a connection of its own, which is opened when the first message is asked for, and again after
+    every outage, for as long as it takes; a queue that the bus does not know, and what it refuses otherwise, is raised
+    as a ServerError.
+
+    host, port: of the bus; timeout: seconds for it to take a connection and a subscription, None for ever;
+    max_document: bytes of one message as it is written, the most that is read; reconnect: whether to go on for ever
+    after trouble, else it is raised; on_trouble: gets a line when an outage begins and one when it is over, instead of
+    the log.
+    """
+
+    def subscribe(
+        self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
+    ) -> BusMessages:
+        """Iterates over the messages of a queue, or of several, for ever.
+
+        ack: a message is acknowledged when the loop comes back for the next one, unless delete() or release() said
+        before what becomes of it; a `break` or an exception does not acknowledge, and the message comes again, to
+        somebody or to us. Without ack, a message counts as handled once the bus has written it. prefetch: how many
+        unacknowledged ones the bus sends ahead; name: of a durable subscription, whose messages its members share, and
+        which are kept while none is connected.
+        """
+        return self._added(BusMessages(self, self._session(queues, ack, prefetch, name)))
+
+    def delete(self, message: GetMessage) -> None:
+        """Acknowledges the message in hand before the loop comes back for the next one. Does not wait for the answer.
+        Nothing happens when it is no longer in hand: acknowledged already, or its connection has ended, and it comes
+        again. ValueError when the subscription has no ack."""
+        self._settle(message, DeleteMessage(message.qid, message.mid))
+
+    def release(self, message: GetMessage, *, delay: float | None = None) -> None:
+        """Asks for the message in hand again: now, or after delay seconds. Otherwise as delete."""
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+
+    def close(self) -> None:
+        """Ends all subscriptions; loops that wait in other threads end."""
+        for messages in list(self._open):
+            messages.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,208 @@
+"""What a subscription to a bus does: connect, subscribe, hand out, acknowledge, come back after trouble. Without doing
+it: a generator says the next step, and the drivers of the sync and the async client take it in a few lines each."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from qs_schemas import DeleteMessage, Error, GetMessage, Message, ReleaseMessage, Subscribe
+
+from .backoff import delays
+from .errors import ProtocolMismatch, ServerError, exception_for
+from .place import Place
+from .session import Pending, Session, Subscription, Unexpected
+
+M = TypeVar("M", bound=Message)
+W = TypeVar("W", Pending, Subscription)
+
+_log = logging.getLogger("qs_client.bus")
+
+LINGER = 1.0
+"""Seconds that a subscription which ends waits for the bus to confirm what was acknowledged."""
+
+_PASSING = frozenset((408, 429, 500, 503, 507))
+"""Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""
+
+_SETTLED = frozenset((404, 409))
+"""Codes of answers to an acknowledgement that say that the message was somebody else's by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a connection, and send its session into the generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send what the session has to send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Send as well, then give the session what comes next. TimeoutError when nothing came in so many seconds."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Close the connection, and wait so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """For information: the bus has taken the subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Hand the message out. Go on when the next one is asked for."""
+
+    message: GetMessage
+
+
+Step: TypeAlias = Connect | Send | Read | Pause | Ready | Give
+Steps: TypeAlias = Generator[Step, Session | None, None]
+
+
+class BusSession:
+    """One subscription, over all the connections that it takes. timeout: seconds for the bus to take it.
+
+    Trouble with a connection (OSError) is thrown into `steps`, which raises what another attempt cannot cure.
+    tell: gets a line when an outage begins and one when it is over; by default the log does.
+    """
+
+    def __init__(
+        self,
+        request: Subscribe,
+        place: Place,
+        *,
+        timeout: float | None = 30.0,
+        reconnect: bool = True,
+        tell: Callable[[str], None] | None = None,
+        pauses: Callable[[], Iterator[float]] = delays,
+    ) -> None:
+        self.subscribed = False
+        self._request = request
+        self._place = place
+        self._timeout = timeout
+        self._reconnect = reconnect
+        self._tell = tell
+        self._pauses = pauses
+        self._pause = pauses()
+        self._outage = False
+        self._session: Session | None = None
+        self._in_hand: GetMessage | None = None
+
+    @contextlib.contextmanager
+    def insisting(self) -> Iterator[None]:
+        """Inside, any trouble is raised."""
+        before, self._reconnect = self._reconnect, False
+        try:
+            yield
+        finally:
+            self._reconnect = before
+
+    def steps(self) -> Steps:
+        """Everything, from the first connection on. Without end, unless it raises."""
+        while True:
+            try:
+                yield from self._conversation()
+            except (ServerError, OSError) as error:
+                if not self._reconnect or not _may_pass(error):
+                    raise
+                self._begin_outage(error)
+            finally:
+                self._in_hand = self._session = None  # what was in hand comes again, to us or to somebody else
+                self.subscribed = False
+            yield Pause(next(self._pause))
+
+    def leave(self) -> Steps:
+        """What is done at the end: the bus confirms the acknowledgements, then none can be lost with the connection."""
+        session = self._session
+        if session is not None and self._request.ack is not None:
+            yield Send()
+            while session.owed:
+                if not session.route():
+                    yield Read(LINGER)
+
+    def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
+        """Sends what becomes of the message; False when it is not in hand here (any more), and nothing was sent.
+        ValueError when the subscription does not acknowledge."""
+        if message is not self._in_hand or self._session is None:
+            return False
+        if self._request.ack is None:
+            raise ValueError("this subscription leaves acknowledging to the bus: subscribe(..., ack=True)")
+        self._in_hand = None
+        asked = self._session.ask(request)
+        asked.wake = lambda: self._confirmed(asked)
+        return True
+
+    def _conversation(self) -> Steps:
+        session = yield Connect()
+        assert session is not None  # noqa: S101 - what a driver sends for this step
+        self._session = session
+        subscription = session.subscribe(replace(self._request))
+        session.stray = lambda message: self._stray(subscription, message)
+        while (answer := self._routed(session.answer_to, subscription.asked)) is None:
+            try:
+                yield Read(self._timeout)
+            except TimeoutError:
+                raise self._place.no_answer(self._timeout) from None
+        if isinstance(answer, Error):
+            raise exception_for(answer)
+        self._end_outage()
+        self.subscribed = True
+        yield Ready()
+        while True:
+            while (message := self._routed(session.next_delivery, subscription)) is None:
+                yield Read(None)
+            self._in_hand = message
+            yield Give(message)
+            if self._request.ack is not None:
+                self.settle(message, DeleteMessage(message.qid, message.mid))
+                yield Send()
+
+    def _routed(self, next_message: Callable[[W], M | None], waiting: W) -> M | None:
+        try:
+            return next_message(waiting)
+        except Unexpected as error:
+            raise self._place.misfit(error) from None
+
+    def _stray(self, subscription: Subscription, message: Message) -> None:
+        """The bus subscribes who is silent for a moment to everything. Should this connection have been that slow, then
+        what came in that way counts as handled by now, so it is handed out."""
+        if isinstance(message, GetMessage) and message.req is None and message.qid in self._request.queues:
+            subscription.put(message)
+
+    def _confirmed(self, asked: Pending) -> None:
+        answer = asked.answer
+        if isinstance(answer, Error) and answer.req is not None and answer.code not in _SETTLED:
+            self._say(logging.WARNING, f"the bus at {self._place.name} did not take an acknowledgement: {answer.text}")
+
+    def _begin_outage(self, error: Exception) -> None:
+        if not self._outage:
+            self._outage = True
+            self._say(logging.WARNING, f"{error} (trying again until the bus is there)")
+
+    def _end_outage(self) -> None:
+        self._pause = self._pauses()
+        if self._outage:
+            self._outage = False
+            self._say(logging.INFO, f"the bus at {self._place.name} is there again")
+
+    def _say(self, level: int, text: str) -> None:
+        if self._tell is not None:
+            self._tell(text)
+        else:
+            _log.log(level, "%s", text)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ServerError):
+        return error.code in _PASSING
+    return not isinstance(error, ProtocolMismatch)

@@ -1,0 +1,412 @@
+"""BusClient and AsyncBusClient against scripted buses: loops, acknowledgements, outages, the end."""
+
+import logging
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+from backends import both, run, until
+from scripted_bus import Seen, accept, delivered, delivering
+from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+
+from qs_client import (
+    AsyncBusClient,
+    BusClient,
+    DeleteMessage,
+    Error,
+    GetMessage,
+    Message,
+    NoAnswer,
+    NotFound,
+    ReleaseMessage,
+    ServerUnavailable,
+    ShuttingDown,
+    Subscribe,
+)
+from qs_schemas import Peer
+
+
+def bus_of(server: ScriptedServer, **options: object) -> BusClient:
+    return BusClient(server.host, server.port, **{"timeout": GIVE_UP, **options})  # type: ignore[arg-type]
+
+
+def abus_of(server: ScriptedServer, **options: object) -> AsyncBusClient:
+    return AsyncBusClient(server.host, server.port, **{"timeout": GIVE_UP, **options})  # type: ignore[arg-type]
+
+
+def noted(seen: Seen, count: int) -> list[Message]:
+    return [seen.get(timeout=GIVE_UP) for _ in range(count)]
+
+
+def what(messages: list[Message]) -> list[tuple[str, int | None]]:
+    """What became of which message."""
+    return [(message.op, message.mid) for message in messages if isinstance(message, DeleteMessage | ReleaseMessage)]
+
+
+def test_a_loop() -> None:
+    """Messages come in order; each is acknowledged when the next is asked for; a break does not acknowledge."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(delivering(1, 2, 3, 4, 5, seen=seen)) as server, bus_of(server) as bus:
+        assert repr(bus) == f"<BusClient 127.0.0.1:{server.port}>"
+        for message in bus.subscribe(["q", "r"], ack=True, prefetch=9, name="n"):
+            assert message.text == str(message.mid)
+            if message.mid == 2:
+                bus.release(message, delay=5)
+            if message.mid == 3:
+                bus.delete(message)
+            if message.mid == 5:
+                break
+        assert server.connections == 1
+    subscribe, *rest = noted(seen, 5)
+    assert isinstance(subscribe, Subscribe)
+    assert (subscribe.queues, subscribe.ack, subscribe.prefetch, subscribe.name) == (["q", "r"], "client", 9, "n")
+    assert what(rest) == [("delete-message", 1), ("release-message", 2), ("delete-message", 3), ("delete-message", 4)]
+    assert isinstance(rest[1], ReleaseMessage)
+    assert rest[1].delay == 5
+    assert seen.empty()
+
+
+@both
+def test_an_async_loop(backend: str) -> None:
+    """The same with the async client."""
+    seen: Seen = queue.SimpleQueue()
+
+    async def main() -> None:
+        async with abus_of(server) as bus:
+            async for message in bus.subscribe("q", ack=True):
+                if message.mid == 2:
+                    await bus.release(message)
+                if message.mid == 3:
+                    await bus.delete(message)
+                if message.mid == 5:
+                    break
+
+    with scripted(delivering(1, 2, 3, 4, 5, seen=seen)) as server:
+        run(backend, main)
+    subscribe, *rest = noted(seen, 5)
+    assert isinstance(subscribe, Subscribe)
+    assert (subscribe.queues, subscribe.ack) == (["q"], "client")
+    assert what(rest) == [("delete-message", 1), ("release-message", 2), ("delete-message", 3), ("delete-message", 4)]
+
+
+def test_without_ack() -> None:
+    """Nothing is sent for a message; deleting it by hand is a mistake that is said."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(delivering(1, 2, seen=seen)) as server, bus_of(server) as bus:
+        messages = bus.subscribe("q")
+        first = next(messages)
+        with pytest.raises(ValueError, match="ack=True"):
+            bus.delete(first)
+        assert next(messages).mid == 2
+        messages.close()
+        with pytest.raises(StopIteration):
+            next(messages)
+    (subscribe,) = noted(seen, 1)
+    assert isinstance(subscribe, Subscribe)
+    assert subscribe.ack is None
+    assert seen.empty()
+    with pytest.raises(ValueError, match="queues"):
+        BusClient().subscribe([])
+
+
+def test_an_exception_in_the_loop() -> None:
+    """An exception does not acknowledge the message in hand; what went before is confirmed by the bus at the end."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(delivering(1, 2, 3, seen=seen)) as server, bus_of(server) as bus:
+
+        def fails_at_the_second() -> None:
+            for message in bus.subscribe("q", ack=True):
+                1 / (2 - (message.mid or 0))
+
+        with pytest.raises(ZeroDivisionError):
+            fails_at_the_second()
+        bus.close()
+        assert what(noted(seen, 2)) == [("delete-message", 1)]
+
+
+def test_each_subscription_has_a_connection() -> None:
+    """Two subscriptions have a connection each, and a message is acknowledged on its own."""
+    seen: tuple[Seen, Seen] = (queue.SimpleQueue(), queue.SimpleQueue())
+    scripts = [delivering(mid, seen=notes) for mid, notes in enumerate(seen)]
+    servers = [ScriptedServer(script) for script in scripts]
+    buses = [bus_of(server) for server in servers]
+    streams = [bus.subscribe("q", ack=True) for bus in buses]
+    held = [next(stream) for stream in streams]
+    for bus, message in zip(buses, held, strict=True):
+        bus.delete(message)
+        bus.delete(held[0])  # is not in hand any more, or never was here
+    for n, bus in enumerate(buses):
+        bus.close()
+        assert what(noted(seen[n], 2)) == [("delete-message", n)]
+    for server in servers:
+        server.stop()
+        assert server.failed is None
+
+
+def reset(conversation: Conversation) -> None:
+    conversation.reset()
+
+
+def refusing(code: int, kind: str) -> Callable[[Conversation], None]:
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.write(Peer().send(Error(code, kind, "not now")))
+        conversation.wait_for_close()
+
+    return script
+
+
+OUTAGE = (
+    delivering(1, 2, then=lambda conversation: None),
+    reset,
+    refusing(503, "shutting-down"),
+    refusing(429, "too-many"),
+)
+
+
+def test_an_outage() -> None:
+    """The loop goes on by itself when the bus is back, whatever ended it or was in its place; the message in hand is
+    not acknowledged any more. It is said once that it is gone, and once that it is back."""
+    seen: Seen = queue.SimpleQueue()
+    told: list[str] = []
+    with scripted(*OUTAGE, delivering(3, seen=seen)) as server, bus_of(server, on_trouble=told.append) as bus:
+        got: list[int | None] = []
+        for message in bus.subscribe("q", ack=True):
+            got.append(message.mid)
+            if message.mid == 3:
+                break
+        assert got[0] == 1
+        assert got[-1] == 3
+        assert server.connections == 5
+    assert what(noted(seen, 1)) == []
+    assert len(told) == 2
+    assert told[1] == f"the bus at 127.0.0.1:{server.port} is there again"
+
+
+@both
+def test_an_outage_of_an_async_loop(backend: str) -> None:
+    """The same with the async client, whose other tasks run meanwhile."""
+    told: list[str] = []
+
+    async def main() -> None:
+        async with abus_of(server, on_trouble=told.append) as bus:
+            async for message in bus.subscribe("q", ack=True):
+                if message.mid == 3:
+                    break
+
+    with scripted(*OUTAGE, delivering(3)) as server:
+        run(backend, main)
+    assert len(told) == 2
+
+
+def test_a_bus_that_is_not_there_yet(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a bus the loop waits for one; the log says so."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    with caplog.at_level(logging.INFO, "qs_client.bus"), BusClient(port=port, timeout=GIVE_UP) as bus:
+        taken: list[GetMessage] = []
+        thread = threading.Thread(target=lambda: taken.append(next(bus.subscribe("q"))))
+        thread.start()
+        while not caplog.records:
+            thread.join(0.001)  # until it has tried
+        listener = socket.create_server(("127.0.0.1", port))
+        sock, _ = listener.accept()
+        with listener, sock:
+            accept(Conversation(sock), 1)
+            thread.join(GIVE_UP)
+    assert [message.mid for message in taken] == [1]
+    assert f"no bus at 127.0.0.1:{port} (Connection refused): start one with ./scripts/run" in caplog.text
+    assert "is there again" in caplog.text
+
+
+def test_what_is_raised() -> None:
+    """A queue that the bus does not know is raised; with reconnect=False, everything is."""
+
+    def unknown(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(404, "not-found", "the bus does not monitor 'q'"))
+        conversation.wait_for_close()
+
+    with scripted(unknown) as server, bus_of(server) as bus, pytest.raises(NotFound, match="does not monitor"):
+        next(bus.subscribe("q"))
+    scripts = (refusing(503, "shutting-down"), lambda conversation: None, lambda c: c.wait_for_close())
+    with scripted(*scripts) as server, bus_of(server, reconnect=False) as bus:
+        with pytest.raises(ShuttingDown):
+            next(bus.subscribe("q"))
+        with pytest.raises(ServerUnavailable, match="bus"):
+            next(bus.subscribe("q"))
+        bus.timeout = SOON
+        with pytest.raises(NoAnswer, match=r"within 0\.02 s"):
+            next(bus.subscribe("q"))
+
+
+@both
+def test_what_an_async_loop_raises(backend: str) -> None:
+    """The same with the async client; open() raises whatever reconnect says."""
+
+    async def main() -> None:
+        bus = abus_of(server)
+        with pytest.raises(ShuttingDown):
+            await bus.subscribe("q").open()
+        bus.reconnect = False
+        messages = bus.subscribe("q")
+        with pytest.raises(ServerUnavailable, match="bus"):
+            await messages.__anext__()
+        with pytest.raises(StopAsyncIteration):
+            await messages.__anext__()
+        bus.timeout = SOON
+        with pytest.raises(NoAnswer):
+            await bus.subscribe("q").__anext__()
+
+    scripts = (refusing(503, "shutting-down"), lambda conversation: None, lambda c: c.wait_for_close())
+    with scripted(*scripts) as server:
+        run(backend, main)
+
+
+def test_open() -> None:
+    """open() subscribes before the first message is asked for, and raises what goes wrong then; a later outage is
+    waited for."""
+    scripts = (
+        refusing(503, "shutting-down"),
+        delivering(then=lambda conversation: None),
+        delivering(7),
+    )
+    with scripted(*scripts) as server, bus_of(server, on_trouble=lambda text: None) as bus:
+        with pytest.raises(ShuttingDown):
+            bus.subscribe("q").open()
+        messages = bus.subscribe("q", ack=True)
+        messages.open()
+        messages.open()
+        assert server.connections == 2
+        assert next(messages).mid == 7
+
+
+def test_close_from_another_thread() -> None:
+    """close() ends a loop that waits in another thread, be it for a message or for the bus to come back."""
+    waits = threading.Event()
+
+    def accepting(conversation: Conversation) -> None:
+        accept(conversation)
+        waits.set()
+        conversation.wait_for_close()
+
+    with scripted(accepting) as server:
+        bus = bus_of(server)
+        thread = threading.Thread(target=lambda: list(bus.subscribe("q", ack=True)))
+        thread.start()
+        assert waits.wait(GIVE_UP)
+        bus.close()
+        thread.join(GIVE_UP)
+        assert not thread.is_alive()
+    tried = threading.Event()
+    bus = BusClient(port=server.port, on_trouble=lambda text: tried.set())
+    thread = threading.Thread(target=lambda: list(bus.subscribe("q")))
+    thread.start()
+    assert tried.wait(GIVE_UP)
+    bus.close()
+    thread.join(GIVE_UP)
+    assert not thread.is_alive()
+
+
+@both
+def test_close_from_another_task(backend: str) -> None:
+    """aclose() ends a loop that waits in another task."""
+
+    async def main() -> None:
+        bus = abus_of(server)
+        ended: list[bool] = []
+
+        async def loop() -> None:
+            async for _ in bus.subscribe("q", ack=True):
+                pass
+            ended.append(True)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(loop)
+            await until(waits.is_set)
+            await bus.aclose()
+        assert ended == [True]
+
+    waits = threading.Event()
+
+    def accepting(conversation: Conversation) -> None:
+        accept(conversation)
+        waits.set()
+        conversation.wait_for_close()
+
+    with scripted(accepting) as server:
+        run(backend, main)
+
+
+@both
+def test_cancelled_while_it_waits(backend: str) -> None:
+    """A wait for the next message may be cancelled at any moment, and begun again: nothing is lost."""
+    go_on = threading.Event()
+
+    def script(conversation: Conversation) -> None:
+        subscribe = conversation.read()
+        assert go_on.wait(GIVE_UP)
+        conversation.answer(subscribe)
+        conversation.write(delivered(subscribe, 1))
+        conversation.wait_for_close()
+
+    async def main() -> None:
+        async with abus_of(server) as bus:
+            messages = bus.subscribe("q", ack=True)
+            for _ in range(3):
+                with anyio.move_on_after(SOON):
+                    await messages.__anext__()
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await messages.__anext__()
+            go_on.set()
+            assert (await messages.__anext__()).mid == 1
+            assert server.connections <= 2
+
+    with scripted(script) as server:
+        run(backend, main)
+
+
+def test_interrupted() -> None:
+    """Ctrl-C ends a loop at once, in the middle of its wait."""
+    code = """
+import signal, sys
+from qs_client import BusClient
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    for message in BusClient("127.0.0.1", int(sys.argv[1])).subscribe("q", ack=True):
+        print(message.text, flush=True)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    seen: Seen = queue.SimpleQueue()
+    with (
+        scripted(delivering(1, seen=seen)) as server,
+        subprocess.Popen([sys.executable, "-c", code, str(server.port)], stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        assert what(noted(seen, 2)) == [("delete-message", 1)]  # so it waits for the next one
+        child.send_signal(signal.SIGINT)
+        output, _ = child.communicate(timeout=GIVE_UP)
+        assert child.returncode == 0
+    assert output == b"interrupted\n"
+
+
+def test_many_messages() -> None:
+    """A fast bus is kept up with, and every message is acknowledged once, in order."""
+    seen: Seen = queue.SimpleQueue()
+    count = 3000
+    with scripted(delivering(*range(1, count + 1), seen=seen)) as server, bus_of(server) as bus:
+        for message in bus.subscribe("q", ack=True):
+            if message.mid == count:
+                bus.delete(message)
+                break
+    noted(seen, 1)
+    assert what(noted(seen, count)) == [("delete-message", mid) for mid in range(1, count + 1)]

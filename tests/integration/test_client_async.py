@@ -1,0 +1,412 @@
+"""AsyncQueueClient over real sockets: which connection a call travels on, and when a new one is opened."""
+
+import inspect
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from backends import both, run, until
+from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answering, scripted
+
+from qs_client import (
+    AsyncQueueClient,
+    DeleteMessage,
+    Delivery,
+    Error,
+    ListMessages,
+    ListQueues,
+    Message,
+    NoAnswer,
+    Ping,
+    PushMessage,
+    QueueClient,
+    ReceiveMessage,
+    ReleaseMessage,
+    ServerUnavailable,
+    calls,
+)
+from qs_schemas import TABLE, ErrorCode, Peer
+
+
+def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> AsyncQueueClient:
+    return AsyncQueueClient(server.host, server.port, timeout=timeout)
+
+
+def serve(conversation: Conversation) -> None:
+    """Answers everything."""
+    while (request := conversation.read()) is not None:
+        conversation.answer(request)
+
+
+class Parallel(ScriptedServer):
+    """Plays its scripts side by side."""
+
+    def __init__(self, *scripts: "object") -> None:
+        self._threads: list[threading.Thread] = []
+        super().__init__(*[self._apart(script) for script in scripts])  # type: ignore[arg-type]
+
+    def _apart(self, script: object) -> object:
+        def start(conversation: Conversation) -> None:
+            sock = conversation.sock.dup()
+            sock.settimeout(GIVE_UP)
+
+            def play() -> None:
+                try:
+                    with sock:
+                        script(Conversation(sock))  # type: ignore[operator]
+                except BaseException as error:
+                    self.failed = error
+
+            thread = threading.Thread(target=play, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+        return start
+
+    def __enter__(self) -> "Parallel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for thread in self._threads:
+            thread.join(GIVE_UP)
+        if self.failed is not None:
+            raise self.failed
+
+
+def test_the_same_methods() -> None:
+    """Both clients have the same methods, with the same parameters and the same text."""
+    for name, method in inspect.getmembers(QueueClient, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        other = getattr(AsyncQueueClient, name)
+        if hasattr(calls, name):
+            assert other.__doc__ == method.__doc__ == getattr(calls, name).__doc__
+            assert other.__qualname__ == f"AsyncQueueClient.{name}"
+        assert list(inspect.signature(other).parameters) == list(inspect.signature(method).parameters)
+        assert other.__doc__
+    assert inspect.iscoroutinefunction(AsyncQueueClient.push)
+    assert inspect.signature(AsyncQueueClient.push).return_annotation is int
+    assert inspect.signature(AsyncQueueClient.list_messages).return_annotation == AsyncIterator[int]
+
+
+@both
+def test_values(backend: str) -> None:
+    """Methods give plain values, over one connection."""
+
+    async def main() -> None:
+        client = client_of(server)
+        assert repr(client) == f"<AsyncQueueClient 127.0.0.1:{server.port}, not connected>"
+        async with client:
+            assert client.connected
+            assert await client.push("q", b"x") == 5
+            assert [mid async for mid in client.list_messages("q")] == [*range(1, 1001), 1001]
+            assert await client.queues() == ["q"]
+        assert not client.connected
+
+    script = answering(
+        PushMessage("q", mid=5),
+        ListMessages("q", mids=list(range(1, 1001))),
+        ListMessages("q", mids=[1001]),
+        ListQueues(["q"]),
+    )
+    with scripted(script) as server:
+        run(backend, main)
+        assert server.connections == 1
+
+
+@both
+def test_many_tasks_open_one_connection(backend: str) -> None:
+    """Tasks that all find no connection open one together."""
+
+    async def main() -> None:
+        client = client_of(server)
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(client.ping)
+        await client.disconnect()
+
+    with scripted(serve) as server:
+        run(backend, main)
+        assert server.connections == 1
+
+
+@both
+def test_a_receive_that_waits_holds_up_nobody(backend: str) -> None:
+    """It has a connection of its own, which is used again by the next one; calls go on meanwhile."""
+    go_on = threading.Event()
+
+    asked = threading.Event()
+
+    def waiting(conversation: Conversation) -> None:
+        for mid in (1, 2):
+            request = conversation.read()
+            asked.set()
+            assert go_on.wait(GIVE_UP)
+            conversation.answer(request, messages=[Delivery(mid, b"x", "q")])
+        assert conversation.read() is None
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            await client.ping()
+            async with anyio.create_task_group() as group:
+
+                async def receive() -> None:
+                    assert [d.mid for d in await client.receive("q", wait=GIVE_UP)] == [1]
+
+                group.start_soon(receive)
+                await until(asked.is_set)
+                await client.ping()
+                go_on.set()
+            delivery = await client.receive_one("q", wait=GIVE_UP)
+            assert delivery is not None
+            assert delivery.mid == 2
+
+    with Parallel(serve, waiting) as server:
+        run(backend, main)
+        assert server.connections == 2
+
+
+@both
+def test_a_cancelled_wait(backend: str) -> None:
+    """A receive that is cancelled while it waits closes its connection: the server ends the wait."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def waiting(conversation: Conversation) -> None:
+        assert isinstance(conversation.read(), ReceiveMessage)
+        asked.set()
+        assert conversation.read() is None
+        closed.set()
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.receive, "q", 1, GIVE_UP)
+                await until(asked.is_set)
+                group.cancel_scope.cancel()
+            assert closed.wait(GIVE_UP)
+            await client.ping()
+
+    with Parallel(serve, waiting) as server:
+        run(backend, main)
+
+
+@both
+def test_a_wait_that_is_cancelled_too_late(backend: str) -> None:
+    """What the server has handed out by the time a waiting receive is cancelled goes back to its queue."""
+    seen: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    asked, go_on, handed_out = threading.Event(), threading.Event(), threading.Event()
+
+    def waiting(conversation: Conversation) -> None:
+        request = conversation.read()
+        asked.set()
+        assert go_on.wait(GIVE_UP)
+        conversation.answer(request, messages=[Delivery(1, b"x", "q", 4)])
+        handed_out.set()
+        seen.put(conversation.read())
+
+    async def main() -> None:
+        async with client_of(server) as client, anyio.create_task_group() as group:
+
+            async def receive() -> None:
+                await client.receive("q", wait=GIVE_UP)
+
+            group.start_soon(receive)
+            await until(asked.is_set)
+            go_on.set()
+            assert handed_out.wait(GIVE_UP)  # this task holds up the other, which has no chance to read it
+            group.cancel_scope.cancel()
+
+    with Parallel(serve, waiting) as server:
+        run(backend, main)
+    release = seen.get(timeout=GIVE_UP)
+    assert isinstance(release, ReleaseMessage)
+    assert (release.qid, release.mid, release.receives) == ("q", 1, 4)
+
+
+@both
+def test_an_idle_connection_that_the_server_closed(backend: str) -> None:
+    """A connection that the server ended between two calls is replaced, and no call fails for it; so is one that
+    waits for the next receive."""
+    closed = threading.Barrier(2, timeout=GIVE_UP)
+
+    def once(conversation: Conversation) -> None:
+        conversation.answer(conversation.read())
+        conversation.write(Peer().send(Error(503, "shutting-down", "restart")))
+        conversation.sock.shutdown(socket.SHUT_WR)
+        closed.wait()
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            await client.ping()
+            closed.wait()
+            await client.receive("q", wait=1)
+            closed.wait()
+            await client.ping()
+            await client.receive("q", wait=1)
+
+    with Parallel(once, once, serve, serve) as server:
+        run(backend, main)
+        assert server.connections == 4
+
+
+@both
+@pytest.mark.parametrize("row", [row for row in TABLE if row.closes], ids=lambda row: f"{row.code}-{row.kind}")
+def test_an_error_that_closes(backend: str, row: ErrorCode) -> None:
+    """After an error that ends the connection, the next call connects afresh, also before the server has hung up."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.write(Peer().send(Error(row.code, row.kind, "why")))
+        conversation.wait_for_close()
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            with pytest.raises(calls.ServerError) as raised:
+                await client.ping()
+            assert raised.value.code == row.code
+            await client.ping()
+
+    with scripted(script, answering(Ping())) as server:
+        run(backend, main)
+        assert server.connections == 2
+
+
+@both
+def test_no_answer(backend: str) -> None:
+    """A server of which nothing is heard gets the next call on a new connection, as another may answer there."""
+
+    async def main() -> None:
+        async with client_of(server, timeout=SOON) as client:
+            with pytest.raises(NoAnswer):
+                await client.push("q", "x")
+            client.timeout = GIVE_UP
+            assert await client.push("q", "x") == 2
+
+    with scripted(lambda conversation: conversation.wait_for_close(), answering(PushMessage("q", mid=2))) as server:
+        run(backend, main)
+
+
+@both
+def test_send_and_recv(backend: str) -> None:
+    """send and recv are bucker's, as coroutines; they go beside the methods."""
+
+    async def main() -> None:
+        client = client_of(server)
+        with pytest.raises(ServerUnavailable, match=r"connect\(\)"):
+            await client.recv()
+        async with client:
+            with pytest.raises(TimeoutError):
+                await client.recv(0)
+            await client.send(ListQueues())
+            with pytest.raises(ValueError, match="U\\+0000"):
+                await client.send(PushMessage("\0", b""))
+            assert await client.push("q", "x") == 5
+            answer = await client.recv()
+            assert isinstance(answer, ListQueues)
+            assert answer.queues == ["a"]
+
+    with scripted(answering(ListQueues(["a"]), PushMessage("q", mid=5))) as server:
+        run(backend, main)
+
+
+@both
+def test_send_to_a_server_that_does_not_read(backend: str) -> None:
+    """send() does not wait for ever until the system takes it, and says when the connection broke."""
+    done = threading.Event()
+
+    def stuck(conversation: Conversation) -> None:
+        assert done.wait(GIVE_UP)
+
+    def reset(conversation: Conversation) -> None:
+        conversation.sock.recv(1000)
+        conversation.reset()
+
+    async def main() -> None:
+        client = client_of(server, timeout=SOON)
+        try:
+            with pytest.raises(NoAnswer):
+                await client.send(PushMessage("q", b"x" * 20_000_000))
+            assert not client.connected
+        finally:
+            done.set()
+        client.timeout = GIVE_UP
+        with pytest.raises(ServerUnavailable, match="broke"):
+            await client.send(PushMessage("q", b"x" * 20_000_000))
+
+    with scripted(stuck, reset) as server:
+        run(backend, main)
+
+
+@both
+def test_disconnect_ends_calls(backend: str) -> None:
+    """disconnect() ends calls of other tasks, waiting receives too."""
+
+    async def main() -> None:
+        client = client_of(server)
+        caught: list[BaseException] = []
+
+        async def fails(wait: float) -> None:
+            with pytest.raises(ServerUnavailable) as raised:
+                await client.receive("q", wait=wait)
+            caught.append(raised.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(fails, 0)
+            group.start_soon(fails, GIVE_UP)
+            await asked.wait()
+            await client.disconnect()
+        assert len(caught) == 2
+
+    class Asked:
+        """Both have come to the server."""
+
+        def __init__(self) -> None:
+            self.barrier = threading.Barrier(3, timeout=GIVE_UP)
+
+        async def wait(self) -> None:
+            await anyio.to_thread.run_sync(self.barrier.wait)
+
+    asked = Asked()
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        asked.barrier.wait()
+        assert conversation.read() is None
+
+    with Parallel(script) as server:
+        run(backend, main)
+
+
+@both
+def test_handling(backend: str) -> None:
+    """A message is deleted when the block ends well, and released when it raises or is cancelled."""
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    delivery = Delivery(5, b"x", "q", 1)
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            async with client.handling(delivery) as same:
+                assert same is delivery
+            with pytest.raises(ZeroDivisionError):
+                async with client.handling(delivery):
+                    raise ZeroDivisionError
+            with anyio.CancelScope() as scope:
+                async with client.handling(delivery):
+                    scope.cancel()
+                    await anyio.sleep_forever()
+
+    answers = (DeleteMessage("q", 5), Error(409, "stale", "late"), ReleaseMessage("q", 5))
+    with scripted(answering(*answers, seen=seen)) as server:
+        run(backend, main)
+    kinds = [type(seen.get(timeout=GIVE_UP)) for _ in range(3)]
+    assert kinds == [DeleteMessage, ReleaseMessage, ReleaseMessage]
+
+
+def test_a_bound_that_is_none() -> None:
+    """max_document is a number of bytes."""
+    with pytest.raises(ValueError, match="max_document"):
+        AsyncQueueClient(max_document=0)
