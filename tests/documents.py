@@ -21,14 +21,39 @@ def push_list(qid: str, *payloads: str, req: str = "") -> str:
     return request("push-message", f"<qid>{qid}</qid><messages>{entries}</messages>", req=req)
 
 
-def receive(*qids: str, req: str = "", **attributes: str | int | float) -> str:
+def _queues(qids: tuple[str, ...]) -> str:
     body = "".join(f"<queue>{qid}</queue>" for qid in qids)
-    body = f"<queues>{body}</queues>" if len(qids) > 1 else f"<qid>{qids[0]}</qid>"
-    return request("receive-message", body, req=req, **attributes)
+    return f"<queues>{body}</queues>" if len(qids) > 1 else f"<qid>{qids[0]}</qid>"
+
+
+def receive(*qids: str, req: str = "", **attributes: str | int | float) -> str:
+    return request("receive-message", _queues(qids), req=req, **attributes)
+
+
+def subscribe(*qids: str, req: str = "s", **attributes: str | int | float) -> str:
+    return request("subscribe", _queues(qids), req=req, **attributes)
+
+
+def unsubscribe(subscription: str = "s", *, req: str = "") -> str:
+    return request("unsubscribe", req=req, subscription=subscription)
 
 
 def delete(qid: str, mid: int | str, *, req: str = "") -> str:
     return request("delete-message", f"<qid>{qid}</qid><mid>{mid}</mid>", req=req)
+
+
+def delete_list(qid: str, *mids: int | str, req: str = "") -> str:
+    body = "".join(f"<mid>{mid}</mid>" for mid in mids)
+    return request("delete-message", f"<qid>{qid}</qid><messages>{body}</messages>", req=req)
+
+
+def release(qid: str, mid: int | str, *, req: str = "", **attributes: str | int | float) -> str:
+    return request("release-message", f"<qid>{qid}</qid><mid>{mid}</mid>", req=req, **attributes)
+
+
+def copy(qid: str, mid: int | str, *targets: str, req: str = "") -> str:
+    into = "".join(f"<queue>{target}</queue>" for target in targets)
+    return request("copy-message", f"<qid>{qid}</qid><mid>{mid}</mid><queues>{into}</queues>", req=req)
 
 
 def new_queue(qid: str, options: str = "") -> str:
@@ -57,6 +82,17 @@ def mids(line: str) -> list[int]:
 
 def payloads(line: str) -> list[str]:
     return re.findall(r"<payload>(.*?)</payload>", line)
+
+
+def is_delivery(line: str) -> bool:
+    """Whether a line of a subscriber's that asks for no message itself is one that the server sent by itself."""
+    return "<op><get-message/></op>" in line
+
+
+def receives(line: str) -> int:
+    """How often the message has been received."""
+    found = re.search(r'\breceives="(\d+)"', line)
+    return int(found[1]) if found else -1
 
 
 def req(line: str) -> str:

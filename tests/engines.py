@@ -43,7 +43,7 @@ class Crash(BaseException):
     """The process has ended here."""
 
 
-OPERATIONS = ("open", "_write", "fsync", "rename", "unlink", "setxattr", "mkdir")
+OPERATIONS = ("open", "_write", "fsync", "rename", "link", "unlink", "setxattr", "mkdir")
 """What can be made to fail."""
 
 
@@ -118,6 +118,10 @@ class FaultyDisk(Disk):
     def unlink(self, path: str) -> None:  # type: ignore[override]
         self._step("unlink")
         os.unlink(path)
+
+    def link(self, old: str, new: str, **named: Any) -> None:  # type: ignore[override]
+        self._step("link")
+        os.link(old, new, **named)
 
     def mkdir(self, path: str) -> None:  # type: ignore[override]
         self._step("mkdir")

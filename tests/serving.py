@@ -103,6 +103,44 @@ class Wire:
         self.close()
 
 
+class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
+    """The server has been killed."""
+
+
+class MortalWire:
+    """A connection on which the server may end at any moment."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        try:
+            self._socket = server.connect()
+        except OSError:
+            raise Gone from None
+        self._lines = self._socket.makefile("rb")
+
+    def send(self, *documents: str) -> None:
+        try:
+            self._socket.sendall("".join(documents).encode())
+        except OSError:
+            raise Gone from None
+
+    def line(self) -> str:
+        try:
+            line = self._lines.readline()
+        except OSError:
+            raise Gone from None
+        if not line.endswith(b"\n"):
+            raise Gone
+        return line.decode()
+
+    def ask(self, document: str) -> str:
+        self.send(document)
+        return self.line()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
 def exchange(connection: socket.socket, document: str | bytes, answers: int = 1) -> list[str]:
     """Sends the bytes and reads that many lines: one answer is one line."""
     connection.sendall(document.encode() if isinstance(document, str) else document)

@@ -26,6 +26,8 @@ from .upstream import Upstream
 _logger = logging.getLogger(__name__)
 _MAKE_AGAIN = 0.5
 """Seconds after which a queue that somebody has deleted is made again, should somebody delete it all the time."""
+_NAME_GONE = "the queue of the name {!r} has been deleted; this subscription is over, subscribe again for a new one"
+_TAKEN = "this connection is subscribed to {!r} already; use another connection for another subscription"
 
 
 class Bus(Acceptor[BusConnection]):
@@ -91,7 +93,7 @@ class Bus(Acceptor[BusConnection]):
         for qid in qids:
             await self._check(qid)
             if qid in taken:
-                raise RefusedError(table.BAD_REQUEST, f"this connection is subscribed to {qid!r} already")
+                raise RefusedError(table.BAD_REQUEST, _TAKEN.format(qid))
         feeds: list[Feed] = []
         for qid in qids:
             feed = self._feed(qid)
@@ -113,9 +115,17 @@ class Bus(Acceptor[BusConnection]):
             known = ", ".join(self.options.queues)
             raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
         if is_of_bus(qid):
-            raise RefusedError(table.BAD_REQUEST, f"{qid!r} is a queue of the bus itself; subscribe with the name")
-        if qid not in await self._ask_for_queues():
-            raise RefusedError(table.NOT_FOUND, f"there is no queue {qid!r}")
+            raise RefusedError(
+                table.BAD_REQUEST, f"{qid!r} is a queue of the bus itself; subscribe to the queue, with op/@name"
+            )
+        there = await self._ask_for_queues()
+        if qid not in there:
+            raise RefusedError(
+                table.NOT_FOUND, f"there is no queue {qid!r}; make it on the queue server at {self.server_name} first"
+            )
+        for label, name in filter(None, map(name_in, there)):
+            if label == qid:  # it was there before, and has been made again
+                self._add_name(self._feed(qid), name)
 
     async def _ask_for_queues(self) -> list[str]:
         while True:
@@ -136,7 +146,9 @@ class Bus(Acceptor[BusConnection]):
         """The feed of a durable name. Its queue exists when this returns, so that nothing is missed from then on."""
         qid = queue_of(feed.label, name)
         if len(qid) > QID:
-            raise RefusedError(table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters")
+            raise RefusedError(
+                table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; take a shorter one"
+            )
         while name not in feed.names:
             await self._upstream.connected.wait()
             try:
@@ -221,7 +233,7 @@ class Bus(Acceptor[BusConnection]):
                 self._add_name(self._feed(label), name)
         for feed in self._feeds.values():
             for name in [name for name in feed.names if (feed.label, name) not in found]:
-                self._end(feed.names.pop(name), f"the queue of the name {name!r} has been deleted")
+                self._end(feed.names.pop(name), _NAME_GONE.format(name))
         upstream.connected.set()
         for feed in self._feeds.values():
             for each in (feed, *feed.names.values()):
@@ -230,11 +242,15 @@ class Bus(Acceptor[BusConnection]):
     def _gone(self, feed: Feed) -> None:
         """The queue of a feed has been deleted on the server."""
         if isinstance(feed, Share):
-            self._feeds[feed.label].names.pop(feed.name, None)
-            self._end(feed, f"the queue of the name {feed.name!r} has been deleted")
-        elif feed.label not in self.options.queues:
+            if feed.label in self._feeds:
+                self._feeds[feed.label].names.pop(feed.name, None)
+            self._end(feed, _NAME_GONE.format(feed.name))
+        elif isinstance(feed, FanOut) and feed.label not in self.options.queues:
             self._feeds.pop(feed.label, None)
-            self._end(feed, f"there is no queue {feed.label!r} any more")
+            shares = list(feed.names.values())
+            feed.names.clear()
+            for each in (feed, *shares):
+                self._end(each, f"there is no queue {feed.label!r} any more; this subscription is over")
         elif self._background is not None:
             self._background.start_soon(self._make_again)
 

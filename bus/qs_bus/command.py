@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 
 from qs_client.command_arguments import DEFAULT_SERVER, server
-from qs_serving.command import add_limits, limit_group, make_parser, read_limits, run_command
+from qs_schemas.limits import QID
+from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
@@ -15,6 +17,8 @@ _DESCRIPTION = (
     "The qs bus: pushes the new messages of a queue server to whoever is connected. A client that only connects gets "
     "those of every queue that is monitored."
 )
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Characters that the protocol or XML does not allow in the name of a queue."""
 
 
 def _names(text: str) -> list[str]:
@@ -22,6 +26,11 @@ def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name of a queue in it")
+    for name in names:
+        if len(name) > QID or _UNFIT.search(name):
+            raise argparse.ArgumentTypeError(
+                f"{name!r} cannot be the name of a queue: 1 to {QID} characters, no control characters"
+            )
     return names
 
 
@@ -54,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--settle",
-        type=float,
+        type=at_least(0, float),
         default=defaults.settle,
         metavar="S",
         help="seconds that acknowledging subscribers have to come back after the bus was killed (default: %(default)g)",

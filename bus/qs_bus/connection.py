@@ -76,6 +76,8 @@ class BusConnection(Conversation):
             if isinstance(event, Fault):
                 answers.append(self._peer.send(event.message(new_resp())))
                 closes = event.error.closes
+                if closes:
+                    self._send_no_more()
                 continue
             if isinstance(event, (Subscribe, ListQueues)):
                 self._say(answers)  # what is asked for before comes before what it brings
@@ -232,6 +234,15 @@ class BusConnection(Conversation):
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
+
+    async def refuse(self, error: ErrorCode, text: str) -> None:
+        """Sends what is in the outbox, and an error, and closes."""
+        self._send_no_more()
+        await super().refuse(error, text)
+
+    def _send_no_more(self) -> None:
+        for subscription in self.subscriptions:
+            subscription.ending = True
 
     def _too_slow(self, text: str) -> None:
         if self._refusal is None:

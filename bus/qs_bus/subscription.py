@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PREFETCH = 100
 """Messages that a client which acknowledges, and does not say, may have unacknowledged."""
+_TOO_SLOW = "this subscriber is too slow: more than {} wait for it; read faster, or raise the bus's {}"
 
 
 class Subscription:
@@ -25,8 +26,8 @@ class Subscription:
     reason."""
 
     __slots__ = (
-        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "feeds", "held", "held_bytes", "left", "name",
-        "pending", "prefetch", "req",
+        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "ending", "feeds", "held", "held_bytes", "left",
+        "name", "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
@@ -57,12 +58,14 @@ class Subscription:
         self.held_bytes = 0
         self.delayed: set[Record] | None = None
         """Given back for later."""
+        self.ending = False
+        """Its client has been told that the connection ends; nothing may follow that."""
         self.left = False
 
     @property
     def has_room(self) -> bool:
         """Whether it can be sent something now."""
-        if self._outbox.unsent >= self._options.limits.outbox:
+        if self.ending or self._outbox.unsent >= self._options.limits.outbox:
             return False
         return not self.ack or len(self.pending) < self.prefetch
 
@@ -101,9 +104,9 @@ class Subscription:
         self.held_bytes += record.size
         record.keepers += 1
         if self._options.policy is Policy.DISCONNECT and self.held_bytes > self._options.limits.outbox:
-            self._dismiss(f"this subscriber is too slow: more than {self._options.limits.outbox} bytes wait for it")
+            self._dismiss(_TOO_SLOW.format(f"{self._options.limits.outbox} bytes", "--outbox"))
         elif len(self.held) > self._options.hold:
-            self._dismiss(f"this subscriber is too slow: more than {self._options.hold} messages wait for it")
+            self._dismiss(_TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
         """Sends what waits, as far as there is room."""

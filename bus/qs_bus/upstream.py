@@ -70,6 +70,7 @@ class Upstream:
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
         self._number = 0
+        self._later: trio.Nursery
 
     # -- the connection -------------------------------------------------------------------------------------------
 
@@ -130,6 +131,7 @@ class Upstream:
         self.connected.set()
         failure: list[ServerUnavailable] = []
         async with trio.open_nursery() as nursery:
+            self._later = nursery
 
             async def serve(pile: Pile[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
                 try:
@@ -232,17 +234,24 @@ class Upstream:
         async def fetch(record: Record) -> None:
             try:
                 message = await self.call(calls.peek(feed.qid, record.mid))
-                while message.payload is None and not record.done:
-                    # In other hands: maybe those of a connection of ours that the server does not know to be dead.
-                    await trio.sleep(_TRY_AGAIN)
-                    message = await self.call(calls.peek(feed.qid, record.mid))
             except NotFound:
                 feed.fetched(record, None)
+                return
+            payload = message.payload
+            if payload is None and not record.done:
+                # In other hands: maybe those of a connection of ours that the server does not know to be dead.
+                self._later.start_soon(self._fetch_later, feed, record)
             else:
-                payload = message.payload
                 feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
 
         await side_by_side(fetch, [(record,) for record in records])
+
+    async def _fetch_later(self, feed: Feed, record: Record) -> None:
+        """Others do not have to wait for that."""
+        try:
+            await trio.sleep(_TRY_AGAIN)
+        finally:
+            self.fetches.add(feed, record)  # also when the connection ends
 
     async def emptied(self) -> None:
         """Waits until the server has been told all that was handled."""

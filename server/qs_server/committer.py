@@ -58,18 +58,23 @@ class Committer:
         self._more.set()
 
     async def serve(self) -> None:
-        """Runs batches in the worker thread, for ever."""
+        """Runs the batches that have gathered, for ever: in the worker thread, where there are syncs to wait for."""
         while True:
             await self._more.wait()
             self._more = trio.Event()
             while self._waiting:
+                if self._durability is not Durability.ALWAYS:
+                    await trio.lowlevel.checkpoint()  # whatever is done in the loop must not hold it
                 batch = self._next_batch()
                 works = [work for work, _ in batch]
-                self.busy = True
-                with trio.CancelScope(shield=True):
-                    expiry, arrived = await trio.to_thread.run_sync(self._batch, works)
-                self.busy = False
-                self._finish(works, expiry, arrived)
+                if self._durability is not Durability.ALWAYS:
+                    self._finish(works, *self._batch(works))
+                else:
+                    self.busy = True
+                    with trio.CancelScope(shield=True):
+                        expiry, arrived = await trio.to_thread.run_sync(self._batch, works)
+                    self.busy = False
+                    self._finish(works, expiry, arrived)
                 for _, done in batch:
                     if done is not None:
                         done.set()
@@ -104,7 +109,10 @@ class Committer:
             for work in works:
                 work.fail_pushes(failures)
         arrived = self._hand_out()
-        return self._storage.next_expiry(), arrived
+        expiry, due = self._storage.next_expiry(), self._subscriptions.next_due()
+        if due is not None and (expiry is None or due < expiry):
+            expiry = due
+        return expiry, arrived
 
     def _hand_out(self) -> dict[str, int]:
         """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from qs_schemas import GetMessage, Limits, Message, Peer
+from qs_schemas import Limits, Message, Peer
 from qs_serving.conversation import CHUNK, Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
@@ -14,7 +14,8 @@ from .committer import Committer
 from .group import Chore, Group, weight
 from .handlers import Service
 from .storage.engine import Engine
-from .subscriptions import Subscriber, Subscriptions
+from .subscriber import Subscriber, cost
+from .subscriptions import Subscriptions
 from .waiting import Waiters
 
 _GROUP = 256
@@ -55,7 +56,7 @@ class Connection(Conversation):
         subscriber = self._service.subscriber
         if subscriber is not None:
             mail, subscriber.mail = subscriber.mail, []
-            size = sum(len(message.payload or b"") for message in mail if isinstance(message, GetMessage))
+            size = sum(map(cost, mail))
             if self._outbox.put(b"".join(map(self._peer.send, mail)), size or None):
                 self._written(size)
 

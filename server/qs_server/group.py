@@ -240,7 +240,8 @@ def _error(about: Message, error: ErrorCode, text: str) -> Error:
 def _disk_error(about: Message, error: Exception) -> Error:
     if isinstance(error, FileNotFoundError):
         return _error(about, table.NOT_FOUND, "the directory of the queue is gone")
-    return _storage_error(about, error, "nothing was changed")
+    partly = isinstance(about, CopyMessage) and about.mids
+    return _storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
 
 
 def _storage_error(about: Message, error: Exception, remark: str) -> Error:

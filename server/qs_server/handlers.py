@@ -24,7 +24,9 @@ from .storage.engine import (
     StorageError,
     UnsupportedError,
 )
-from .subscriptions import Subscriber, Subscription, Subscriptions
+from .storage.engine import Message as Stored
+from .subscriber import Subscriber, Subscription
+from .subscriptions import Subscriptions
 
 _PREFETCH = 100
 """Messages that a subscriber which does not say has to acknowledge before it is sent more."""
@@ -95,6 +97,7 @@ def new_queue(service: Service, request: wire.NewQueue) -> Message:
 
 def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
     service.storage.remove(_qid(request), force=request.force)
+    service.subscriptions.gone(_qid(request))
     return wire.DeleteQueue(request.qid)
 
 
@@ -125,13 +128,10 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:
-    qid, mid = _qid(request), _mid(request)
-    # What was delivered to this very client is in nobody else's window.
-    receipt = service.subscriber and service.subscriptions.receipt(service.subscriber, qid, mid)
-    if receipt:
-        found = service.storage.read(qid, receipt)
-    else:
-        found = service.storage.get(qid, mid, peek=request.peek, visibility=_microseconds(request.visibility))
+    found = _read_own(service, _qid(request), _mid(request))
+    if found is None:
+        visibility = _microseconds(request.visibility)
+        found = service.storage.get(_qid(request), _mid(request), peek=request.peek, visibility=visibility)
     return wire.GetMessage(
         found.qid,
         found.mid,
@@ -141,6 +141,19 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
         pushed_at=found.pushed_at,
         visible_at=found.visible_at,
     )
+
+
+def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
+    """What was delivered to this very client: it is in nobody else's window."""
+    subscriber = service.subscriber
+    receipt = None if subscriber is None else service.subscriptions.receipt(subscriber, qid, mid)
+    if receipt is None:
+        return None
+    try:
+        found = service.storage.read(qid, receipt)
+    except (NoSuchMessageError, StaleReceiptError):
+        return None  # another process has taken it
+    return found if found.visible_at is not None else None
 
 
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
@@ -168,23 +181,30 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
     if request.mid is not None:
         if request.mids:
             raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
-        service.storage.delete(qid, Receipt(request.mid, request.receives))
-        service.subscriptions.settled(qid, request.mid)
+        _delete(service, qid, Receipt(request.mid, request.receives))
         return wire.DeleteMessage(qid, request.mid)
     deleted: list[int | wire.Receipt] = []
     for entry in request.mids:
         receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
         try:
-            service.storage.delete(qid, receipt)
+            _delete(service, qid, receipt)
         except (NoSuchMessageError, StaleReceiptError):
             continue
         except OSError:
             if not deleted:
                 raise
             break  # the answer says how far it came
-        service.subscriptions.settled(qid, receipt.mid)
         deleted.append(receipt.mid)
     return wire.DeleteMessage(qid, mids=deleted)
+
+
+def _delete(service: Service, qid: str, receipt: Receipt) -> None:
+    try:
+        service.storage.delete(qid, receipt)
+    except NoSuchMessageError:
+        service.subscriptions.settled(qid, receipt.mid)  # another process has deleted it
+        raise
+    service.subscriptions.settled(qid, receipt.mid)
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
@@ -215,11 +235,7 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message:
             service.storage.copy(qid, mid, request.queues)
         except NoSuchMessageError:
             continue
-        except OSError:
-            if not copied:
-                raise
-            break  # the answer says how far it came
-        copied.append(mid)
+        copied.append(mid)  # any other error is the answer, so that who is not in the answer does not exist
     return wire.CopyMessage(qid, mids=copied)
 
 

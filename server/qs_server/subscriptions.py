@@ -1,109 +1,28 @@
-"""Who is to be sent the messages of which queues, and what each has been sent and not acknowledged.
+"""Who is to be sent the messages of which queues, and handing them out.
 
-Everything here runs where the engine runs, in a batch, but for `Subscriber.written`. A message that is sent is received
-from the engine: it is hidden from others for its visibility window. It counts against the subscription's prefetch until
-it is deleted or released by anybody, or its window ends, or the connection does.
+Everything here runs where the engine runs, in a batch. A message that is sent is received from the engine: it is hidden
+from others for its visibility window. It counts against the subscription's prefetch until it is deleted or released by
+anybody, or its window ends, or the connection does.
 """
 
-import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .storage.engine import Clock, Engine, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
+from .leases import Leases
+from .storage.engine import SECOND, Clock, Engine, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from .storage.engine import Message as Received
+from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
 _logger = logging.getLogger(__name__)
 _SLICE = 200
 """Messages that one batch hands out, so that requests do not have to wait for long: some 20 ms."""
-
-
-@dataclass(slots=True, eq=False)
-class Subscriber:
-    """A connection with subscriptions. outbox: bytes of payload that may wait for it to read them; deliver: called in
-    the loop when there is mail.
-
-    assigned is counted in batches, written by the loop: each by one thread.
-    """
-
-    outbox: int
-    deliver: Callable[[], None]
-    subscriptions: dict[str | None, "Subscription"] = field(default_factory=dict)
-    assigned: int = 0
-    written: int = 0
-    starved: bool = False
-    """It was left out because of its outbox, and wants to be asked again when that is read."""
-    mail: list[Message] = field(default_factory=list)
-    """What it is to be sent; the loop takes it when a batch has ended."""
-    new: list["Subscription"] = field(default_factory=list)
-    """Those that begin once their subscriber has the answer that says so."""
-
-    @property
-    def room(self) -> int:
-        """Bytes of payload that it may be sent now."""
-        return self.outbox - (self.assigned - self.written)
-
-    def has_read(self, size: int) -> bool:
-        """In the loop: so many bytes of payload have gone. Whether it wants to be asked again."""
-        self.written += size
-        if not self.starved or self.room * 2 < self.outbox:
-            return False
-        self.starved = False
-        return True
-
-    def is_starved(self) -> bool:
-        """In a batch: whether there is no room. If so, `has_read` will say when there is: it looks at the mark after
-        it has counted, and this at the count after it has set the mark, so one of the two notices."""
-        if self.room > 0:
-            return False
-        self.starved = True
-        return self.room <= 0
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One subscribe request that is being served. visibility: microseconds, None for the queues' own."""
-
-    subscriber: Subscriber
-    req: str | None
-    qids: set[str]
-    prefetch: int
-    visibility: int | None
-    leases: dict[tuple[str, int], "Lease"] = field(default_factory=dict)
-    ends: list[tuple[int, str, int]] = field(default_factory=list)
-    """When the leases end, as a heap; entries of those that have ended otherwise may still be in it."""
-    closed: bool = False
-
-    def hold(self, qid: str, mid: int, lease: "Lease") -> None:
-        """A message has been sent, or its window ends at another time."""
-        self.leases[qid, mid] = lease
-        heapq.heappush(self.ends, (lease.end, qid, mid))
-        if len(self.ends) > 2 * len(self.leases) + 64:
-            self.ends = [(lease.end, *key) for key, lease in self.leases.items()]
-            heapq.heapify(self.ends)
-
-    def take_due(self, now: int) -> list[tuple[str, int]]:
-        """The messages whose window is over."""
-        due: list[tuple[str, int]] = []
-        while self.ends and self.ends[0][0] <= now:
-            end, qid, mid = heapq.heappop(self.ends)
-            lease = self.leases.get((qid, mid))
-            if lease is not None and lease.end == end:
-                due.append((qid, mid))
-        return due
-
-
-class Lease(NamedTuple):
-    """A message that has been sent. receives: as it was sent; end: of its window."""
-
-    receives: int
-    end: int
+_TRY_AGAIN = 1 * SECOND
+"""After which a queue is tried again that could not be read from."""
 
 
 class Subscriptions:
@@ -113,9 +32,11 @@ class Subscriptions:
         self._storage = storage
         self._clock = clock
         self._rings: dict[str, deque[Subscription]] = {}
-        self._holders: dict[tuple[str, int], Subscription] = {}
+        self._leases = Leases()
         self._hungry: set[str] = set()
         self._mail: set[Subscriber] = set()
+        self._failed: set[str] = set()
+        self._try_again: int | None = None
 
     # -- subscribing
 
@@ -151,17 +72,23 @@ class Subscriptions:
                 ring.remove(subscription)
                 if not ring:
                     del self._rings[qid]
-        if not subscription.leases:
-            subscription.subscriber.subscriptions.pop(subscription.req, None)
+        self._leave_if_over(subscription)
+
+    def _leave_if_over(self, subscription: Subscription) -> None:
+        """Once nothing is sent for it and nothing held, its req is free again."""
+        if subscription.closed and not subscription.receives:
+            known = subscription.subscriber.subscriptions
+            if known.get(subscription.req) is subscription:
+                del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
         """The connection has ended: everything that it has not acknowledged is visible again."""
         self._mail.discard(subscriber)
         for subscription in list(subscriber.subscriptions.values()):
-            for (qid, mid), lease in list(subscription.leases.items()):
-                self._give_back(qid, mid, lease.receives)
-                self._forget(qid, mid)
             self.close(subscription)
+            for (qid, mid), receives in list(subscription.receives.items()):
+                self._give_back(qid, mid, receives)
+                self._end((qid, mid))
 
     def _give_back(self, qid: str, mid: int, receives: int) -> None:
         try:
@@ -175,44 +102,53 @@ class Subscriptions:
 
     def receipt(self, subscriber: Subscriber, qid: str, mid: int) -> Receipt | None:
         """Of a message that this subscriber holds."""
-        subscription = self._holders.get((qid, mid))
+        subscription = self._leases.holder((qid, mid))
         if subscription is None or subscription.subscriber is not subscriber:
             return None
-        return Receipt(mid, subscription.leases[qid, mid].receives)
+        return Receipt(mid, subscription.receives[qid, mid])
 
     def settled(self, qid: str, mid: int) -> None:
         """A message has been deleted, released or received anew: nobody holds it any more."""
-        subscription = self._forget(qid, mid)
+        subscription = self._end((qid, mid))
         if subscription is not None and not subscription.closed:
             self.feed(subscription)
 
-    def _forget(self, qid: str, mid: int) -> Subscription | None:
-        subscription = self._holders.pop((qid, mid), None)
+    def _end(self, key: tuple[str, int]) -> Subscription | None:
+        subscription = self._leases.end(key)
         if subscription is not None:
-            del subscription.leases[qid, mid]
-            if subscription.closed and not subscription.leases:
-                subscription.subscriber.subscriptions.pop(subscription.req, None)
+            self._leave_if_over(subscription)
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
         """The window of a message ends at another time."""
-        subscription = self._holders.get((qid, mid))
-        if subscription is not None:
-            subscription.hold(qid, mid, subscription.leases[qid, mid]._replace(end=end))
+        self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
         """Every message up to an id is gone."""
-        for key in [key for key in self._holders if key[0] == qid and key[1] <= upto]:
+        for key in self._leases.of_queue(qid):
+            if key[1] <= upto:
+                self.settled(*key)
+
+    def gone(self, qid: str) -> None:
+        """The queue has been deleted. A subscription to nothing but it is over."""
+        for key in self._leases.of_queue(qid):
             self.settled(*key)
+        for subscription in self._rings.pop(qid, ()):
+            subscription.qids.discard(qid)
+            if not subscription.qids:
+                self.close(subscription)
+                fault = Fault(table.NOT_FOUND, f"there is no queue {qid!r} any more", subscription.req)
+                self._post(subscription.subscriber, fault.message(new_resp()))
 
     # -- handing out
 
     def dispatch(self, arrived: Iterable[str]) -> None:
         """Hands out what there is in these queues, and in those of whoever has got room since the last call."""
+        self._keep_time()
         if not self._rings:
             self._hungry.clear()
             return
-        qids = {qid for qid in arrived if qid in self._rings} | (self._hungry & self._rings.keys())
+        qids = ({qid for qid in arrived if qid in self._rings} | (self._hungry & self._rings.keys())) - self._failed
         self._hungry.clear()
         left = _SLICE
         for qid in qids:
@@ -220,6 +156,25 @@ class Subscriptions:
                 left -= self._serve(qid, left)
             else:
                 self._hungry.add(qid)
+
+    def _keep_time(self) -> None:
+        """Ends what is over. Whoever has got room by that may take from all its queues."""
+        if self.next_due() is None:
+            return
+        now = self._clock()
+        while (key := self._leases.due(now)) is not None:
+            self.settled(*key)
+        if self._try_again is not None and self._try_again <= now:
+            self._try_again = None
+            self._hungry |= self._failed
+            self._failed.clear()
+
+    def next_due(self) -> int | None:
+        """When `dispatch` has something to do again, whatever happens until then."""
+        end = self._leases.next_end()
+        if self._try_again is None or end is None:
+            return self._try_again if end is None else end
+        return min(end, self._try_again)
 
     @property
     def active(self) -> bool:
@@ -233,59 +188,54 @@ class Subscriptions:
 
     def _serve(self, qid: str, most: int) -> int:
         given = 0
-        now = self._clock()
         try:
-            while (subscription := self._next(qid, now)) is not None:
+            if qid not in self._storage.queues():
+                self.gone(qid)
+                return 0
+            while (subscription := self._next(qid)) is not None:
                 if given >= most:
                     self._hungry.add(qid)
                     break
-                found = self._receive(qid, subscription, min(most - given, subscription.prefetch))
+                found = self._receive(qid, subscription, most - given)
                 if not found:
+                    self._rings[qid].rotate(1)  # it has had nothing, and so not its turn
                     break
                 given += len(found)
         except NoSuchQueueError:
-            self._gone(qid)
-        except OSError as error:
-            _logger.error("messages of %r could not be handed out: %s", qid, error)
+            self.gone(qid)
+        except Exception as error:
+            # The others are served all the same; and it is not tried again and again in this batch.
+            known = isinstance(error, OSError)
+            _logger.error("messages of %r could not be handed out: %s", qid, error, exc_info=not known)
+            self._failed.add(qid)
+            self._try_again = self._clock() + _TRY_AGAIN
         return given
 
-    def _next(self, qid: str, now: int) -> Subscription | None:
+    def _next(self, qid: str) -> Subscription | None:
         """The one whose turn it is, of those that have room. It is the last the next time."""
         ring = self._rings.get(qid) or deque[Subscription]()
         for _ in range(len(ring)):
             subscription = ring[0]
             ring.rotate(-1)
-            for key in subscription.take_due(now):
-                self._forget(*key)
-            if len(subscription.leases) < subscription.prefetch and not subscription.subscriber.is_starved():
+            if len(subscription.receives) < subscription.prefetch and not subscription.subscriber.is_starved():
                 return subscription
         return None
 
     def _receive(self, qid: str, subscription: Subscription, most: int) -> list[Received]:
-        # One at a time where several share the queue; a lone one gets all that it has room for.
-        alone = len(self._rings[qid]) == 1
-        count = min(most, subscription.prefetch - len(subscription.leases)) if alone else 1
         subscriber = subscription.subscriber
-        found = self._storage.receive((qid,), count, subscription.visibility, subscriber.room, held=True)
+        count = 1  # one at a time where several share the queue; a lone one gets all that it has room for
+        if len(self._rings[qid]) == 1:
+            count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
+        room = subscriber.room - count * OVERHEAD
+        found = self._storage.receive((qid,), count, subscription.visibility, room, held=True)
         for message in found:
             self.settled(qid, message.mid)  # should anybody have held it, that is over
-            subscription.hold(qid, message.mid, Lease(message.receives, message.visible_at or 0))
-            self._holders[qid, message.mid] = subscription
-            subscriber.assigned += len(message.payload or b"")
-            self._post(subscriber, _delivery(message, subscription.req))
+            key = qid, message.mid
+            self._leases.begin(key, subscription, message.receives, message.visible_at or 0)
+            delivery = _delivery(message, subscription.req)
+            subscriber.assigned += cost(delivery)
+            self._post(subscriber, delivery)
         return found
-
-    def _gone(self, qid: str) -> None:
-        """The queue has been deleted. A subscription to nothing but it is over."""
-        for key in [key for key in self._holders if key[0] == qid]:
-            self._forget(*key)
-        for subscription in self._rings.pop(qid, ()):
-            subscription.qids.discard(qid)
-            if not subscription.qids:
-                subscription.closed = True
-                subscription.subscriber.subscriptions.pop(subscription.req, None)
-                fault = Fault(table.NOT_FOUND, f"there is no queue {qid!r} any more", subscription.req)
-                self._post(subscription.subscriber, fault.message(new_resp()))
 
     def _post(self, subscriber: Subscriber, message: Message) -> None:
         subscriber.mail.append(message)

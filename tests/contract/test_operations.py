@@ -12,6 +12,7 @@ from documents import (
     NS,
     PING,
     code,
+    copy,
     delete,
     mids,
     new_queue,
@@ -19,8 +20,11 @@ from documents import (
     push,
     push_list,
     receive,
+    receives,
     request,
+    subscribe,
     text,
+    unsubscribe,
 )
 from memory_serving import EPOCH, Client, clock_of, serving
 
@@ -384,6 +388,76 @@ async def test_extend_message(client: Client, autojump_clock: Clock) -> None:
     assert mids(await client.ask(receive("q", wait=2.1))) == [mid]
 
 
+# -- copying ----------------------------------------------------------------------------------------------------------
+
+
+async def test_copy_message(client: Client, autojump_clock: Clock) -> None:
+    """copy-message: the id; afterwards each of the queues has the message, once, however often it is copied."""
+    await client.ask(new_queue("r"), new_queue("s"))
+    [mid] = mids(await client.ask(push("q", "x")))
+    for _ in range(2):
+        await exactly(client, copy("q", mid, "r", "s"), "copy-message", f"<qid>q</qid><mid>{mid}</mid>")
+    for qid in ("q", "r", "s"):
+        line = await client.ask(receive(qid, max=5))
+        assert (mids(line), payloads(line), receives(line)) == ([mid], ["x"], 1)
+    line = await client.ask(copy("q", 12345, "r"))
+    assert (code(line), text(line)) == (404, "queue 'q' holds no message 12345")
+
+
+async def test_copy_message_list(client: Client, autojump_clock: Clock) -> None:
+    """copy-message, list form: those that exist; a push of them wakes who waits there."""
+    await client.ask(new_queue("r"))
+    a, b = mids(await client.ask(push_list("q", "a", "b")))
+    into = "<queues><queue>r</queue></queues>"
+    listed = f"<qid>q</qid><messages><mid>{a}</mid><mid>1</mid><mid>{b}</mid></messages>{into}"
+    body = f"<qid>q</qid><messages><mid>{a}</mid><mid>{b}</mid></messages>"
+    await exactly(client, request("copy-message", listed), "copy-message", body)
+    assert payloads(await client.ask(receive("r", max=5))) == ["a", "b"]
+    gone = f"<qid>q</qid><messages><mid>1</mid></messages>{into}"
+    await exactly(client, request("copy-message", gone), "copy-message", "<qid>q</qid><messages></messages>")
+
+
+async def test_copy_message_into_what_cannot_take_it(client: Client, autojump_clock: Clock) -> None:
+    """copy-message: 404 for a queue that is missing and 507 for one that is full; then nothing is copied. A list is
+    copied up to where that happens."""
+    await client.ask(new_queue("one", '<options capacity="1"/>'), new_queue("r"))
+    a, b = mids(await client.ask(push_list("q", "a", "b")))
+    line = await client.ask(copy("q", a, "r", "absent"))
+    assert (code(line), text(line)) == (404, "there is no queue 'absent'")
+    body = f"<qid>q</qid><messages><mid>{a}</mid><mid>{b}</mid></messages><queues><queue>one</queue></queues>"
+    assert code(await client.ask(request("copy-message", body))) == 507
+    assert payloads(await client.ask(request("get-message", f"<qid>one</qid><mid>{a}</mid>", peek="yes"))) == ["a"]
+    assert code(await client.ask(copy("q", b, "r", "one"))) == 507
+    assert payloads(await client.ask(receive("r"))) == []
+
+
+# -- subscribing ------------------------------------------------------------------------------------------------------
+
+
+async def test_subscribe(client: Client, autojump_clock: Clock) -> None:
+    """subscribe: an answer that names the queues, then deliveries, with the subscribe's req and no resp."""
+    [mid] = mids(await client.ask(push("q", "x")))
+    until = EPOCH + round(trio.current_time() * SECOND) + 2_500_000
+    await client.send(subscribe("q", req="7", prefetch=5, visibility=2.5))
+    line = plain(await client.line())
+    assert line.partition("><op")[0] == response("subscribe", "", "7").partition("><op")[0]
+    assert line.endswith("<subscribe/></op><qid>q</qid></qs>\r\n")
+    told = f'<mid status="delivered" receives="1" pushed-at="{mid}" visible-at="{until}">{mid}</mid>'
+    body = f"<op><get-message/></op><qid>q</qid><payload>x</payload>{told}</qs>\r\n"
+    assert await client.line() == f'<qs xmlns="{NS}" type="response" req="7">{body}'
+
+
+async def test_unsubscribe(client: Client, autojump_clock: Clock) -> None:
+    """unsubscribe: an answer, after which nothing is delivered; 404 when there is no such subscription."""
+    await client.ask(subscribe("q", req="7"))
+    line = await client.ask(unsubscribe("7"))
+    assert (code(line), "<unsubscribe/>" in line) == (0, True)
+    await client.ask(push("q", "x"))
+    assert await client.nothing_yet()
+    line = await client.ask(unsubscribe("7"))
+    assert (code(line), 'type="not-found"' in line, "'7'" in text(line)) == (404, True, True)
+
+
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
@@ -435,7 +509,6 @@ async def test_ping_and_the_envelope(client: Client, autojump_clock: Clock) -> N
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 BODIES = {
-    "subscribe": "<qid>q</qid>",
     "authenticate": "<token>t</token>",
     "claim-messages": "<qid>q</qid><consumer>c</consumer>",
     "get-claim": "<qid>q</qid><consumer>c</consumer>",
@@ -449,11 +522,7 @@ BODIES = {
 @pytest.mark.parametrize("op", sorted(name for name, cls in OPERATIONS.items() if cls not in HANDLERS))
 async def test_what_is_not_implemented(client: Client, autojump_clock: Clock, op: str) -> None:
     """An operation of the contract that this server does not have: 501 that names it; nothing changes."""
-    attributes: dict[str, str | int] = {"unsubscribe": {"subscription": "1"}, "publish-staged": {"batch": 1}}.get(
-        op, {}
-    )  # type: ignore[assignment]
-    if "claim" in op:
-        attributes = {"seq": 1}
+    attributes: dict[str, str | int] = {"seq": 1} if "claim" in op else {"batch": 1} if op == "publish-staged" else {}
     line = await client.ask(request(op, BODIES.get(op, ""), **attributes))
     assert (code(line), 'type="not-implemented"' in line, op in text(line)) == (501, True, True), line
     assert mids(await client.ask(request("list-messages", "<qid>q</qid>", state="all"))) == []
@@ -461,7 +530,7 @@ async def test_what_is_not_implemented(client: Client, autojump_clock: Clock, op
 
 NAMED = (
     "delete-queue", "list-messages", "push-message", "get-message", "receive-message", "delete-message",
-    "release-message", "extend-message", "purge-queue", "queue-stats",
+    "release-message", "extend-message", "purge-queue", "queue-stats", "copy-message", "subscribe",
 )  # fmt: skip
 
 
@@ -469,8 +538,10 @@ NAMED = (
 async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> None:
     """404 for a queue that does not exist says that it is the queue, and which."""
     body = "<payload>x</payload>" if op == "push-message" else ""
-    if op in ("get-message", "delete-message", "release-message", "extend-message"):
+    if op in ("get-message", "delete-message", "release-message", "extend-message", "copy-message"):
         body = "<mid>1</mid>"
+    if op == "copy-message":
+        body += "<queues><queue>q</queue></queues>"
     line = await client.ask(request(op, f"<qid>absent</qid>{body}"))
     assert (code(line), 'type="not-found"' in line, text(line)) == (404, True, "there is no queue 'absent'")
 
@@ -482,7 +553,9 @@ async def test_no_such_message(client: Client, autojump_clock: Clock, op: str) -
     assert (code(line), text(line)) == (404, "queue 'q' holds no message 12345")
 
 
-@pytest.mark.parametrize("op", ["new-queue", *(op for op in NAMED if op not in ("queue-stats", "receive-message"))])
+@pytest.mark.parametrize(
+    "op", ["new-queue", *(op for op in NAMED if op not in ("queue-stats", "receive-message", "subscribe"))]
+)
 async def test_what_a_request_must_carry(client: Client, autojump_clock: Clock, op: str) -> None:
     """400 for a request without what its operation needs says what that is."""
     line = await client.ask(request(op))
@@ -513,6 +586,11 @@ async def test_a_full_disk(client: Client, autojump_clock: Clock, disk: Fillable
         request("push-message", "<qid>q</qid><payload>a</payload><messages><message><payload/></message></messages>"),
         request("delete-message", "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages>"),
         request("receive-message", "<qid>q</qid><queues><queue>q</queue></queues>"),
+        request("subscribe", "<qid>q</qid><queues><queue>q</queue></queues>"),
+        request(
+            "copy-message",
+            "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages><queues><queue>q</queue></queues>",
+        ),
     ],
 )
 async def test_either_or(client: Client, autojump_clock: Clock, document: str) -> None:

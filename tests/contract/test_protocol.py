@@ -166,6 +166,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "delete-message": ("", "qid mid messages/mid mid/@receives"),
     "release-message": ("delay", "qid mid mid/@receives"),
     "extend-message": ("visibility", "qid mid mid/@receives mid/@visible-at"),
+    "copy-message": ("", "qid mid messages/mid mid/@receives queues/queue"),
     "purge-queue": ("", "qid count"),
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage")),

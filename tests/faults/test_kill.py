@@ -13,49 +13,11 @@ from pathlib import Path
 
 import pytest
 from documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from serving import ServerProcess
+from serving import Gone, MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251120"))
 LIST = 5
 PIPELINE = 10
-
-
-class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
-    """The server has been killed."""
-
-
-class Wire:
-    """A connection on which the server may end at any moment."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        try:
-            self._socket = server.connect()
-        except OSError:
-            raise Gone from None
-        self._lines = self._socket.makefile("rb")
-
-    def send(self, *documents: str) -> None:
-        try:
-            self._socket.sendall("".join(documents).encode())
-        except OSError:
-            raise Gone from None
-
-    def line(self) -> str:
-        try:
-            line = self._lines.readline()
-        except OSError:
-            raise Gone from None
-        if not line.endswith(b"\n"):
-            raise Gone
-        return line.decode()
-
-    def ask(self, document: str) -> str:
-        self.send(document)
-        return self.line()
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
 
 
 @dataclass
@@ -77,10 +39,10 @@ class Record:
         self.answered.append((sent, found))
 
 
-Client = Callable[[Wire, Record, str], None]
+Client = Callable[[MortalWire, Record, str], None]
 
 
-def push_singly(wire: Wire, record: Record, name: str) -> None:
+def push_singly(wire: MortalWire, record: Record, name: str) -> None:
     number = 0
     while True:
         number += 1
@@ -89,7 +51,7 @@ def push_singly(wire: Wire, record: Record, name: str) -> None:
         record.answer(payload, wire.ask(push("q", payload[0])))
 
 
-def push_pipelined(wire: Wire, record: Record, name: str) -> None:
+def push_pipelined(wire: MortalWire, record: Record, name: str) -> None:
     number = 0
     while True:
         batch = [[f"{name}-{number + step}"] for step in range(1, PIPELINE + 1)]
@@ -100,7 +62,7 @@ def push_pipelined(wire: Wire, record: Record, name: str) -> None:
             record.answer(payload, wire.line())
 
 
-def push_lists(wire: Wire, record: Record, name: str) -> None:
+def push_lists(wire: MortalWire, record: Record, name: str) -> None:
     number = 0
     while True:
         batch = [f"{name}-{number + step}" for step in range(1, LIST + 1)]
@@ -109,7 +71,7 @@ def push_lists(wire: Wire, record: Record, name: str) -> None:
         record.answer(batch, wire.ask(push_list("q", *batch)))
 
 
-def consume(wire: Wire, record: Record, name: str) -> None:
+def consume(wire: MortalWire, record: Record, name: str) -> None:
     """Receives, and deletes two of three."""
     while True:
         found = wire.ask(receive("q", max=6, wait=0.05, visibility=0.05))
@@ -134,7 +96,7 @@ def load(server: ServerProcess, round_number: int, seconds: float) -> list[Recor
     def run(client: Client, record: Record, name: str) -> None:
         wire = None
         try:
-            wire = Wire(server)
+            wire = MortalWire(server)
             client(wire, record, name)
         except Gone:
             pass
@@ -222,7 +184,7 @@ class Model:
         self.must = {}
 
 
-def messages(wire: Wire) -> list[tuple[int, str]]:
+def messages(wire: MortalWire) -> list[tuple[int, str]]:
     """Every message of the queue, oldest first."""
     found: list[int] = []
     while page := mids(
@@ -247,7 +209,7 @@ def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
     for number in range(rounds + 1):
         server = ServerProcess(root, "--durability", "always")
         try:
-            wire = Wire(server)
+            wire = MortalWire(server)
             if number == 0:
                 wire.ask(new_queue("q"))
             model.check(messages(wire))
@@ -280,7 +242,7 @@ def test_a_kill_while_it_starts(tmp_path: Path) -> None:
     """A server that is killed as soon as it listens, before anything is asked, leaves what there was."""
     root = tmp_path / "root"
     server = ServerProcess(root)
-    wire = Wire(server)
+    wire = MortalWire(server)
     wire.ask(new_queue("q"))
     pushed = mids(wire.ask(push_list("q", "a", "b", "c")))
     wire.close()

@@ -23,7 +23,8 @@ from qs_server.group import Group
 from qs_server.handlers import Service
 from qs_server.options import ServerLimits
 from qs_server.server import wall_clock
-from qs_server.subscriptions import Subscriber, Subscriptions
+from qs_server.subscriber import Subscriber
+from qs_server.subscriptions import Subscriptions
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 

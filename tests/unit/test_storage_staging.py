@@ -44,6 +44,7 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability, attributes:
             pass
         done = not disk.failed
         disk.crash()
+        engine._watch.close()  # as the kernel does
         for name in names(root):
             os.utime(root / "q" / name, (EPOCH / 10**6 - 3600,) * 2)  # the start comes an hour later
         after = open_engine(root, FaultyDisk(attributes=attributes), durability)

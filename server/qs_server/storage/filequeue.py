@@ -46,7 +46,11 @@ class FileQueue(PublishingDirectory):
             return None
         receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
         expiry = self._end_of(visibility)
-        if not self.load(mid) or not self.rename(mid, 0, expiry):
+        if not self.load(mid):
+            return None
+        if holder:  # before the rename, so that a process which is killed here leaves nothing that is hidden from it
+            self._attributes.hold(self.name_path(mid, 0), mid, f"{holder} {expiry}")
+        if not self.rename(mid, 0, expiry):
             return None
         try:
             # After the rename, so that what another consumer got is not counted by us.
@@ -54,8 +58,6 @@ class FileQueue(PublishingDirectory):
         except OSError:
             self._put_back(mid, expiry)
             raise
-        if holder:
-            self._attributes.hold(self.name_path(mid, expiry), mid, f"{holder} {expiry}")
         self._hide(mid, expiry, delayed=False, durable=not holder)
         self.counts.delivered += 1
         return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
@@ -206,17 +208,19 @@ class FileQueue(PublishingDirectory):
             if not expiry or self._index.is_delayed(mid):
                 raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
             until = self._end_of(visibility)
+            self._keep_holder(mid, expiry, until)
             if until == expiry or self.rename(mid, expiry, until):
-                self._keep_holder(mid, expiry, until)
                 self._hide(mid, until, delayed=False)
                 return self.time(until)
 
     def _keep_holder(self, mid: int, old: int, new: int) -> None:
-        """Whoever held the message until then holds it until later."""
-        path = self.name_path(mid, new)
-        name, _, until = self._attributes.holder(path, mid).partition(" ") if self._holders else ("", "", "")
-        if until == str(old):
-            self._attributes.hold(path, mid, f"{name} {new}")
+        """Whoever holds the message until then will hold it until later. Both ends, as the rename is still to come."""
+        if self._holders is None:
+            return
+        path = self.name_path(mid, old)
+        name, *ends = self._attributes.holder(path, mid).split() or [""]
+        if str(old) in ends:
+            self._attributes.hold(path, mid, f"{name} {old} {new}")
 
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from .engine import Draft, Durability, Message, Receipt, State, Stats
+from .engine import Draft, Durability, Message, Receipt, State, Stats, UnsupportedError
 from .filequeue import FileQueue
 from .root import RootDirectory
 
@@ -75,6 +75,8 @@ class FilesEngine(RootDirectory):
         source = self._queue(qid)
         targets = [self._queue(target) for target in dict.fromkeys(into)]
         self.flush()
+        if any(target.options.timestamps != source.options.timestamps for target in targets):
+            raise UnsupportedError("a message cannot be copied to a queue whose ids have another unit (timestamps)")
         done: list[FileQueue] = []
         try:
             for target in targets:

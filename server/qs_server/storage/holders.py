@@ -6,11 +6,13 @@ process that holds anything keeps a locked file in the root; the kernel drops th
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 
 from .disk import Disk
 
+_logger = logging.getLogger(__name__)
 _PREFIX = ".holder-"
 _TEMPORARY = ".tmp"
 
@@ -24,18 +26,33 @@ class Holders:
         self._own: str | None = None
         self._fd = -1
         self._dead: set[str] = set()
+        self._unregistered = False
 
     def own(self) -> str:
-        """The name of this process as a holder. OSError when it cannot be registered."""
+        """The name of this process as a holder; empty while it cannot be registered, on a full disk say. What is held
+        then comes back when its window ends."""
         if self._own is None:
-            name = secrets.token_hex(8)
-            temporary = self._path(name) + _TEMPORARY
-            self._fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            try:
+                self._register(secrets.token_hex(8))
+            except OSError as error:
+                if not self._unregistered:
+                    _logger.warning("held messages are not given back at once if this process is killed: %s", error)
+                self._unregistered = True
+        return self._own or ""
+
+    def _register(self, name: str) -> None:
+        temporary = self._path(name) + _TEMPORARY
+        fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        try:
             with contextlib.suppress(OSError):  # no locks on this file system: then nobody is found dead
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._disk.rename(temporary, self._path(name))
-            self._own = name
-        return self._own
+        except OSError:
+            self._disk.close(fd)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
+            raise
+        self._own, self._fd = name, fd
 
     def alive(self, name: str) -> bool:
         """Whether the process of that name may still be running."""

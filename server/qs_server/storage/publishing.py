@@ -35,8 +35,8 @@ class PublishingDirectory(MessageDirectory):
             return
         for mid in self._index.hidden.after(-1, len(self._index.hidden)):
             expiry = self._index.expiry(mid) or 0
-            name, _, until = self._attributes.holder(self.name_path(mid, expiry), mid).partition(" ")
-            if until == str(expiry) and not self._holders.alive(name) and self.load(mid):
+            name, *ends = self._attributes.holder(self.name_path(mid, expiry), mid).split() or [""]
+            if str(expiry) in ends and not self._holders.alive(name) and self.load(mid):
                 self.rename(mid, expiry, 0)
                 self._index.show(mid)
                 self.arrived()
@@ -113,7 +113,11 @@ class PublishingDirectory(MessageDirectory):
         if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
             raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
         staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
-        self.last_mid = max(mid, self.last_mid)
+        self._saw(mid)
+        self._watch.refresh()  # as when it is pushed: whoever was faster has been reported by now
+        if self._index.expiry(mid) is not None:
+            self._discard([staged])
+            return False
         self.touch(mid)  # whoever wrote it need not have synced it
         self._staging.add([staged])
         return True

@@ -1,0 +1,201 @@
+"""kill -9 of a server with subscribers under load: what was answered reaches one of them, and nothing has to wait for a
+window to end."""
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from documents import (
+    code,
+    delete,
+    delete_list,
+    is_delivery,
+    mids,
+    new_queue,
+    payloads,
+    push,
+    push_list,
+    req,
+    request,
+    subscribe,
+)
+from serving import Gone, MortalWire, ServerProcess
+
+SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
+WINDOW = 10**6
+"""Seconds: no window ends by itself while this runs."""
+
+
+@dataclass
+class Record:
+    """What one client saw in one round."""
+
+    pushed: dict[int, str] = field(default_factory=dict)
+    delivered: dict[int, str] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+    trouble: list[str] = field(default_factory=list)
+
+
+Client = Callable[[MortalWire, Record, str], None]
+
+
+def push_on(wire: MortalWire, record: Record, name: str) -> None:
+    """Single pushes and lists in turn."""
+    number = 0
+    while True:
+        number += 3
+        texts = [f"{name}-{number}", f"{name}-{number + 1}", f"{name}-{number + 2}"]
+        for sent in (texts[:1], texts[1:]):
+            line = wire.ask(push("q", sent[0]) if len(sent) == 1 else push_list("q", *sent))
+            if code(line):
+                record.trouble.append(line)
+            record.pushed.update(zip(mids(line), sent, strict=True))
+
+
+def consume(wire: MortalWire, record: Record, name: str) -> None:
+    """Acknowledges two of three deliveries, and keeps the others, up to the prefetch."""
+    wire.send(subscribe("q", visibility=WINDOW, prefetch=500))
+    while True:
+        line = wire.line()
+        if is_delivery(line):
+            [mid] = mids(line)
+            record.delivered[mid] = payloads(line)[0]
+            if mid % 3:
+                record.asked.add(mid)
+                wire.send(delete("q", mid, req=f"{mid}"))
+        elif code(line):
+            record.trouble.append(line)
+        elif req(line).isdigit():
+            record.deleted.add(int(req(line)))
+
+
+CLIENTS: tuple[Client, ...] = (push_on, push_on, consume, consume, consume)
+
+
+def load(server: ServerProcess, round_number: int, seconds: float) -> list[Record]:
+    """Lets every client work until the server is killed."""
+    records = [Record() for _ in CLIENTS]
+
+    def run(client: Client, record: Record, name: str) -> None:
+        wire = None
+        try:
+            wire = MortalWire(server)
+            client(wire, record, name)
+        except Gone:
+            pass
+        except Exception as error:
+            record.trouble.append(repr(error))
+        finally:
+            if wire is not None:
+                wire.close()
+
+    threads = [
+        threading.Thread(target=run, args=(client, record, f"{round_number}-{number}"))
+        for number, (client, record) in enumerate(zip(CLIENTS, records, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    server.kill()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return records
+
+
+class Model:
+    """What all clients saw so far."""
+
+    def __init__(self) -> None:
+        self.pushed: dict[int, str] = {}
+        self.delivered: dict[int, str] = {}
+        self.asked: set[int] = set()
+        self.deleted: set[int] = set()
+
+    def add(self, records: list[Record]) -> None:
+        before = set(self.deleted)
+        for record in records:
+            assert record.trouble == []
+            assert not before & record.delivered.keys(), "an acknowledged message was delivered again after a start"
+            self.pushed.update(record.pushed)
+            self.delivered.update(record.delivered)
+            self.asked |= record.asked
+            self.deleted |= record.deleted
+
+    def check(self, there: list[int]) -> None:
+        """there: all messages that a start has found."""
+        assert set(self.pushed) - self.asked <= set(there), "an answered push is gone that nobody acknowledged"
+        assert not self.deleted & set(there), "an acknowledged message has come back"
+
+
+def listed(wire: MortalWire, state: str) -> list[int]:
+    found: list[int] = []
+    while page := mids(
+        wire.ask(request("list-messages", "<qid>q</qid>", state=state, after=found[-1] if found else 0))
+    ):
+        found += page
+    return found
+
+
+def drain(wire: MortalWire, count: int) -> Record:
+    """Takes and acknowledges so many deliveries."""
+    record = Record()
+    wire.send(subscribe("q", prefetch=10**6, visibility=WINDOW))
+    while len(record.delivered) < count:
+        line = wire.line()
+        if is_delivery(line):
+            record.delivered[mids(line)[0]] = payloads(line)[0]
+    found = sorted(record.delivered)
+    for start in range(0, count, 1000):
+        answer = wire.ask(delete_list("q", *found[start : start + 1000]))
+        assert mids(answer) == found[start : start + 1000]
+    return record
+
+
+def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
+    print(f"seed {seed}; repeat with QS_KILL_SEED={seed}")
+    rng = random.Random(seed)
+    model = Model()
+    for number in range(rounds + 1):
+        server = ServerProcess(root, "--durability", "always")
+        try:
+            wire = MortalWire(server)
+            if number == 0:
+                wire.ask(new_queue("q"))
+            there = listed(wire, "all")
+            assert listed(wire, "in-flight") == [], "what was held when the server was killed is still hidden"
+            model.check(there)
+            if number == rounds or len(there) > 1000:
+                model.add([drain(wire, len(there))])
+                assert listed(wire, "all") == []
+            wire.close()
+            if number < rounds:
+                model.add(load(server, number, rng.uniform(0.05, 0.5)))
+            assert re.search("Traceback|ERROR", server.log()) is None, server.log()
+        finally:
+            server.kill()
+    lost = {mid: payload for mid, payload in model.pushed.items() if model.delivered.get(mid) != payload}
+    assert lost == {}, "answered pushes that no subscriber has seen"
+    return model
+
+
+def test_a_few_kills_with_subscribers(tmp_path: Path) -> None:
+    """Three rounds: every answered push reaches a subscriber, what they held is visible at once after the start, what
+    they acknowledged stays away."""
+    model = kill_and_restart(tmp_path / "root", 3, SEED)
+    assert min(len(model.pushed), len(model.delivered), len(model.deleted)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_kills_with_subscribers(tmp_path: Path) -> None:
+    """The same, fifty rounds at random moments. Takes some 60 s."""
+    model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
+    print(f"{len(model.pushed)} pushes were answered, {len(model.deleted)} deletes")

@@ -1,0 +1,41 @@
+"""The names of the queues in which the bus keeps what durable names are to get."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qs_bus.names import is_of_bus, name_in, queue_of, roll_of
+
+NAMES = ["a", "orders", "a:b", "%", "%3A", "%253A", ":", "::", "a%", "bus:", "bus:a:b", "\N{GRINNING FACE}", "a b"]
+
+
+@pytest.mark.parametrize("qid", NAMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_there_and_back(qid: str, name: str) -> None:
+    """The queue of a name tells which queue and which name, whatever characters they have."""
+    kept = queue_of(qid, name)
+    assert name_in(kept) == (qid, name)
+    assert is_of_bus(kept)
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
+def test_no_two_have_the_same(qid: str, name: str, other_qid: str, other_name: str) -> None:
+    """Two names, or one name of two queues, never have the same queue."""
+    assert name_in(queue_of(qid, name)) == (qid, name)
+    same = queue_of(qid, name) == queue_of(other_qid, other_name)
+    assert same == ((qid, name) == (other_qid, other_name))
+
+
+@pytest.mark.parametrize(
+    "qid", ["orders", "bus", "bus:", "bus:a", "bus::", "bus:a:", "bus::b", "bus:a:b:c", "Bus:a:b", " bus:a:b"]
+)
+def test_other_queues(qid: str) -> None:
+    """A queue of another form is the queue of no name."""
+    assert name_in(qid) is None
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 9878), ("::1", 1), ("a", 65535), ("", 0)])
+def test_the_roll_is_of_no_name(host: str, port: int) -> None:
+    """The queue in which the bus notes who is there is the bus's, and no name's."""
+    assert is_of_bus(roll_of(host, port))
+    assert name_in(roll_of(host, port)) is None

@@ -1,0 +1,131 @@
+"""The bus as a client of the queue server: what it makes of the answers, without a connection."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from qs_bus.feeds import FanOut
+from qs_bus.records import Record
+from qs_bus.upstream import Upstream
+from qs_client import Error, Message
+from qs_client.calls import Call
+from qs_schemas import CopyMessage, DeleteMessage, GetMessage, ReleaseMessage
+
+NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
+STALE = Error(code=409, kind="stale", text="it has been received again")
+settled = trio.testing.wait_all_tasks_blocked
+
+
+class Scripted(Upstream):
+    """Its server answers as `answers` says, or else with the request itself. asked: every request."""
+
+    def __init__(self) -> None:
+        async def prepare(upstream: Upstream) -> None:
+            self.prepared += 1
+
+        super().__init__(("127.0.0.1", 1), prepare, lambda feed: None)
+        self.prepared = 0
+        self.asked: list[Message] = []
+        self.answers: Callable[[Message], Message] = lambda request: request
+
+    async def call(self, call: Call[Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        exchange = next(call)
+        while True:
+            self.asked.append(exchange.request)
+            try:
+                exchange = call.send(self.answers(exchange.request))
+            except StopIteration as returned:
+                return returned.value
+
+
+@pytest.fixture
+async def upstream(nursery: trio.Nursery) -> Scripted:
+    """Connected, and at work."""
+    upstream = Scripted()
+    nursery.start_soon(upstream._work)
+    return upstream
+
+
+def waiting(feed: FanOut, mid: int) -> Record:
+    """A message whose payload somebody waits for."""
+    record = feed.records[mid] = Record(feed, mid, 1, mid, None, 1, waiting=1, keepers=1)
+    return record
+
+
+async def test_what_is_in_other_hands_is_asked_for_again(
+    upstream: Scripted, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A message to fetch that is in other hands is asked for a second later; what else is to be fetched does not wait
+    for that."""
+    q, other = FanOut("q", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    mine, next_one, others = waiting(q, 1), waiting(q, 2), waiting(other, 3)
+    in_other_hands = {1}
+
+    def answers(request: Message) -> Message:
+        assert isinstance(request, GetMessage)
+        taken = request.mid in in_other_hands
+        return GetMessage(request.qid, request.mid, payload=None if taken else "x", status="in-flight")
+
+    upstream.answers = answers
+    for record in (mine, next_one, others):
+        upstream.fetches.add(record.feed, record)  # type: ignore[arg-type]
+    began = trio.current_time()
+    while others.payload is None or next_one.payload is None:
+        await trio.lowlevel.checkpoint()
+    assert trio.current_time() == began
+    assert mine.payload is None
+    in_other_hands.clear()
+    await trio.sleep(1.1)
+    assert mine.payload == b"x"
+
+
+async def test_what_is_asked_for_again_survives_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """A message that was to be asked for again when the connection ended is asked for on the next one."""
+    upstream = Scripted()
+    q = FanOut("q", upstream, 100, 100)
+    record = waiting(q, 1)
+    upstream.answers = lambda request: GetMessage("q", 1, status="in-flight")
+    upstream.fetches.add(q, record)
+    with trio.move_on_after(0.5):
+        await upstream._work()
+    upstream.answers = lambda request: GetMessage("q", 1, payload="x", status="ready")
+    with trio.move_on_after(0.5):
+        await upstream._work()
+    assert record.payload == b"x"
+
+
+async def test_what_is_gone(upstream: Scripted) -> None:
+    """Deleting from a queue that is gone is done, and giving back what is not in hand any more is too."""
+    q = FanOut("q", upstream, 100, 100)
+    q.records[1] = Record(q, 1, 1, 1, None, 1, done=True)
+    upstream.answers = lambda request: NO_QUEUE if isinstance(request, DeleteMessage) else STALE
+    upstream.deletes.add(q, 1)
+    upstream.releases.add(q, (2, 1))
+    upstream.releases.add(q, (3, None))
+    await settled()
+    assert q.records == {}
+    assert [(each.mid, each.receives) for each in upstream.asked if isinstance(each, ReleaseMessage)] in (
+        [(2, 1), (3, None)],
+        [(3, None), (2, 1)],
+    )
+    await upstream.emptied()
+
+
+async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
+    """When the queue of a name is gone, the names are looked at again, and without any the messages are not copied."""
+    q = FanOut("q", upstream, 100, 100)
+    q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
+    record = q.records[1] = Record(q, 1, 1, 1, None, 1, waiting=1)
+    upstream.answers = lambda request: NO_QUEUE if isinstance(request, CopyMessage) else request
+    upstream.copies.add(q, 1)
+    await settled()
+    assert upstream.prepared == 2  # the first was for the connection
+    assert not record.handled
+    q.names.clear()
+    await trio.sleep(1.1)
+    assert record.done
+    assert [each.mids for each in upstream.asked if isinstance(each, DeleteMessage)] == [[1]]

@@ -1,0 +1,218 @@
+"""What waits to be read by one client: sent in order, counted, told of, and dropped when the client has gone."""
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from qs_serving.outbox import Outbox
+from qs_serving.transport import SocketTransport
+
+
+class Pipe:
+    """A transport that takes as many bytes at once as there is room for, and the rest when there is room again."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.taken = b""
+        self.broken = False
+        self._changed = trio.Event()
+
+    def give(self, room: int) -> None:
+        self.room += room
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def break_off(self) -> None:
+        self.broken = True
+        self.give(0)
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        if self.broken:
+            raise trio.BrokenResourceError
+        part = bytes(data[: self.room])
+        self.taken += part
+        self.room -= len(part)
+        return len(part)
+
+    async def send_all(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest := rest[self.send_now(rest) :]:
+            await self._changed.wait()
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        return b""
+
+    async def send_eof(self) -> None:
+        """Nothing."""
+
+    async def aclose(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+@pytest.fixture
+def told() -> list[object]:
+    """The tokens of which the outbox has said that they were written."""
+    return []
+
+
+@pytest.fixture
+def outbox(pipe: Pipe, told: list[object], nursery: trio.Nursery) -> Outbox:
+    return Outbox(pipe, nursery, told.append)
+
+
+settled = trio.testing.wait_all_tasks_blocked
+
+
+async def test_what_is_taken_at_once(pipe: Pipe, outbox: Outbox, told: list[object], nursery: trio.Nursery) -> None:
+    """Bytes that the socket takes at once need no task, and their token is not told: the caller knows."""
+    pipe.give(100)
+    assert outbox.put(b"one", 1)
+    assert outbox.put(b"two")
+    await outbox.send(b"three")
+    await outbox.drained()
+    assert (pipe.taken, outbox.unsent, told, len(nursery.child_tasks)) == (b"onetwothree", 0, [], 0)
+
+
+async def test_order_and_tokens(pipe: Pipe, outbox: Outbox, told: list[object], nursery: trio.Nursery) -> None:
+    """What has to wait is sent in the order in which it was put, whatever the pieces; each token is told when its last
+    byte has gone; then the task is over."""
+    pipe.give(2)
+    assert not outbox.put(b"abcd", 1)
+    assert not outbox.put(b"efg", 2)
+    assert not outbox.put(b"hi")
+    assert not outbox.put(b"jk", 4)
+    assert (pipe.taken, outbox.unsent) == (b"ab", 9)
+    for room, taken, tokens in (
+        (1, b"abc", []), (2, b"abcde", [1]), (4, b"abcdefghi", [1, 2]), (9, b"abcdefghijk", [1, 2, 4])
+    ):  # fmt: skip
+        pipe.give(room)
+        await settled()
+        assert (pipe.taken, told) == (taken, tokens)
+    assert (outbox.unsent, len(nursery.child_tasks)) == (0, 0)
+    assert outbox.put(b"!")
+    assert pipe.taken.endswith(b"jk!")
+
+
+async def test_who_sends_waits_for_everything(pipe: Pipe, outbox: Outbox, nursery: trio.Nursery) -> None:
+    """`send` and `drained` return when nothing waits any more, what was put before them included."""
+    done: list[str] = []
+
+    async def send(what: str) -> None:
+        await outbox.send(what.encode())
+        done.append(what)
+
+    outbox.put(b"first")
+    nursery.start_soon(send, "second")
+    await settled()
+    pipe.give(len("firstsecon"))
+    await settled()
+    assert done == []
+    pipe.give(1)
+    await settled()
+    assert (done, pipe.taken) == (["second"], b"firstsecond")
+
+
+async def test_more_is_put_while_it_is_sent(pipe: Pipe, outbox: Outbox, told: list[object]) -> None:
+    """What comes while something is on its way stands behind it, again and again."""
+    for number in range(50):
+        outbox.put(b"%02d" % number, number)
+        pipe.give(1)
+        await settled()
+    pipe.give(50)
+    await settled()
+    assert pipe.taken == b"".join(b"%02d" % number for number in range(50))
+    assert told == list(range(50))
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+async def test_a_broken_stream(pipe: Pipe, outbox: Outbox, told: list[object], waiting: bool) -> None:
+    """Once the stream is broken, nothing is sent or told, what is put is dropped, and who waits is told so."""
+    if waiting:
+        outbox.put(b"one", 1)
+        await settled()
+    pipe.break_off()
+    assert not outbox.put(b"two", 2)
+    with pytest.raises(trio.BrokenResourceError):
+        await outbox.drained()
+    with pytest.raises(trio.BrokenResourceError):
+        await outbox.send(b"three")
+    assert not outbox.put(b"four", 4)
+    await settled()
+    assert (pipe.taken, told, outbox.unsent) == (b"", [], 0)
+
+
+async def test_close(pipe: Pipe, outbox: Outbox, told: list[object], nursery: trio.Nursery) -> None:
+    """What is left when it is closed is not sent, and who waits for it is told so."""
+    outcome: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await outbox.drained()
+        except trio.BrokenResourceError:
+            outcome.append("broken")
+
+    outbox.put(b"one", 1)
+    outbox.put(b"two", 2)
+    nursery.start_soon(wait)
+    await settled()
+    outbox.close()
+    await settled()
+    assert (outcome, outbox.unsent) == (["broken"], 0)
+    pipe.give(100)
+    await settled()
+    assert (told, len(nursery.child_tasks)) == ([], 0)
+    assert b"two" not in pipe.taken
+
+
+async def test_over_a_real_socket(nursery: trio.Nursery) -> None:
+    """Far more than a socket's buffer holds arrives whole and in order at a reader that starts late; a reader that
+    goes breaks it."""
+    ours, theirs = socket.socketpair()
+    transport, reader = SocketTransport(ours), SocketTransport(theirs)
+    told: list[object] = []
+    outbox = Outbox(transport, nursery, told.append)
+    parts = [bytes([number]) * 100_000 for number in range(50)]
+    written = [outbox.put(part, number) for number, part in enumerate(parts)]
+    assert not all(written)
+    received = b""
+    while len(received) < 5_000_000:
+        received += await reader.receive_some(65536)
+    assert received == b"".join(parts)
+    await outbox.drained()
+    assert told == [number for number, at_once in enumerate(written) if not at_once]
+    for part in parts:
+        outbox.put(part)
+    await reader.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await outbox.drained()
+    await transport.aclose()
+
+
+OPTIONS = {
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY): 1,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 15,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 5,
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
+}
+
+
+async def test_keepalive() -> None:
+    """The kernel looks after a machine that has gone without a word: within half a minute it is known to have."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    client = await trio.open_tcp_stream(*listener.socket.getsockname())
+    transport = SocketTransport.adopt(await listener.accept())
+    assert {option: transport._socket.getsockopt(*option) for option in OPTIONS} == OPTIONS
+    idle, interval, count = (
+        OPTIONS[socket.IPPROTO_TCP, name] for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    )
+    assert idle + interval * count <= 30
+    for each in (client, transport, listener):
+        await each.aclose()
