@@ -43,6 +43,7 @@ class Bus(Acceptor[BusConnection]):
             self._feed(qid)
         self._roll: Roll | None = None
         self._called = False
+        self._unfit: set[str] = set()  # what the server refuses to make
         self._background: trio.Nursery | None = None
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
@@ -71,8 +72,18 @@ class Bus(Acceptor[BusConnection]):
         return BusConnection(stream, Peer(self.options.wire), self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
+        if self._stopping:
+            return  # it was sent away: what it has not handled is not over, and goes back with the connection's end
+        left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
+        for feed in left:
+            self._drop_unused(feed.label)
         self._noted()
+
+    def _drop_unused(self, qid: str) -> None:
+        feed = self._feeds.get(qid)
+        if feed is not None and qid not in self.options.queues and feed.unused:
+            del self._feeds[qid]
 
     def note_slow(self, conversation: BusConnection, text: str) -> None:
         """A client is sent away."""
@@ -109,7 +120,7 @@ class Bus(Acceptor[BusConnection]):
 
     async def _check(self, qid: str) -> None:
         """Whether the queue may be subscribed to."""
-        if qid in self._feeds:
+        if qid in self.options.queues or (qid in self._feeds and self._feeds[qid].members):
             return
         if self.options.queues:
             known = ", ".join(self.options.queues)
@@ -223,6 +234,8 @@ class Bus(Acceptor[BusConnection]):
                 await upstream.call(calls.new_queue(qid, exist_ok=True))
             except BadRequest as error:
                 _logger.error("queue %r cannot be monitored: %s", qid, error)
+                self._unfit.add(qid)
+        named = {(label, name) for label, feed in self._feeds.items() for name in feed.names}
         known = await upstream.call(calls.queues())
         found = [entry for entry in map(name_in, known) if entry is not None]
         if self._roll is not None and not self._called:
@@ -231,9 +244,10 @@ class Bus(Acceptor[BusConnection]):
         for label, name in found:
             if not self.options.queues or label in self.options.queues:
                 self._add_name(self._feed(label), name)
-        for feed in self._feeds.values():
-            for name in [name for name in feed.names if (feed.label, name) not in found]:
-                self._end(feed.names.pop(name), _NAME_GONE.format(name))
+        for label, name in named.difference(found):  # none that has been made meanwhile
+            share = self._feeds[label].names.pop(name, None) if label in self._feeds else None
+            if share is not None:
+                self._end(share, _NAME_GONE.format(name))
         upstream.connected.set()
         for feed in self._feeds.values():
             for each in (feed, *feed.names.values()):
@@ -251,7 +265,7 @@ class Bus(Acceptor[BusConnection]):
             feed.names.clear()
             for each in (feed, *shares):
                 self._end(each, f"there is no queue {feed.label!r} any more; this subscription is over")
-        elif self._background is not None:
+        elif self._background is not None and feed.label not in self._unfit:
             self._background.start_soon(self._make_again)
 
     async def _make_again(self) -> None:
@@ -263,11 +277,12 @@ class Bus(Acceptor[BusConnection]):
             _logger.warning("a queue could not be made again: %s", error)
 
     def _end(self, feed: Feed, text: str) -> None:
-        """Ends the subscriptions to a feed."""
+        """Takes a feed away from those who have subscribed to it. A subscription to nothing else is over."""
         for conversation in self._connections:
             for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
-                conversation.end(subscription, Fault(table.NOT_FOUND, text, subscription.req))
-                subscription.leave()
+                subscription.leave(feed)
+                if not subscription.feeds:
+                    conversation.end(subscription, Fault(table.NOT_FOUND, text, subscription.req))
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:

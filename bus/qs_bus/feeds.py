@@ -202,6 +202,11 @@ class FanOut(Feed):
         self.keep(record)
 
     @property
+    def unused(self) -> bool:
+        """Whether nobody has anything to do with it."""
+        return not (self.members or self.names or self.records or self.coming or self.expected)
+
+    @property
     def acknowledging(self) -> int:
         """How many members acknowledge."""
         return sum(member.ack for member in self.members)

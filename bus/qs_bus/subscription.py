@@ -129,19 +129,26 @@ class Subscription:
         """What the client has acknowledged, or gives back; None when that is not in its hands."""
         return self.pending.pop(key, None) if self.ack else None
 
-    def leave(self) -> None:
-        """The client has gone."""
-        self.left = True
-        for feed in self.feeds:
+    def leave(self, only: Feed | None = None) -> None:
+        """The client has gone; or only one of the feeds has."""
+        feeds = self.feeds if only is None else [only]
+        self.feeds = [feed for feed in self.feeds if feed not in feeds]
+        self.left = not self.feeds
+        for feed in feeds:
             feed.leave(self)
-        # The oldest last: where members share, each is put before what waits.
-        in_hand = sorted([*self.pending.values(), *(self.delayed or ())], key=lambda record: record.mid, reverse=True)
-        for record in in_hand:
+        for record in self._drop_all_of(feeds):
             record.feed.let_go(record)
-        for record in self.held or ():
-            record.feed.unkeep(record)
-            record.feed.let_go(record)
-        self.pending.clear()
-        self.held = self.delayed = None
-        for feed in self.feeds:
+        for feed in feeds:
             feed.has_room(self)
+
+    def _drop_all_of(self, feeds: list[Feed]) -> list[Record]:
+        """What it has of these. The oldest last: where members share, each is put before what waits."""
+        held = [record for record in self.held or () if record.feed in feeds]
+        for record in held:
+            self.held_bytes -= record.size
+            record.feed.unkeep(record)
+        in_hand = [record for record in [*self.pending.values(), *(self.delayed or ())] if record.feed in feeds]
+        self.pending = {key: record for key, record in self.pending.items() if record.feed not in feeds}
+        self.held = deque(record for record in self.held or () if record.feed not in feeds) or None
+        self.delayed = {record for record in self.delayed or () if record.feed not in feeds} or None
+        return [*sorted(in_hand, key=lambda record: record.mid, reverse=True), *held]

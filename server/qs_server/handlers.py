@@ -245,6 +245,8 @@ def subscribe(service: Service, request: wire.Subscribe) -> Message:
         raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
     if request.name is not None:
         raise UnsupportedError("'name' belongs on the bus: this is the queue server")
+    if request.visibility == 0:
+        raise BadRequestError("a subscription with 'visibility' 0 would be sent the same message again and again")
     known = service.storage.queues()
     for qid in sorted(qids):
         if qid not in known:

@@ -1,0 +1,213 @@
+"""The real bus process and what a client can send wrong: the error it gets, that nothing changes, and others go on."""
+
+import re
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_documents import BAD
+from bus_serving import BusProcess, bus_serving
+from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
+from serving import ServerProcess, Wire
+
+
+@pytest.fixture
+def bus(server: ServerProcess, wire: Wire) -> Iterator[BusProcess]:
+    """A bus of the test's own, for any queue; there is a queue `q`."""
+    with bus_serving(server, "--max-connections", "4") as process:
+        yield process
+
+
+def state(wire: Wire, root: Path) -> tuple[list[str], str]:
+    """Every name in the root directory, and every message as a client sees it."""
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
+    found = [
+        re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
+        for mid in listed
+    ]
+    return names, "".join(found)
+
+
+@pytest.fixture
+def subscriber(bus: BusProcess, wire: Wire) -> Iterator[Wire]:
+    """Somebody else, with two messages in hand."""
+    wire.ask(push("q", "precious"), push("q", "also"))
+    with Wire(bus) as subscriber:  # type: ignore[arg-type]
+        assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
+        assert all(is_delivery(subscriber.line()) for _ in range(2))
+        while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))):
+            select.select([], [], [], 0.002)
+        yield subscriber
+
+
+def goes_on(wire: Wire, subscriber: Wire) -> bool:
+    """Whether the one who did nothing wrong is served."""
+    pushed = mids(wire.ask(push("q", "new")))
+    assert mids(subscriber.line()) == pushed
+    return code(subscriber.ask(delete("q", pushed[0]))) == 0
+
+
+def test_bad_input(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    """Everything that a client can send wrong has its documented error, in a line, and changes nothing."""
+    before = state(wire, server.root)
+    for name, (sent, expected, says, closes) in BAD.items():
+        with Wire(bus) as bad:  # type: ignore[arg-type]
+            bad.send(sent)
+            answer = bad.line()
+            assert (name, code(answer)) == (name, expected), answer
+            assert says in text(answer), name
+            assert len(answer.splitlines()) == 1
+            if closes:
+                assert bad.line() == "", name
+            else:
+                assert code(bad.ask(PING)) == 501, name
+        assert state(wire, server.root) == before, name
+    assert goes_on(wire, subscriber)
+    assert "Traceback" not in bus.log()
+
+
+WRONG = {
+    "no queue": (request("subscribe"), "qid"),
+    "an empty list": (request("subscribe", "<queues/>"), "qid"),
+    "an empty name of a queue": (request("subscribe", "<qid> </qid>"), "qid"),
+    "both forms": (request("subscribe", "<qid>q</qid><queues><queue>q</queue></queues>"), "either 'qid' or 'queues'"),
+    "another ack": (subscribe("q", ack="server"), "ack"),
+    "no prefetch": (subscribe("q", prefetch=0), "prefetch"),
+    "a huge prefetch": (subscribe("q", prefetch="9" * 40), "18 digits"),
+    "an empty name": (subscribe("q", name=""), "name"),
+    "a negative delay": (
+        request("release-message", "<qid>q</qid><mid>1</mid>", delay=-1), "delay"
+    ),
+    "both forms of an acknowledgement": (
+        request("delete-message", "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages>"),
+        "either 'mid' or 'messages'",
+    ),
+    "a response": (subscribe("q").replace("<qs ", '<qs type="response" '), "response"),
+    "an early response": (
+        request("list-queues", "<queues><queue>q</queue></queues>").replace("<qs ", '<qs type="response" '), "response"
+    ),
+}  # fmt: skip
+
+
+def test_bad_requests_of_the_bus(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    """What is wrong with the bus's own operations is 400 and says what; the connection stays and is not subscribed."""
+    with Wire(bus) as bad:  # type: ignore[arg-type]
+        for name, (sent, says) in WRONG.items():
+            answer = bad.ask(sent)
+            assert (name, code(answer)) == (name, 400), answer
+            assert says in text(answer), name
+        assert goes_on(wire, subscriber)
+        assert code(bad.ask(PING)) == 501
+
+
+def test_half_a_document_and_silence(server: ServerProcess, wire: Wire) -> None:
+    """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of one who has
+    a subscription; whoever is silent stays."""
+    with bus_serving(server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:  # type: ignore[arg-type]
+        assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
+        half_a_document(wire, bus, subscriber)
+
+
+def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    with Wire(bus) as half:  # type: ignore[arg-type]
+        half.send(PING[:30])
+        line = half.line()
+        assert (code(line), "0.2 s" in text(line)) == (408, True)
+        assert half.line() == ""
+    with Wire(bus) as slow:  # type: ignore[arg-type]
+        assert code(slow.ask(subscribe("q"))) == 0
+        for byte in PING[:-1]:
+            try:
+                slow.send(byte)
+            except OSError:
+                break
+            if select.select([slow.socket], [], [], 0.02)[0]:
+                break
+        assert code(slow.line()) == 408
+    assert not select.select([subscriber.socket], [], [], 0.3)[0]
+    assert goes_on(wire, subscriber)
+
+
+def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    """A client that goes in the middle of a document, or resets, leaves nothing behind."""
+    before = state(wire, server.root)
+    for reset in (False, True):
+        with Wire(bus) as half:  # type: ignore[arg-type]
+            half.send(subscribe("q")[:-20])
+            if reset:
+                half.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close() resets
+    with Wire(bus) as half:  # type: ignore[arg-type]
+        half.send(subscribe("q")[:-20])
+        half.socket.shutdown(socket.SHUT_WR)
+        assert code(half.line()) == 400
+        assert half.line() == ""
+    assert state(wire, server.root) == before
+    assert goes_on(wire, subscriber)
+
+
+def test_too_many_connections(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    """--max-connections: who is one too many gets 429 and the end; when somebody goes there is room again."""
+    others = [Wire(bus) for _ in range(3)]  # type: ignore[arg-type]
+    for other in others:
+        assert code(other.ask(PING)) == 501
+    with Wire(bus) as refused:  # type: ignore[arg-type]
+        answer = refused.line()
+        assert (code(answer), "4 connections" in text(answer)) == (429, True)
+        assert "try again later" in text(answer)
+        assert refused.line() == ""
+    others.pop().close()
+    while True:
+        with Wire(bus) as again:  # type: ignore[arg-type]
+            again.send(PING)
+            if code(again.line()) == 501:
+                break
+    for other in others:
+        other.close()
+    assert goes_on(wire, subscriber)
+
+
+def test_a_subscriber_that_sends_garbage(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+    """A subscriber whose bytes become unreadable is told and closed; what it had in hand goes to another."""
+    with Wire(bus) as other:  # type: ignore[arg-type]
+        assert code(other.ask(subscribe("q", ack="client", name="n"))) == 0
+        subscriber.send(b"\0garbage")
+        assert code(subscriber.line()) == 400
+        assert subscriber.line() == ""
+        assert all(is_delivery(other.line()) for _ in range(2))
+        assert goes_on(wire, other)
+
+
+def test_a_slow_subscriber(server: ServerProcess, wire: Wire) -> None:
+    """--policy disconnect: who does not read is sent away with 429, once more waits for it than --outbox; the others
+    get everything, and nothing is lost."""
+    flags = ("--policy", "disconnect", "--outbox", "100000", "--linger", "5")
+    with bus_serving(server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:  # type: ignore[arg-type]
+        assert code(slow.ask(subscribe("q"))) == 0
+        assert code(fast.ask(subscribe("q", ack="client"))) == 0
+        sent = 0
+        while "is disconnected" not in bus.log():
+            mid = mids(wire.ask(push("q", "x" * 100_000)))
+            assert mids(fast.line()) == mid
+            assert code(fast.ask(delete("q", mid[0]))) == 0
+            sent += 1
+        lines = list(iter(slow.line, ""))
+        assert (code(lines[-1]), "too slow" in text(lines[-1])) == (429, True)
+        assert all(is_delivery(line) for line in lines[:-1])
+        assert len(lines) - 1 < sent
+        assert bus.log().count("is disconnected") == 1
+        while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))):
+            select.select([], [], [], 0.002)
+
+
+def test_a_queue_with_a_difficult_name(wire: Wire, bus: BusProcess) -> None:
+    """Names with spaces inside, quotes, markup, slashes and other alphabets work, for queues and for names."""
+    for name in ("a b", "&lt;&amp;&gt;", "'&quot;", "../x", "\N{GREEK SMALL LETTER ALPHA}", "a:b%"):
+        assert code(wire.ask(new_queue(name))) == 0
+        with Wire(bus) as plain, Wire(bus) as named:  # type: ignore[arg-type]
+            assert code(plain.ask(subscribe(name))) == 0
+            assert code(named.ask(subscribe(name, name=name.replace("'", "&apos;")))) == 0
+            pushed = mids(wire.ask(push(name, "x")))
+            assert mids(plain.line()) == mids(named.line()) == pushed

@@ -1,0 +1,264 @@
+"""The bus's feeds against a model of the server: whatever clients do, and however often the connection is lost, nothing
+is deleted too early, nothing is sent twice, and nothing stays for ever."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+import trio.testing
+from bus_memory import EVERYTHING, Client, World, nothing_left
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qs_bus.feeds import FanOut, Feed
+from qs_bus.records import Record
+from qs_bus.subscription import Subscription
+from qs_schemas import GetMessage
+
+Op = tuple[Any, ...]
+number = st.integers(0, 5)
+JOIN = st.tuples(st.just("join"), st.booleans(), st.booleans(), st.sampled_from([1, 2, 5]), st.booleans())
+OPS = st.one_of(
+    JOIN,
+    st.tuples(st.just("push"), st.sampled_from([0, 10, 150, 400])),
+    st.tuples(st.just("leave"), number),
+    st.tuples(st.just("acknowledge"), number, number),
+    st.tuples(st.just("release"), number, number, st.sampled_from([None, 1.0, 5.0])),
+    st.tuples(st.just("block"), number),
+    st.tuples(st.just("read"), number, st.sampled_from([1, 200, EVERYTHING])),
+    st.tuples(st.just("wait"), st.sampled_from([0, 2])),
+    st.tuples(st.just("lose")),
+    st.tuples(st.just("connect")),
+    st.tuples(st.just("steal"), number),
+    st.tuples(st.just("serve"), st.sampled_from(["deletes", "releases", "copies", "fetches"])),
+)
+
+
+@dataclass(eq=False)
+class Stored:
+    """A message on the server."""
+
+    payload: bytes
+    receives: int = 0
+    out: bool = False
+
+
+@dataclass(eq=False)
+class Member:
+    """A client with its one subscription. handled: what it has acknowledged; released: what it gave back."""
+
+    client: Client
+    subscription: Subscription
+    feed: Feed
+    handled: set[int] = field(default_factory=set)
+    released: Counter[int] = field(default_factory=Counter)
+
+    def has_handled(self, mid: int) -> bool:
+        return mid in (self.handled if self.subscription.ack else self.client.got)
+
+
+class Model:
+    """The server, which keeps what the bus has not deleted, and everybody who has ever come."""
+
+    def __init__(self, world: World, *, named: bool) -> None:
+        self.world = world
+        self.q: FanOut = world.fan_out("q")
+        self.share = world.share("q", "n")
+        if named:
+            self.q.names["n"] = self.share
+        self.named = named
+        self.stored: dict[Feed, dict[int, Stored]] = {self.q: {}, self.share: {}}
+        self.recipients: dict[tuple[Feed, int], list[Member]] = {}
+        self.copied: set[int] = set()
+        self.members: list[Member] = []
+        self.here: list[Member] = []
+        self.connected = True
+        self.mid = 0
+
+    # -- what happens
+
+    def push(self, size: int) -> None:
+        self.mid += 1
+        self.stored[self.q][self.mid] = Stored(b"x" * size)
+
+    def join(self, to_name: bool, ack: bool, prefetch: int, reads: bool) -> None:
+        client = self.world.client(EVERYTHING if reads else 0)
+        feed = self.share if to_name and self.named else self.q
+        member = Member(client, client.join(ack=ack, prefetch=prefetch), feed)
+        self.members.append(member)
+        self.here.append(member)
+        feed.join(member.subscription)
+
+    def leave(self, which: int) -> None:
+        if self.here:
+            member = self.here.pop(which % len(self.here))
+            member.client.leave()
+
+    def _in_hand(self, which: int, what: int) -> tuple[Member, int] | None:
+        for member in self.here[which:] + self.here[:which]:
+            if member.subscription.ack and member.subscription.pending:
+                mids = [mid for _, mid in member.subscription.pending]
+                return member, mids[what % len(mids)]
+        return None
+
+    def acknowledge(self, which: int, what: int) -> bool:
+        found = self._in_hand(which, what)
+        if found is not None:
+            member, mid = found
+            member.handled.add(mid)
+            assert member.client.acknowledge(mid) == [0]
+        return found is not None
+
+    def release(self, which: int, what: int, delay: float | None) -> None:
+        found = self._in_hand(which, what)
+        if found is not None:
+            member, mid = found
+            member.released[mid] += 1
+            assert member.client.release(mid, delay) == 0
+
+    def block(self, which: int) -> None:
+        if self.here:
+            self.here[which % len(self.here)].client.reader.stop_reading()
+
+    def read(self, which: int, count: int) -> None:
+        if self.here:
+            self.here[which % len(self.here)].client.reader.take(count)
+
+    async def wait(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    def lose(self) -> None:
+        """The connection of bus and server ends: what is in flight is visible again."""
+        self.connected = False
+        for messages in self.stored.values():
+            for message in messages.values():
+                message.out = False
+
+    def connect(self) -> None:
+        self.connected = True
+
+    def steal(self, which: int) -> None:
+        """Somebody else takes a visible message from the queue for good."""
+        visible = [mid for mid, message in self.stored[self.q].items() if not message.out]
+        if visible:
+            del self.stored[self.q][visible[which % len(visible)]]
+
+    # -- the server
+
+    def serve(self, what: str) -> bool:
+        """Does one kind of what the bus has asked for. Whether there was something."""
+        pile = getattr(self.world.upstream, what)
+        things = list(pile)
+        if not self.connected or not things:
+            return False
+        pile.clear()
+        for feed, thing in things:
+            getattr(self, f"_{what}")(feed, thing)
+        return True
+
+    def _deletes(self, feed: Feed, mid: int) -> None:
+        if self.stored[feed].pop(mid, None) is not None:
+            recipients = self.recipients[feed, mid]
+            copied = feed is self.q and mid in self.copied
+            assert copied or any(member.has_handled(mid) for member in recipients)
+            if feed is self.q:
+                assert all(member.has_handled(mid) for member in recipients if member in self.here)
+        feed.deleted([mid])
+
+    def _releases(self, feed: Feed, entry: tuple[int, int]) -> None:
+        mid, receives = entry
+        message = self.stored[feed].get(mid)
+        if message is not None and message.receives == receives:
+            message.out = False
+
+    def _copies(self, feed: FanOut, mid: int) -> None:
+        message = self.stored[feed].get(mid)
+        if message is not None and mid not in self.copied:
+            self.stored[self.share][mid] = Stored(message.payload)
+            self.copied.add(mid)
+        feed.copied([mid])
+
+    def _fetches(self, feed: Feed, record: Record) -> None:
+        message = self.stored[feed].get(record.mid)
+        feed.fetched(record, None if message is None else message.payload)
+
+    def deliver(self) -> bool:
+        """The server sends what it may. Whether there was something."""
+        sent = False
+        for feed, messages in self.stored.items():
+            for mid, message in list(messages.items()):
+                out = sum(each.out for each in messages.values())
+                if not self.connected or message.out or out >= self.world.upstream.synced.get(feed, 0):
+                    continue
+                message.out = sent = True
+                message.receives += 1
+                if mid not in feed.records:
+                    there = [member for member in self.here if member.feed is feed]
+                    self.recipients[feed, mid] = self.members if feed is self.share else there
+                feed.take(GetMessage(feed.qid, mid, payload=message.payload, receives=message.receives))
+        return sent
+
+    # -- what always holds
+
+    def check(self) -> None:
+        for member in self.members:
+            for mid, times in Counter(member.client.got).items():
+                assert times <= 1 + member.released[mid]
+        holders = Counter(
+            mid for member in self.here if member.feed is self.share for _, mid in member.subscription.pending
+        )
+        assert all(times == 1 for times in holders.values())
+        for feed in (self.q, self.share):
+            kept = [record for record in feed.records.values() if record.payload is not None]
+            assert feed._kept == sum(record.size for record in kept)
+            assert all(record.keepers > 0 and not record.done for record in kept)
+        for member in self.here:
+            held = member.subscription.held or ()
+            assert member.subscription.held_bytes == sum(record.size for record in held)
+            assert member.client.refusal is None
+
+    async def finish(self) -> None:
+        """Everybody reads and acknowledges, and the server is there, until nothing moves any more."""
+        self.connected = True
+        moved, rounds = True, 0
+        while moved:
+            rounds += 1
+            assert rounds < 1000
+            for member in self.here:
+                member.client.reader.take()
+            await trio.sleep(10)
+            served = [self.serve(what) for what in ("deletes", "releases", "copies", "fetches")]
+            moved = self.deliver() or any(served)
+            while self.acknowledge(0, 0):
+                moved = True
+            self.check()
+        for feed in (self.q, self.share):
+            assert nothing_left(feed)
+            if feed.wanted:
+                assert not self.stored[feed]
+            assert not any(message.out for message in self.stored[feed].values())
+
+
+async def run(named: bool, ops: list[Op]) -> None:
+    async with trio.open_nursery() as nursery:
+        model = Model(World(nursery, outbox=300), named=named)
+        model.world.upstream.sync(model.q)
+        for name, *arguments in ops:
+            result = getattr(model, name)(*arguments)
+            if name == "wait":
+                await result
+            await trio.testing.wait_all_tasks_blocked()
+            model.deliver()
+            await trio.testing.wait_all_tasks_blocked()
+            model.check()
+        await model.finish()
+        nursery.cancel_scope.cancel()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.booleans(), st.lists(JOIN, min_size=1, max_size=4), st.lists(OPS, min_size=5, max_size=60))
+def test_whatever_happens(named: bool, joins: list[Op], ops: list[Op]) -> None:
+    """Random joins, leaves, acknowledgements, releases, slow readers and lost connections: a message is deleted only
+    when somebody and everybody who stays has handled it; in the end nothing is left anywhere."""
+    trio.run(run, named, [*joins, *[("push", 10)] * 4, *ops], clock=trio.testing.MockClock(autojump_threshold=0))
