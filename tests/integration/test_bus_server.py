@@ -299,6 +299,24 @@ def test_a_queue_that_is_deleted(connect: Connect, producer: Wire, q: str) -> No
     assert mids(wire.line()) == [mid]
 
 
+def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
+    """It leaves the subscription, which goes on with the others; with the last one it is over."""
+    others = [f"{q}-{letter}" for letter in "ab"]
+    for name in others:
+        producer.ask(new_queue(name))
+    wire = connect(subscribe(*others, req="both", ack="client"))
+    first = push_one(producer, others[0])
+    assert mids(wire.line()) == [first]
+    assert code(producer.ask(request("delete-queue", f"<qid>{others[0]}</qid>", force="yes"))) == 0
+    mid = push_one(producer, others[1])
+    assert mids(wire.line()) == [mid]
+    assert code(wire.ask(delete(others[1], mid))) == 0
+    wait_until(lambda: code(wire.ask(delete(others[0], first))) == 404)  # what it had of the first is not its any more
+    assert code(producer.ask(request("delete-queue", f"<qid>{others[1]}</qid>", force="yes"))) == 0
+    line = wire.line()
+    assert (code(line), req(line)) == (404, "both")
+
+
 # -- the queues of -q -------------------------------------------------------------------------------------------------
 
 

@@ -358,8 +358,8 @@ async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clo
 
 
 async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Clock) -> None:
-    """A queue that is missing is 404, a name 501, `qid` with `queues` 400, other queues under a req that is open 400;
-    and nothing is delivered for any of them."""
+    """A queue that is missing is 404, a name 501, `qid` with `queues` 400, other queues under a req that is open 400,
+    a window of nothing 400; and nothing is delivered for any of them."""
     client = await subscriber(running, prefetch=1, req="open")
     both = "<qid>other</qid><queues><queue>other</queue></queues>"
     for document, expected in (
@@ -370,6 +370,7 @@ async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Cl
         (subscribe("other", req="open"), 400),
         (subscribe("q", "other", req="open"), 400),
         (subscribe("other", prefetch=0), 400),
+        (subscribe("other", visibility="0.0"), 400),
         (request("subscribe", req="s"), 400),
     ):
         answer = await client.ask(document)
