@@ -1,0 +1,284 @@
+"""A queue server, a bus, publishers and all kinds of subscribers at work, while things are killed, round by round."""
+
+import contextlib
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus_clients import FileJournal, Journal, Publisher, Subscriber, Where, subscribe
+from bus_serving import BusProcess, lasting_port
+from cut_proxy import CutProxy
+from documents import new_queue, request
+from serving import FAST, PROJECT, ServerProcess, Wire
+
+from qs_client import BusClient
+
+QUEUES = ("a", "b")
+QUIET_WITHIN = 30
+BATCHES = 30
+"""That each publisher pushes in a round, at most."""
+_STATS = re.compile(r"<queue ([^>]*)>([^<]*)</queue>")
+_COUNTS = re.compile(r'\b(?:new|ready|in-flight|delayed)="(\d+)"')
+
+
+class SubscriberProcess:
+    """A subscriber to be killed: acknowledges what comes of `a`, and shares the name `shared` on `b`."""
+
+    def __init__(self, bus: Where, folder: Path) -> None:
+        self._bus = bus
+        self.plain = FileJournal("process", ("a",), folder / "process")
+        self.named = FileJournal("shared", ("b",), folder / "process-shared")
+        self._log = folder / "process.log"
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(PROJECT / "tests" / "bus_clients.py"),
+                    self._bus.host,
+                    str(self._bus.port),
+                    str(self.plain.path),
+                    str(self.named.path),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def ready(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"subscribed\n", self._log.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        self.process.communicate(timeout=30)
+        assert self._log.read_text() == ""
+
+
+class LibrarySubscriber(threading.Thread):
+    """The client of the library, in a plain loop."""
+
+    def __init__(self, bus: Where, journal: Journal) -> None:
+        super().__init__(daemon=True)
+        self._journal = journal
+        self._client = BusClient(bus.host, bus.port, on_trouble=lambda text: None)
+        self.messages = self._client.subscribe(journal.queues, ack=True)
+
+    def run(self) -> None:
+        for message in self.messages:
+            self._journal.payloads.append(message.text)
+
+    def close(self) -> None:
+        self._client.close()
+        self.join(20)
+        assert not self.is_alive()
+
+
+def in_order(payloads: list[str]) -> bool:
+    """Whether those of each publisher to each queue came in the order of the pushes, when they first came."""
+    last: dict[str, int] = {}
+    for payload in dict.fromkeys(payloads):
+        of, _, number = payload.rpartition("-")
+        if int(number) < last.get(of, 0):
+            return False
+        last[of] = int(number)
+    return True
+
+
+@dataclass
+class Round:
+    """What came of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
+
+    fault: str
+    pushed: int
+    again: dict[str, int]
+    seconds: float
+
+
+@dataclass
+class World:
+    """Everything at work. rng: for whoever breaks something. The proxy stands between bus and server, if it is used."""
+
+    rng: random.Random
+    server: ServerProcess
+    bus: BusProcess
+    proxy: CutProxy | None
+    process: SubscriberProcess
+    staying: list[Journal]
+    names: list[Journal]
+    others: list[Journal]
+    publishers: list[Publisher]
+    rounds: list[Round] = field(default_factory=list)
+
+    def restart_server(self) -> None:
+        self.server = ServerProcess(self.server.root, *FAST, port=self.server.port)
+
+    def pause(self, most: float) -> None:
+        """A random moment."""
+        time.sleep(self.rng.uniform(0, most))
+
+    def round(self, fault: Callable[["World"], str]) -> Round:
+        """Load, a fault in the middle of it, load, and quiet: then everything that was pushed is where it belongs."""
+        began = time.monotonic()
+        again = self._again()
+        done = self._answered()
+        for publisher in self.publishers:
+            publisher.resume(BATCHES)
+        self._wait_for_pushes(done + self.rng.randint(0, 150))
+        self.pause(0.05)
+        what = fault(self)
+        self.pause(0.1)
+        for publisher in self.publishers:
+            publisher.pause()
+        self._be_quiet(what)
+        self.check(what)
+        pushed = self._answered() - done
+        more = {name: count - again[name] for name, count in self._again().items()}
+        self.rounds.append(Round(what, pushed, more, time.monotonic() - began))
+        return self.rounds[-1]
+
+    def _answered(self) -> int:
+        return sum(len(publisher.answered) for publisher in self.publishers)
+
+    def _wait_for_pushes(self, count: int) -> None:
+        deadline = time.monotonic() + QUIET_WITHIN
+        while self._answered() < count:
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.001)
+
+    def _again(self) -> dict[str, int]:
+        counted = [(journal.name, journal.counts()) for journal in self.receivers]
+        return {name: counts.total() - len(counts) for name, counts in counted}
+
+    @property
+    def receivers(self) -> list[Journal]:
+        return [*self.staying, *self.names, *self.others]
+
+    def left(self) -> dict[str, int]:
+        """Messages on the server, by queue, without what the bus keeps for itself."""
+        with contextlib.closing(Wire(self.server)) as wire:
+            line = wire.ask(request("queue-stats"))
+        found = {qid: sum(map(int, _COUNTS.findall(attributes))) for attributes, qid in _STATS.findall(line)}
+        assert found.keys() >= set(QUEUES), line
+        return {qid: count for qid, count in found.items() if count and not qid.startswith("bus::")}
+
+    def _be_quiet(self, what: str) -> None:
+        deadline = time.monotonic() + QUIET_WITHIN
+        while left := self.left():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: still in the queues: {left}; {self._missing()}\n{self.logs()}")
+            time.sleep(0.01)
+
+    def _missing(self) -> dict[str, list[str]]:
+        answered = [payload for publisher in self.publishers for payload in publisher.answered]
+        found = {}
+        for journal in [*self.staying, *self.names]:
+            there = journal.counts()
+            if missing := [payload for payload in answered if journal.wants(payload) and payload not in there]:
+                found[journal.name] = [f"{len(missing)} of {len(answered)}", *missing[:5]]
+        return found
+
+    def check(self, what: str) -> None:
+        """The queues are empty: everything was deleted. So everybody who is to have it has it."""
+        missing = self._missing()
+        assert missing == {}, f"{what}: deleted, and not handled: {missing}\n{self.logs()}"
+        sent = {p for publisher in self.publishers for p in (*publisher.answered, *publisher.unanswered)}
+        for journal in self.receivers:
+            strange = [payload for payload in journal.counts() if payload not in sent or not journal.wants(payload)]
+            assert strange == [], f"{what}: {journal.name} got what nobody pushed to it"
+            assert journal.trouble == [], f"{what}: {journal.name}"
+        for journal in self.staying:
+            if journal.name != "gives back":
+                assert in_order(journal.payloads), f"{what}: {journal.name} got them in another order"
+        assert [publisher.trouble for publisher in self.publishers if publisher.trouble] == [], what
+        assert re.search("Traceback|ERROR|CRITICAL", self.logs()) is None, f"{what}\n{self.logs()}"
+
+    def logs(self) -> str:
+        return f"server:\n{self.server.log()[-20000:]}\nbus:\n{self.bus.log()[-20000:]}"
+
+
+@contextlib.contextmanager
+def world(folder: Path, seed: int, *, proxied: bool = False) -> Iterator[World]:
+    """A server with two queues, a bus, and clients at work. The proxy is there if it is asked for."""
+    rng = random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        server = ServerProcess(folder / "root", *FAST, port=lasting_port())
+        with contextlib.closing(Wire(server)) as wire:
+            for queue in QUEUES:
+                wire.ask(new_queue(queue))
+        proxy = stack.enter_context(contextlib.closing(CutProxy(server))) if proxied else None
+        bus = BusProcess(proxy or server, "-q", "a,b", port=lasting_port(), log=folder / "bus.log")
+        address = Where(bus.host, bus.port)
+        process = SubscriberProcess(address, folder)
+        journals = {
+            name: Journal(name, queues)
+            for name, queues in (
+                ("singly", ("a", "b")),
+                ("few ahead", ("a",)),
+                ("gives back", ("a", "b")),
+                ("library", ("a", "b")),
+                ("steady", ("a",)),
+                ("moving", ("a", "b")),
+                ("silent", ("a", "b")),
+            )
+        }
+        journals["shared"] = process.named
+
+        def subscriber(name: str, *requests: str, **more: int | bool) -> Subscriber:
+            return Subscriber(address, journals[name], *requests, seed=rng.getrandbits(32), **more)  # type: ignore[arg-type]
+
+        subscribers = [
+            subscriber("singly", subscribe("a"), subscribe("b", req="s2")),
+            subscriber("few ahead", subscribe("a", prefetch=10)),
+            subscriber("gives back", subscribe("a", "b"), releases=True),
+            subscriber("steady", subscribe("a", name="steady")),
+            subscriber("steady", subscribe("a", name="steady", prefetch=5)),
+            subscriber("moving", subscribe("a", "b", name="moving"), leaves=200),
+            subscriber("moving", subscribe("a", "b", name="moving"), leaves=50),
+            subscriber("shared", subscribe("b", name="shared")),
+        ]
+        silent = subscriber("silent", ack=False)
+        library = LibrarySubscriber(address, journals["library"])
+        library.messages.open()
+        clients = [*subscribers, silent, library]
+        for client in clients:
+            client.start()
+        for each in subscribers:
+            assert each.subscribed.wait(20)
+        process.ready()
+        publishers = [
+            Publisher(Where(server.host, server.port), f"p{n}", QUEUES, rng.getrandbits(32)) for n in range(3)
+        ]
+        for publisher in publishers:
+            publisher.start()
+        everything = World(
+            rng,
+            server,
+            bus,
+            proxy,
+            process,
+            staying=[journals[name] for name in ("singly", "few ahead", "gives back", "library")],
+            names=[journals[name] for name in ("steady", "moving", "shared")],
+            others=[process.plain, journals["silent"]],
+            publishers=publishers,
+        )
+        try:
+            yield everything
+            process.stop()
+        finally:
+            for each in (*publishers, *clients):
+                each.close()
+            for running in (process, bus, everything.server):
+                running.kill()
+        everything.check("at the end")

@@ -1,0 +1,124 @@
+"""Bus, server and subscribers killed, and the network cut, under load, again and again: everybody gets everything."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from bus_world import Round, World, world
+
+SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
+FEW = 3
+MANY = 50
+
+
+def kill_bus(at_work: World) -> str:
+    at_work.bus.kill()
+    at_work.pause(0.1)
+    at_work.bus.start()
+    return "the bus is killed"
+
+
+def kill_server(at_work: World) -> str:
+    at_work.server.kill()
+    at_work.pause(0.1)
+    at_work.restart_server()
+    return "the server is killed"
+
+
+def kill_subscriber(at_work: World) -> str:
+    at_work.process.kill()
+    at_work.pause(0.1)
+    at_work.process.start()
+    at_work.process.ready()
+    return "a subscriber is killed"
+
+
+def kill_two(at_work: World) -> str:
+    """Two of the three, one shortly after the other, and back in any order."""
+    kills = {"bus": at_work.bus.kill, "server": at_work.server.kill, "subscriber": at_work.process.kill}
+    starts = {"bus": at_work.bus.start, "server": at_work.restart_server, "subscriber": at_work.process.start}
+    doomed = list(at_work.rng.choice(list(combinations(sorted(kills), 2))))
+    for actions in (kills, starts):
+        at_work.rng.shuffle(doomed)
+        for name in doomed:
+            actions[name]()
+            at_work.pause(0.05)
+    if "subscriber" in doomed:
+        at_work.process.ready()
+    return f"{' and '.join(sorted(doomed))} are killed"
+
+
+def stop(at_work: World) -> str:
+    """What is asked to end is no worse than what is killed."""
+    what = at_work.rng.choice(("bus", "server"))
+    code = at_work.bus.stop() if what == "bus" else at_work.server.stop()
+    assert code == 0
+    at_work.pause(0.1)
+    if what == "bus":
+        at_work.bus.start()
+    else:
+        at_work.restart_server()
+    return f"the {what} is stopped"
+
+
+def cut(at_work: World) -> str:
+    """The network between bus and server stands still for a moment, and goes on or breaks; or breaks at once."""
+    proxy = at_work.proxy
+    assert proxy is not None
+    how = at_work.rng.choice(("it stands still", "it stands still, then breaks", "it breaks"))
+    if "still" in how:
+        proxy.freeze()
+        at_work.pause(0.3)
+    if "breaks" in how:
+        proxy.reset()
+    if "still" in how:
+        proxy.thaw()
+    return f"the network: {how}"
+
+
+def may_come_again(fault: str) -> set[str]:
+    """To whom something may come that came before. moving: its members go without saying what they have handled."""
+    names = {"steady", "shared", "moving"}
+    if "bus" in fault:
+        return {"singly", "few ahead", "gives back", "library", "process", "silent"} | names
+    if "server" in fault or "breaks" in fault:
+        return names  # what was to be stored for a name may have been, and be stored again
+    return {"shared", "moving"} if "subscriber" in fault else {"moving"}
+
+
+def rounds(folder: Path, fault: Callable[[World], str], number: int, seed: int) -> list[Round]:
+    print(f"seed {seed}; repeat with QS_KILL_SEED={SEED}")
+    with world(folder, seed, proxied=fault is cut) as at_work:
+        for _ in range(number):
+            done = at_work.round(fault)
+            assert {name for name, count in done.again.items() if count} <= may_come_again(done.fault), done
+    pushed = sum(each.pushed for each in at_work.rounds)
+    again = sum((Counter(each.again) for each in at_work.rounds), Counter())
+    print(
+        f"{pushed} pushes answered in {sum(each.seconds for each in at_work.rounds):.0f} s; came again: {dict(again)}"
+    )
+    for what in sorted({each.fault for each in at_work.rounds}):
+        of = [each for each in at_work.rounds if each.fault == what]
+        print(f"  {what}: {len(of)} times, came again: {dict(sum((Counter(each.again) for each in of), Counter()))}")
+    assert pushed > 0
+    return at_work.rounds
+
+
+FAULTS = [kill_bus, kill_server, kill_subscriber, kill_two, stop, cut]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
+    """Every answered push reaches each acknowledging subscriber that stays, and each name; it is not deleted before."""
+    rounds(tmp_path, fault, FEW, SEED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_many_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
+    """The same, fifty rounds of each at random moments. Takes one to four minutes each."""
+    rounds(tmp_path, fault, MANY, SEED + 1)

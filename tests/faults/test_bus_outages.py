@@ -1,0 +1,279 @@
+"""What a bus goes through: no server yet, a server that restarts, queues that are deleted, nobody there."""
+
+import contextlib
+import select
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bus_clients import Where, acknowledge, subscribe
+from bus_serving import BusProcess, lasting_port
+from documents import code, mids, new_queue, payloads, push, req, request
+from serving import FAST, ServerProcess, Wire, serving
+
+WITHIN = 20
+
+
+class Client(Wire):
+    """A client of the bus. Deliveries may come before an answer; they are kept for `delivery`."""
+
+    def __init__(self, bus: BusProcess) -> None:
+        super().__init__(bus)  # type: ignore[arg-type]
+        self._kept: deque[str] = deque()
+
+    def ask(self, *documents: str | bytes) -> str:
+        self.send(*documents)
+        answers: list[str] = []
+        while len(answers) < len(documents):
+            line = self.line()
+            (self._kept if "<get-message/>" in line else answers).append(line)
+        return answers[-1]
+
+    def delivery(self) -> str:
+        """The next one."""
+        line = self._kept.popleft() if self._kept else self.line()
+        assert "<get-message/>" in line, line
+        return line
+
+    def handle(self) -> str:
+        """The payload of the next message, which is acknowledged."""
+        line = self.delivery()
+        assert mids(self.ask(acknowledge("q", *mids(line)))) == mids(line)
+        return payloads(line)[0]
+
+
+class Place:
+    """A server and a bus which can be started again where they were."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._root = folder / "root"
+        self.address = Where("127.0.0.1", lasting_port())
+        self._flags = flags
+        self.server: ServerProcess | None = None
+        self.bus = BusProcess(self.address, *flags, port=lasting_port(), log=folder / "bus.log")
+
+    def start_server(self, qid: str = "") -> None:
+        """qid: a queue that is there before anybody can connect."""
+        if qid:
+            with serving(self._root, *FAST) as elsewhere, Wire(elsewhere) as wire:
+                wire.ask(new_queue(qid))
+        self.server = ServerProcess(self._root, *FAST, port=self.address.port)
+
+    def ask(self, document: str) -> str:
+        """The server's answer."""
+        assert self.server is not None
+        with contextlib.closing(Wire(self.server)) as wire:
+            return wire.ask(document)
+
+    def count(self, qid: str) -> int:
+        """Messages in a queue."""
+        return len(mids(self.ask(request("list-messages", f"<qid>{qid}</qid>", state="all"))))
+
+    def wait_for(self, qid: str, count: int) -> None:
+        """Until a queue has so many messages."""
+        deadline = time.monotonic() + WITHIN
+        while self.count(qid) != count:
+            assert time.monotonic() < deadline, f"{self.count(qid)} messages in {qid}\n{self.bus.log()}"
+            time.sleep(0.01)
+
+    def connect(self, *requests: str) -> Client:
+        """A client of the bus; each request is answered."""
+        wire = Client(self.bus)
+        for document in requests:
+            answer = wire.ask(document)
+            assert "<subscribe/>" in answer, answer
+        return wire
+
+    def close(self) -> None:
+        self.bus.stop()
+        if self.server is not None:
+            self.server.stop()
+            assert "Traceback" not in self.server.log(), self.server.log()
+        assert "Traceback" not in self.bus.log(), self.bus.log()
+
+
+@contextlib.contextmanager
+def place(folder: Path, *flags: str, server: bool = True) -> Iterator[Place]:
+    """With a queue `q`, if the server is started at once."""
+    everything = Place(folder, *flags)
+    try:
+        if server:
+            everything.start_server()
+            everything.ask(new_queue("q"))
+        yield everything
+    finally:
+        everything.close()
+
+
+@pytest.mark.parametrize("monitored", [True, False])
+def test_the_bus_is_there_before_the_server(monitored: bool, tmp_path: Path) -> None:
+    """Clients may come already. As soon as there is a server they are subscribed, and get what is pushed."""
+    with place(tmp_path, *(("-q", "q") if monitored else ()), server=False) as at, Client(at.bus) as wire:
+        wire.send(subscribe("q"))
+        at.start_server("q")
+        assert "<subscribe/>" in wire.line()
+        at.ask(push("q", "hello"))
+        assert wire.handle() == "hello"
+        at.wait_for("q", 0)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("name", ["", "n"])
+def test_the_server_restarts(how: str, name: str, tmp_path: Path) -> None:
+    """Subscribers stay connected: what they have in hand they can acknowledge, it does not come again, and what is
+    pushed afterwards comes."""
+    with place(tmp_path, "-q", "q") as at, at.connect(subscribe("q", name=name)) as wire:
+        at.ask(push("q", "before"))
+        before = wire.delivery()
+        assert at.server is not None
+        getattr(at.server, how)()
+        at.start_server()
+        at.ask(push("q", "after"))
+        assert mids(wire.ask(acknowledge("q", *mids(before)))) == mids(before)
+        assert wire.handle() == "after"
+        at.wait_for("q", 0)
+        at.wait_for("bus:q:n", 0)
+
+
+@pytest.mark.parametrize("name", ["", "n"])
+def test_a_monitored_queue_is_deleted(name: str, tmp_path: Path) -> None:
+    """It is made again, and its subscribers get what is pushed to it then."""
+    with place(tmp_path, "-q", "q") as at, at.connect(subscribe("q", name=name)) as wire:
+        at.ask(push("q", "before"))
+        before = wire.delivery()
+        assert code(at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))) == 0
+        deadline = time.monotonic() + WITHIN
+        while code(at.ask(push("q", "after"))) == 404:
+            assert time.monotonic() < deadline, at.bus.log()
+            time.sleep(0.01)
+        assert mids(wire.ask(acknowledge("q", *mids(before)))) == mids(before)
+        assert wire.handle() == "after"
+        at.wait_for("q", 0)
+
+
+def test_a_queue_is_deleted(tmp_path: Path) -> None:
+    """Each of its subscribers is told so, with the req of its subscription, and can subscribe again when it is back."""
+    with (
+        place(tmp_path) as at,
+        at.connect(subscribe("q", req="one")) as one,
+        at.connect(subscribe("q", ack=False, req="two")) as two,
+        at.connect(subscribe("q", name="n", req="three")) as three,
+    ):
+        at.ask(request("delete-queue", "<qid>q</qid>"))
+        for wire, known in ((one, "one"), (two, "two"), (three, "three")):
+            wire.socket.settimeout(5)
+            line = wire.line()
+            assert (code(line), req(line)) == (404, known)
+        assert code(one.ask(subscribe("q", req="one"))) == 404
+        at.ask(new_queue("q"))
+        for wire, again in (
+            (one, subscribe("q", req="one")),
+            (two, subscribe("q", ack=False, req="two")),
+            (three, subscribe("q", name="n", req="three")),
+        ):
+            assert "<subscribe/>" in wire.ask(again)
+        at.ask(push("q", "new"))
+        assert one.handle() == "new"
+        assert payloads(two.delivery()) == ["new"]
+        assert three.handle() == "new"
+        at.wait_for("q", 0)
+
+
+def test_a_queue_is_deleted_and_there_again(tmp_path: Path) -> None:
+    """A durable name misses nothing of the new one, even if others subscribe to it first."""
+    with place(tmp_path) as at:
+        with at.connect(subscribe("q", name="n")):
+            pass
+        with at.connect(subscribe("q")) as wire:
+            at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))
+            assert code(wire.line()) == 404
+            at.ask(new_queue("q"))
+            assert "<subscribe/>" in wire.ask(subscribe("q"))
+            at.ask(push("q", "new"))
+            assert wire.handle() == "new"
+        with at.connect(subscribe("q", name="n")) as named:
+            named.socket.settimeout(5)
+            assert named.handle() == "new"
+        at.wait_for("bus:q:n", 0)
+
+
+def test_the_queue_of_a_name_is_deleted(tmp_path: Path) -> None:
+    """Its members are told so; others go on, and the name can be made anew."""
+    with (
+        place(tmp_path, "-q", "q") as at,
+        at.connect(subscribe("q", name="n", req="named")) as named,
+        at.connect(subscribe("q")) as wire,
+    ):
+        at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))
+        line = named.line()
+        assert (code(line), req(line)) == (404, "named")
+        at.ask(push("q", "one"))
+        assert wire.handle() == "one"
+        assert "<subscribe/>" in named.ask(subscribe("q", name="n"))
+        at.ask(push("q", "two"))
+        assert wire.handle() == "two"
+        assert named.handle() == "two"
+        at.wait_for("q", 0)
+        at.wait_for("bus:q:n", 0)
+
+
+@pytest.mark.parametrize("name", ["", "n"])
+def test_nobody_is_there(name: str, tmp_path: Path) -> None:
+    """What is pushed meanwhile stays, whatever is killed meanwhile, and comes to who connects then, in order."""
+    with place(tmp_path, "-q", "q", "--settle", "0") as at:
+        with at.connect(subscribe("q", name=name)) as wire:
+            at.ask(push("q", "1"))
+            assert wire.handle() == "1"
+        at.wait_for("q", 0)
+        kept = f"bus:q:{name}" if name else "q"
+        at.wait_for(kept, 0)
+        at.ask(push("q", "2"))
+        at.wait_for(kept, 1)
+        at.bus.kill()
+        at.ask(push("q", "3"))
+        assert at.server is not None
+        at.server.kill()
+        at.start_server()
+        at.ask(push("q", "4"))
+        at.bus.start()
+        at.ask(push("q", "5"))
+        at.wait_for(kept, 4)
+        with at.connect(subscribe("q", name=name)) as wire:
+            assert [wire.handle() for _ in range(4)] == ["2", "3", "4", "5"]
+            at.wait_for(kept, 0)
+            at.wait_for("q", 0)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_one_comes_back_before_the_other(how: str, tmp_path: Path) -> None:
+    """After a bus has ended, nothing is handed out until all who acknowledged are back, however soon it ended after
+    they had subscribed: what waits reaches each of them."""
+    with place(tmp_path, "-q", "q", "--settle", "600") as at:
+        with at.connect(subscribe("q")), at.connect(subscribe("q")):
+            getattr(at.bus, how)()
+        at.ask(push("q", "hello"))
+        at.bus.start()
+        with at.connect(subscribe("q")) as one:
+            at.bus.kill()  # once more, when not all are back
+        at.bus.start()
+        with at.connect(subscribe("q")) as one:
+            assert not select.select([one.socket], [], [], 0.3)[0]
+            with at.connect(subscribe("q")) as other:
+                assert one.handle() == "hello"
+                assert at.count("q") == 1
+                assert other.handle() == "hello"
+                at.wait_for("q", 0)
+
+
+def test_one_does_not_come_back(tmp_path: Path) -> None:
+    """After --settle seconds the others get what waits without it."""
+    with place(tmp_path, "-q", "q", "--settle", "0.5") as at:
+        with at.connect(subscribe("q")), at.connect(subscribe("q")):
+            at.bus.kill()
+        at.ask(push("q", "hello"))
+        at.bus.start()
+        with at.connect(subscribe("q")) as one:
+            assert one.handle() == "hello"
+            at.wait_for("q", 0)

@@ -1,0 +1,227 @@
+"""Subscribers that do not read, or do not acknowledge: the others notice nothing, and the bus keeps within bounds."""
+
+import contextlib
+import re
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bus_clients import acknowledge, subscribe
+from bus_serving import BusProcess, bus_serving
+from documents import code, mids, new_queue, push_list, request
+from serving import FAST, ServerProcess, Wire, serving
+
+BATCH = 20
+PAYLOAD = 16 * 1024
+OUTBOX = 256 * 1024
+HOLD = 100_000
+PREFETCH = 10
+TAKEN = 1000
+"""Messages that the bus takes out of a queue when all its subscribers are slow."""
+RECORD = 512
+"""Bytes that the bus may need for a message in hand, beside the payload."""
+SLACK = 4 * 1024 * 1024
+"""Bytes by which the memory of a process may grow for no reason that is seen from outside."""
+_COUNTS = re.compile(r'\b(new|ready|in-flight|delayed)="(\d+)"')
+
+
+class Reader:
+    """A subscriber that reads when it is told to. slow: its side of the connection takes next to nothing in advance."""
+
+    def __init__(self, bus: BusProcess, *, ack: bool, prefetch: int = 0, slow: bool = True) -> None:
+        self._socket = socket.socket()
+        if slow:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(20)
+        self._socket.connect((bus.host, bus.port))
+        self._lines = self._socket.makefile("rb")
+        self._ack = ack
+        self.found: list[int] = []
+        self.end = ""
+        """The error that the bus has sent at last."""
+        self._socket.sendall(subscribe("q", ack=ack, prefetch=prefetch).encode())
+        assert "<subscribe/>" in self._lines.readline().decode()
+
+    def read(self, count: int, *, ack: bool = True) -> list[int]:
+        """So many deliveries, which it acknowledges; fewer when the bus ends the connection."""
+        found: list[int] = []
+        handled = 0
+        while len(found) < count and (line := self._lines.readline().decode()):
+            if code(line):
+                self.end = line
+            elif "<get-message/>" in line:
+                found += mids(line)
+                if self._ack and ack and (len(found) == count or len(found) - handled == PREFETCH):
+                    self.acknowledge(*found[handled:])
+                    handled = len(found)
+        self.found += found
+        return found
+
+    def hears_nothing(self) -> bool:
+        """For a moment."""
+        return not select.select([self._socket], [], [], 0.2)[0]
+
+    def acknowledge(self, *found: int) -> None:
+        with contextlib.suppress(OSError):  # it may have been sent away
+            self._socket.sendall(acknowledge("q", *found).encode())
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+class Scene:
+    """A bus with one slow subscriber and several that are not."""
+
+    def __init__(self, server: ServerProcess, bus: BusProcess, others: int, slow: Reader) -> None:
+        self.bus = bus
+        self.slow = slow
+        self.pushed: list[int] = []
+        self.wire = Wire(server)
+        self._others = [Reader(bus, ack=bool(number % 2), slow=False) for number in range(others)]
+
+    def batch(self) -> None:
+        """What is pushed is with each of the others soon."""
+        pushed = mids(self.wire.ask(push_list("q", *["x" * PAYLOAD] * BATCH)))
+        assert len(pushed) == BATCH
+        self.pushed += pushed
+        for other in self._others:
+            assert other.read(BATCH) == pushed
+
+    def counts(self) -> dict[str, int]:
+        """Messages on the server, by their states."""
+        line = self.wire.ask(request("queue-stats", "<qid>q</qid>"))
+        return {state: int(number) for state, number in _COUNTS.findall(line)}
+
+    def memory(self) -> int:
+        """Bytes that the bus has in memory."""
+        status = Path(f"/proc/{self.bus.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+    def wait_until_empty(self) -> None:
+        """Everything that was handled is deleted; what is in somebody's hands is not."""
+        while sum(self.counts().values()):
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        for each in (*self._others, self.slow, self.wire):
+            each.close()
+
+
+@contextlib.contextmanager
+def scene(folder: Path, others: int, *flags: str, ack: bool, prefetch: int = 0) -> Iterator[Scene]:
+    with serving(folder / "root", *FAST) as server:
+        with Wire(server) as wire:
+            wire.ask(new_queue("q"))
+        with bus_serving(server, "-q", "q", "--outbox", str(OUTBOX), "--max-hold", str(HOLD), *flags) as bus:
+            everything = Scene(server, bus, others, Reader(bus, ack=ack, prefetch=prefetch))
+            with contextlib.closing(everything):
+                yield everything
+            assert "ERROR" not in bus.log(), bus.log()
+
+
+AMOUNT = [
+    pytest.param(9, 20, 0.0, id="short"),
+    pytest.param(49, 60, 60.0, id="a minute", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+]
+"""How many others, batches at least, seconds at least."""
+
+
+def stop_reading(at: Scene, batches: int, seconds: float) -> int:
+    """The others get everything meanwhile. By how many bytes the bus has grown."""
+    for _ in range(10):
+        at.batch()
+        at.slow.read(BATCH)
+    before, began = at.memory(), time.monotonic()
+    most = 0
+    done = 0
+    while done < batches or time.monotonic() - began < seconds:
+        at.batch()
+        done += 1
+        most = max(most, at.memory() - before)
+    waiting = done * BATCH
+    print(f"{waiting} messages of {PAYLOAD} bytes waited; the bus grew by {most / 1e6:.1f} MB")
+    # As docs/bus.md has it: unread, held, fetched, and each message.
+    assert most < OUTBOX + PAYLOAD + OUTBOX + OUTBOX // 2 + waiting * RECORD + SLACK
+    return waiting
+
+
+@pytest.mark.parametrize(("others", "batches", "seconds"), AMOUNT)
+@pytest.mark.parametrize("ack", [True, False])
+def test_one_stops_reading(others: int, batches: int, seconds: float, ack: bool, tmp_path: Path) -> None:
+    """The others get everything meanwhile, memory stays within its bound, and it gets everything in order afterwards.
+    The long one takes 80 s."""
+    with scene(tmp_path, others, ack=ack) as at:
+        waiting = stop_reading(at, batches, seconds)
+        assert at.slow.read(waiting) == at.pushed[-waiting:]
+        at.batch()
+        assert at.slow.read(BATCH) == at.pushed[-BATCH:]
+        at.wait_until_empty()
+
+
+@pytest.mark.parametrize("ack", [True, False])
+def test_one_stops_reading_and_is_sent_away(ack: bool, tmp_path: Path) -> None:
+    """With --policy disconnect it is, once more than the outbox waits for it; the others notice nothing."""
+    with scene(tmp_path, 9, "--policy", "disconnect", ack=ack, prefetch=HOLD) as at:
+        waiting = stop_reading(at, 25, 0)
+        assert "a subscriber is disconnected" in at.bus.log()
+        at.wait_until_empty()
+        found = at.slow.read(waiting)
+        assert len(found) < waiting
+        assert found == at.pushed[-waiting:][: len(found)]
+
+
+def test_one_holds_up_more_than_is_held(tmp_path: Path) -> None:
+    """With --policy hold, too: once more than --max-hold messages wait for it. The others notice nothing."""
+    with scene(tmp_path, 9, "--max-hold", "100", ack=True) as at:
+        waiting = stop_reading(at, 15, 0)
+        assert "a subscriber is disconnected" in at.bus.log()
+        at.wait_until_empty()
+        assert len(at.slow.read(waiting)) < waiting
+
+
+def test_one_does_not_acknowledge(tmp_path: Path) -> None:
+    """It gets as many as its prefetch says, and no more until it acknowledges; then everything, in order."""
+    with scene(tmp_path, 9, ack=True, prefetch=PREFETCH) as at:
+        waiting = 10 * BATCH
+        for _ in range(10):
+            at.batch()
+        assert at.slow.read(PREFETCH, ack=False) == at.pushed[:PREFETCH]
+        assert at.counts()["in-flight"] == waiting
+        assert at.slow.hears_nothing()
+        at.slow.acknowledge(*at.slow.found)
+        assert at.slow.read(waiting - PREFETCH) == at.pushed[PREFETCH:]
+        at.wait_until_empty()
+
+
+def test_one_does_not_acknowledge_and_is_sent_away(tmp_path: Path) -> None:
+    """With --policy disconnect, once more than the outbox waits for it; it reads, and is told why."""
+    with scene(tmp_path, 9, "--policy", "disconnect", ack=True, prefetch=PREFETCH) as at:
+        for _ in range(5):
+            at.batch()
+        assert at.slow.read(11, ack=False) == at.pushed[:PREFETCH]
+        assert code(at.slow.end) == 429
+        at.wait_until_empty()
+
+
+def test_nobody_reads(tmp_path: Path) -> None:
+    """What the bus takes out of the queue stays within its bound; the rest waits there. Then everybody gets it all."""
+    with scene(tmp_path, 0, ack=True) as at:
+        readers = [at.slow, Reader(at.bus, ack=True), Reader(at.bus, ack=False)]
+        most = 0
+        for _ in range(150):
+            at.pushed += mids(at.wire.ask(push_list("q", *["x" * PAYLOAD] * BATCH)))
+            most = max(most, at.counts()["in-flight"])
+        print(f"{most} messages in the hands of the bus, of {len(at.pushed)}")
+        assert most <= TAKEN
+        assert at.counts()["ready"] >= len(at.pushed) - TAKEN
+        for start in range(0, len(at.pushed), 50):
+            for reader in readers:
+                assert reader.read(50) == at.pushed[start : start + 50]
+        at.wait_until_empty()
+        for reader in readers:
+            reader.close()

@@ -1,0 +1,31 @@
+"""How often processes wake up: what tells a process that waits from one that polls."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def wakeups(pid: int) -> int:
+    """How often the threads of a process have gone to sleep of their own accord: once for each time they woke up."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        lines = status.read_text().splitlines()
+        count += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return count
+
+
+def polling(seconds: float) -> subprocess.Popen[bytes]:
+    """A process that wakes up again and again. It has begun when this returns."""
+    program = f"import time; print(flush=True)\nwhile True: time.sleep({seconds})"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def woken(seconds: float, *pids: int) -> list[int]:
+    """How often each of them wakes up in so many seconds."""
+    before = [wakeups(pid) for pid in pids]
+    time.sleep(seconds)
+    return [wakeups(pid) - count for pid, count in zip(pids, before, strict=True)]
