@@ -7,9 +7,12 @@ import trio
 from documents import mids, payloads
 
 from qs_bus.connection import BusConnection
-from qs_bus.feeds import FanOut, Feed, Share
+from qs_bus.fanout import FanOut
+from qs_bus.feeds import Feed
+from qs_bus.later import Later
 from qs_bus.names import queue_of
 from qs_bus.options import BusOptions, Policy
+from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
 from qs_serving.options import ServerLimits
@@ -101,11 +104,13 @@ class FakeBus:
 
     server_name = "server:9876"
 
-    def __init__(self, options: BusOptions) -> None:
+    def __init__(self, options: BusOptions, nursery: trio.Nursery) -> None:
         self.options = options
         self.slow: list[str] = []
+        self.later = Later()
+        nursery.start_soon(self.later.run)
 
-    def note_slow(self, conversation: BusConnection, text: str) -> None:
+    def note_slow(self, text: str) -> None:
         self.slow.append(text)
 
 
@@ -173,7 +178,7 @@ class World:
         self.nursery = nursery
         self.upstream: Any = FakeUpstream()
         self.options = BusOptions(policy=policy, hold=hold, limits=ServerLimits(outbox=outbox))
-        self.bus = FakeBus(self.options)
+        self.bus = FakeBus(self.options, nursery)
         self._mid = 0
 
     def fan_out(self, qid: str = "q") -> FanOut:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -17,6 +19,7 @@ from qs_schemas import (
     Receipt,
     ReleaseMessage,
     Subscribe,
+    Unsubscribe,
 )
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
@@ -24,6 +27,7 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .refused import RefusedError
 from .subscription import Subscription
 
 if TYPE_CHECKING:
@@ -37,14 +41,6 @@ _GROUP = 256
 """Requests that are handled before others get their turn."""
 
 
-class RefusedError(Exception):
-    """A request that cannot be honoured. The text says why."""
-
-    def __init__(self, error: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.error = error
-
-
 class BusConnection(Conversation):
     """One client."""
 
@@ -53,8 +49,6 @@ class BusConnection(Conversation):
     def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, bus: Bus) -> None:
         super().__init__(stream, peer, limits, writers)
         self._bus = bus
-        self._writers = writers
-        self._left = trio.Event()
         self.subscriptions: list[Subscription] = []
 
     async def _converse(self) -> bool:
@@ -63,7 +57,7 @@ class BusConnection(Conversation):
         if silence.cancelled_caught and not self._life.cancel_called:
             self._interruptible = None
             if not self._stopping and not self._peer.begun:
-                await self._bus.subscribe(self, self._new_subscription(None, ack=False, asked=False))
+                self._bus.subscribe_silent(self, self._new_subscription(None, ack=False, asked=False))
         return await super()._converse()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -111,6 +105,8 @@ class BusConnection(Conversation):
             return self._delete(request)
         if isinstance(request, ReleaseMessage):
             return self._release(request)
+        if isinstance(request, Unsubscribe):
+            raise RefusedError(table.NOT_IMPLEMENTED, "unsubscribe is not for the bus: close the connection instead")
         raise RefusedError(
             table.NOT_IMPLEMENTED,
             f"{request.op} is not for the bus; the queue server at {self._bus.server_name} may know it",
@@ -156,18 +152,8 @@ class BusConnection(Conversation):
         if not request.delay:
             record.feed.resend(record, subscription)
         else:
-            subscription.delayed = subscription.delayed or set()
-            subscription.delayed.add(record)
-            self._writers.start_soon(self._resend_later, request.delay, subscription, record)
+            subscription.delay(record, request.delay, self._bus.later)
         return ReleaseMessage(request.qid, request.mid)
-
-    async def _resend_later(self, delay: float, subscription: Subscription, record: Any) -> None:
-        with trio.move_on_after(delay):
-            await self._left.wait()
-            return
-        if not subscription.left and subscription.delayed and record in subscription.delayed:
-            subscription.delayed.discard(record)
-            record.feed.resend(record, subscription)
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
@@ -197,15 +183,27 @@ class BusConnection(Conversation):
                 ListQueues(list(qids)) if isinstance(request, ListQueues) else Subscribe(request.qid, request.queues)
             )
             answer.type, answer.req, answer.resp = "response", request.req, new_resp()
-            self._interruptible = self._life  # it may have to wait for the server
-            with trio.CancelScope() as self._interruptible:  # it may have to wait for the queue server
-                await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
-            self._interruptible = None
+            await self._while_there(
+                partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
+            )
         except RefusedError as error:
             return self._peer.send(_error(request, error))
-        finally:
-            self._interruptible = None
         return b""
+
+    async def _while_there(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Does something that may have to wait for the queue server, for as long as the client is there, and wanted."""
+        refused: list[RefusedError] = []
+        async with trio.open_nursery() as nursery:
+            self._interruptible = nursery.cancel_scope
+            nursery.start_soon(self._read_ahead, nursery.cancel_scope)
+            try:
+                await do()
+            except RefusedError as error:
+                refused.append(error)
+            nursery.cancel_scope.cancel()
+        self._interruptible = None
+        if refused:
+            raise refused[0]
 
     def _new_subscription(
         self,
@@ -246,7 +244,7 @@ class BusConnection(Conversation):
 
     def _too_slow(self, text: str) -> None:
         if self._refusal is None:
-            self._bus.note_slow(self, text)
+            self._bus.note_slow(text)
             self.dismiss(table.TOO_MANY, text)
 
     def _written(self, token: Any) -> None:
@@ -258,7 +256,6 @@ class BusConnection(Conversation):
 
     def leave(self) -> None:
         """The client has gone."""
-        self._left.set()
         for subscription in self.subscriptions:
             subscription.leave()
         self.subscriptions.clear()

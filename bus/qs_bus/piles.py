@@ -24,6 +24,8 @@ class Pile(Generic[K, T]):
         self._what = what
         self._most = most
         self._things: dict[K, deque[T]] = {}
+        self._resting: dict[K, float] = {}
+        """Those that the server has refused, and when they are tried again."""
         self._more = trio.Event()
         self._empty: trio.Event | None = None
         self._busy = False
@@ -38,12 +40,10 @@ class Pile(Generic[K, T]):
 
     async def serve(self, do: Callable[[K, list[T]], Awaitable[None]]) -> None:
         """Does everything, for ever. What could not be done stays: at once when the connection is lost (which ends
-        this), after a moment when the server said no."""
+        this), after a moment when the server said no; others do not wait for that. do: may take out of its list what
+        it has done before it fails."""
         while True:
-            if not self._things:
-                self._more = trio.Event()
-                await self._more.wait()
-            key = next(iter(self._things))
+            key = await self._next()
             things = self._things.pop(key)
             batch = [things.popleft() for _ in range(min(len(things), self._most))]
             if things:
@@ -51,19 +51,39 @@ class Pile(Generic[K, T]):
             self._busy = True
             try:
                 await do(key, batch)
-            except BaseException as error:
+            except ServerError as error:
                 self._put_back(key, batch)
-                if not isinstance(error, ServerError):
-                    raise
-                _logger.warning("%s has to be tried again: %s", self._what, error)
-                await trio.sleep(_TRY_AGAIN)
+                self._rest(key, error)
+            except BaseException:
+                self._put_back(key, batch)
+                raise
+            else:
+                if self._resting.pop(key, None) is not None:
+                    _logger.warning("%s works again", self._what)
             finally:
                 self._busy = False
             if not self._things and self._empty is not None:
                 self._empty.set()
 
+    async def _next(self) -> K:
+        """Whatever can be done next, in turn."""
+        while True:
+            now = trio.current_time()
+            for key in self._things:
+                if self._resting.get(key, 0) <= now:
+                    return key
+            self._more = trio.Event()
+            with trio.move_on_at(min((self._resting[key] for key in self._things), default=float("inf"))):
+                await self._more.wait()
+
+    def _rest(self, key: K, error: ServerError) -> None:
+        if key not in self._resting:
+            _logger.warning("%s has to be tried again, and is until it works: %s", self._what, error)
+        self._resting[key] = trio.current_time() + _TRY_AGAIN
+
     def _put_back(self, key: K, batch: list[T]) -> None:
-        self._things.setdefault(key, deque()).extendleft(reversed(batch))
+        if batch:
+            self._things.setdefault(key, deque()).extendleft(reversed(batch))
 
     async def emptied(self) -> None:
         """Waits until everything is done."""

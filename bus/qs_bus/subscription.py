@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qs_serving.outbox import Outbox
 
     from .feeds import Feed
+    from .later import Later
     from .records import Record
 
 _PREFETCH = 100
@@ -56,8 +57,8 @@ class Subscription:
         self.held: deque[Record] | None = None
         """What waits for room, oldest first."""
         self.held_bytes = 0
-        self.delayed: set[Record] | None = None
-        """Given back for later."""
+        self.delayed: dict[Record, Callable[[], None]] | None = None
+        """Given back for later, and how to cancel that."""
         self.ending = False
         """Its client has been told that the connection ends; nothing may follow that."""
         self.left = False
@@ -105,7 +106,11 @@ class Subscription:
         record.keepers += 1
         if self._options.policy is Policy.DISCONNECT and self.held_bytes > self._options.limits.outbox:
             self._dismiss(_TOO_SLOW.format(f"{self._options.limits.outbox} bytes", "--outbox"))
-        elif len(self.held) > self._options.hold:
+        else:
+            self._check_bound()
+
+    def _check_bound(self) -> None:
+        if len(self.held or ()) + len(self.delayed or ()) > self._options.hold:
             self._dismiss(_TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
@@ -129,6 +134,20 @@ class Subscription:
         """What the client has acknowledged, or gives back; None when that is not in its hands."""
         return self.pending.pop(key, None) if self.ack else None
 
+    def delay(self, record: Record, seconds: float, later: Later) -> None:
+        """It is given back for so much later, and makes room meanwhile."""
+        due = later.add(seconds, lambda: self._resume(record))
+        self.delayed = self.delayed or {}
+        self.delayed[record] = lambda: later.cancel(due)
+        self._check_bound()
+        self.pump()
+
+    def _resume(self, record: Record) -> None:
+        """What was given back for later is wanted again."""
+        if self.delayed is not None:
+            del self.delayed[record]
+        record.feed.resend(record, self)
+
     def leave(self, only: Feed | None = None) -> None:
         """The client has gone; or only one of the feeds has."""
         feeds = self.feeds if only is None else [only]
@@ -150,5 +169,8 @@ class Subscription:
         in_hand = [record for record in [*self.pending.values(), *(self.delayed or ())] if record.feed in feeds]
         self.pending = {key: record for key, record in self.pending.items() if record.feed not in feeds}
         self.held = deque(record for record in self.held or () if record.feed not in feeds) or None
-        self.delayed = {record for record in self.delayed or () if record.feed not in feeds} or None
+        for record, cancel in list((self.delayed or {}).items()):
+            if record.feed in feeds:
+                cancel()
+        self.delayed = {r: cancel for r, cancel in (self.delayed or {}).items() if r.feed not in feeds} or None
         return [*sorted(in_hand, key=lambda record: record.mid, reverse=True), *held]

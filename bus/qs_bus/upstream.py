@@ -27,9 +27,11 @@ from qs_client import (
 from qs_client.async_connection import AsyncConnection, open_async_connection
 from qs_client.backoff import delays
 from qs_client.calls import Call
+from qs_client.errors import closes
 from qs_client.place import Place, endpoint
 
-from .feeds import FanOut, Feed
+from .fanout import FanOut
+from .feeds import Feed
 from .piles import Pile
 from .records import Record
 
@@ -40,6 +42,10 @@ _CONNECT = 10
 """Seconds that connecting may take."""
 _TIMEOUT = 60
 """Seconds that an answer may take before the connection is given up."""
+_UNREACHABLE = 30
+"""Seconds after which a server is given up that takes nothing of what is sent to it, as when the network is cut. One
+that works always does, as the bus reads all that it sends."""
+NO_SUCH_QUEUE = 404
 _VISIBILITY = 3600
 """Seconds that a message stays in the bus's hands if nothing else ends that; the end of the connection does."""
 _LIST = 1000
@@ -100,7 +106,9 @@ class Upstream:
 
     async def _open(self) -> AsyncConnection:
         host, port = self.server
-        return await open_async_connection(host, port, Place(endpoint(host, port)), _CONNECT)
+        connection = await open_async_connection(host, port, Place(endpoint(host, port)), _CONNECT)
+        connection.give_up_after(_UNREACHABLE)
+        return connection
 
     async def _use(self, connection: AsyncConnection) -> str:
         """Until the connection ends. Why it did."""
@@ -186,12 +194,24 @@ class Upstream:
             feed.take(message)
         elif isinstance(message, Unsubscribe):
             del self._feeds[message.req or ""]
-        elif isinstance(message, Error):
-            del self._feeds[message.req or ""]
-            if self._reqs.get(feed, ("", 0))[0] == message.req:
-                del self._reqs[feed]
-                _logger.warning("no more messages of %r: %s", feed.qid, message.text)
-                self._gone(feed)
+        elif isinstance(message, Error) and not closes(message):  # else the end of the connection says the rest
+            self._refused(feed, message)
+
+    def _refused(self, feed: Feed, error: Error) -> None:
+        """A subscription is over, or has not come about."""
+        del self._feeds[error.req or ""]
+        if self._reqs.get(feed, ("", 0))[0] != error.req:
+            return  # there is a newer one
+        del self._reqs[feed]
+        _logger.warning("no more messages of %r: %s", feed.qid, error.text)
+        if error.code == NO_SUCH_QUEUE:
+            self._gone(feed)
+        else:
+            self._later.start_soon(self._sync_later, feed)
+
+    async def _sync_later(self, feed: Feed) -> None:
+        await trio.sleep(_TRY_AGAIN)
+        self.sync(feed)
 
     # -- what piles up --------------------------------------------------------------------------------------------
 
@@ -212,23 +232,24 @@ class Upstream:
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
         targets = [share.qid for share in feed.names.values()]
-        if targets:
-            try:
-                copied = await self.call(calls.copy(feed.qid, mids, targets))
-                for mid in set(mids).difference(copied):
-                    await self._copy_one(feed, mid, targets)
-            except NotFound:
-                await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
-                raise
-        feed.copied(mids)
-
-    async def _copy_one(self, feed: FanOut, mid: int, targets: list[str]) -> None:
-        """One that a list has left out: because it is gone, or says why."""
-        try:
-            await self.call(calls.peek(feed.qid, mid))
-        except NotFound:
+        if not targets:
+            feed.not_copied(mids)  # the names are gone, and with them who was to get it
             return
-        await self.call(calls.copy(feed.qid, mid, targets))
+        try:
+            await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
+        except NotFound:
+            await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
+            raise
+        except ServerError:
+            await self._copy_one_by_one(feed, mids, targets)
+        else:
+            feed.copied(mids)
+
+    async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
+        """Since a list that fails does not say how far it came, and what was copied is not to be copied again."""
+        while mids:
+            await self.call(calls.copy(feed.qid, mids[0], targets))
+            feed.copied([mids.pop(0)])
 
     async def _fetch(self, feed: Feed, records: list[Record]) -> None:
         async def fetch(record: Record) -> None:

@@ -94,6 +94,11 @@ class AsyncConnection:
                 return False
         return True
 
+    def give_up_after(self, seconds: float) -> None:
+        """Takes the connection for lost when the other side acknowledges nothing of what was sent for so long; else the
+        system tries for some 15 minutes. Not for a server that may stop reading for longer. Linux only."""
+        self._wire.give_up_after(seconds)
+
     def retire(self) -> None:
         """Makes it unusable for further calls. It is closed when nobody waits on it any more."""
         self._retired = True

@@ -17,6 +17,12 @@ class AsyncWire:
         self._out = bytearray()  # what the socket did not take yet
         self._waits: anyio.CancelScope | None = None  # while somebody waits for the socket to be readable only
 
+    def give_up_after(self, seconds: float) -> None:
+        """As AsyncConnection has it."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if option is not None:
+            self._sock.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
+
     @property
     def unsent(self) -> bool:
         """Whether something is still to be sent."""

@@ -6,13 +6,13 @@ from typing import Any
 import trio
 
 from qs_schemas import Limits, Message, Peer
-from qs_serving.conversation import CHUNK, Conversation
+from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
 from .committer import Committer
 from .group import Chore, Group, weight
-from .handlers import Service
+from .service import Service
 from .storage.engine import Engine
 from .subscriber import Subscriber, cost
 from .subscriptions import Subscriptions
@@ -72,7 +72,7 @@ class Connection(Conversation):
             await self._committer.run(Chore(partial(self._subscriptions.start, subscriber)))
 
     async def leave(self) -> None:
-        """The client has gone: what it was sent and has not acknowledged is visible again."""
+        """The client has gone: what it was sent and has not acknowledged becomes visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             await self._committer.run(Chore(partial(self._subscriptions.drop, subscriber)))
@@ -130,14 +130,3 @@ class Connection(Conversation):
         else:
             self._waiters.resume(group)
             group.resume(over=time.cancelled_caught)
-
-    async def _read_ahead(self, waiting: trio.CancelScope) -> None:
-        """Takes requests that come during a wait, up to the bounds; then the client has to wait too."""
-        limits = self._limits
-        try:
-            while len(self._events) < limits.pipeline and self._unanswered < limits.outbox and not self._ended:
-                self._take(await self._stream.receive_some(CHUNK))
-        except trio.BrokenResourceError:
-            self._ended = True  # sending will say so again
-        if self._ended:
-            waiting.cancel()

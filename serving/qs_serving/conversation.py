@@ -137,6 +137,18 @@ class Conversation:
             events.append(event)
             self._begun_at = None
 
+    async def _read_ahead(self, waiting: trio.CancelScope) -> None:
+        """Takes requests that come during a wait, up to the bounds; then the client has to wait too. At the end of the
+        stream, the wait is over."""
+        limits = self._limits
+        try:
+            while len(self._events) < limits.pipeline and self._unanswered < limits.outbox and not self._ended:
+                self._take(await self._stream.receive_some(CHUNK))
+        except trio.BrokenResourceError:
+            self._ended = True  # sending will say so again
+        if self._ended:
+            waiting.cancel()
+
     # -- refusing -------------------------------------------------------------------------------------------------
 
     async def refuse(self, error: ErrorCode, text: str) -> None:

@@ -317,6 +317,16 @@ def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: s
     assert (code(line), req(line)) == (404, "both")
 
 
+def test_who_says_nothing_gets_what_comes_to_be_monitored(shared_server: ServerProcess, producer: Wire, q: str) -> None:
+    """Without -q, a client that only connects gets the messages of queues that others name after it."""
+    with bus_serving(shared_server) as bus, Wire(bus) as silent:  # type: ignore[arg-type]
+        select.select([silent.socket], [], [], 0.5)  # until the bus knows that it says nothing
+        with Wire(bus) as other:  # type: ignore[arg-type]
+            assert code(other.ask(subscribe(q))) == 0
+            mid = push_one(producer, q)
+            assert mids(silent.line()) == mids(other.line()) == [mid]
+
+
 # -- the queues of -q -------------------------------------------------------------------------------------------------
 
 
@@ -671,7 +681,7 @@ def test_operations_of_the_server(connect: Connect, shared_server: ServerProcess
         answer = wire.ask(serialize(message))
         assert (code(answer), req(answer)) == (501, message.op), answer
         assert text(answer).startswith(f"{message.op} is not for the bus")
-        assert f"127.0.0.1:{shared_server.port}" in text(answer)
+        assert ("close the connection" if message.op == "unsubscribe" else f":{shared_server.port}") in text(answer)
 
 
 def test_answers_in_order(connect: Connect, producer: Wire, q: str) -> None:

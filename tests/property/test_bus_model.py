@@ -11,7 +11,8 @@ from bus_memory import EVERYTHING, Client, World, nothing_left
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qs_bus.feeds import FanOut, Feed
+from qs_bus.fanout import FanOut
+from qs_bus.feeds import Feed
 from qs_bus.records import Record
 from qs_bus.subscription import Subscription
 from qs_schemas import GetMessage

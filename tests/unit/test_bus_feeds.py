@@ -495,6 +495,19 @@ async def test_release_with_delay(world: World, autojump_clock: trio.testing.Moc
     assert nothing_left(q)
 
 
+async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """A message that is given back for later does not count against the prefetch meanwhile, but against the bound."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, ack=True, prefetch=1)
+    first, second = world.push(q), world.push(q)
+    client.release(first, delay=60)
+    assert world.fetched(q) in ([], [second])
+    assert client.got == [first, second]
+    assert subscription.delayed is not None
+    assert list(subscription.delayed) == [q.records[first]]
+
+
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """Who leaves while something is delayed for it lets that go as well; nothing is left running for it."""
     q = world.fan_out()
@@ -506,7 +519,7 @@ async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.test
     client.leave()
     assert sorted(world.released(q)) == [delayed, held]
     await settled()
-    assert not world.nursery.child_tasks
+    assert not world.bus.later._due
     assert nothing_left(q)
 
 

@@ -7,7 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from qs_bus.feeds import FanOut
+from qs_bus.fanout import FanOut
+from qs_bus.feeds import Feed
 from qs_bus.records import Record
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message
@@ -17,6 +18,19 @@ from qs_schemas import CopyMessage, DeleteMessage, GetMessage, ReleaseMessage
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
 STALE = Error(code=409, kind="stale", text="it has been received again")
 settled = trio.testing.wait_all_tasks_blocked
+
+
+FULL = Error(code=507, kind="full", text="the queue is full")
+
+
+class FakeConnection:
+    """Notes what is posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[Message] = []
+
+    def post(self, message: Message) -> None:
+        self.posted.append(message)
 
 
 class Scripted(Upstream):
@@ -116,7 +130,7 @@ async def test_what_is_gone(upstream: Scripted) -> None:
 
 
 async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
-    """When the queue of a name is gone, the names are looked at again, and without any the messages are not copied."""
+    """When the queue of a name is gone, the names are looked at again; what only they were to get is given back."""
     q = FanOut("q", upstream, 100, 100)
     q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
     record = q.records[1] = Record(q, 1, 1, 1, None, 1, waiting=1)
@@ -128,4 +142,63 @@ async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.test
     q.names.clear()
     await trio.sleep(1.1)
     assert record.done
-    assert [each.mids for each in upstream.asked if isinstance(each, DeleteMessage)] == [[1]]
+    assert [each for each in upstream.asked if isinstance(each, DeleteMessage)] == []
+    assert [each.mid for each in upstream.asked if isinstance(each, ReleaseMessage)] == [1]
+
+
+async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
+    """What could be copied is not copied again; the rest is tried until it works; other queues do not wait for that."""
+    full, other = FanOut("full", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    room = [1, 2]
+
+    def answers(request: Message) -> Message:
+        if not isinstance(request, CopyMessage) or request.qid == "other":
+            return request
+        return request if request.mid in room else FULL
+
+    upstream.answers = answers
+    for feed in (full, other):
+        feed.names["n"] = FanOut(f"bus:{feed.qid}:n", upstream, 100, 100)  # type: ignore[assignment]
+        for mid in (1, 2, 3):
+            feed.records[mid] = Record(feed, mid, 1, mid, None, 1, waiting=1)
+    began = trio.current_time()
+    for mid in (1, 2, 3):
+        upstream.copies.add(full, mid)
+    await settled()
+    for mid in (1, 2, 3):
+        upstream.copies.add(other, mid)
+    await settled()
+    assert trio.current_time() == began
+    assert (sorted(full.records), sorted(other.records)) == ([3], [])
+    asked = len(upstream.asked)
+    room.append(3)
+    await trio.sleep(1.1)
+    assert full.records == {}
+    again = [each for each in upstream.asked[asked:] if isinstance(each, CopyMessage)]
+    assert {mid for each in again for mid in (each.mids or [each.mid])} == {3}
+
+
+@pytest.mark.parametrize(("code", "gone"), [(404, True), (500, False), (503, False)])
+async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockClock, code: int, gone: bool) -> None:
+    """Only 404 means that the queue is deleted. After a fault of the server it is asked again; a server that is
+    stopping ends the connection, and the next one is asked."""
+    told: list[Feed] = []
+
+    async def prepare(upstream: Upstream) -> None:
+        upstream.connected.set()
+
+    upstream = Upstream(("127.0.0.1", 1), prepare, told.append)
+    connection = FakeConnection()
+    upstream._connection = connection  # type: ignore[assignment]
+    feed = FanOut("q", upstream, 100, 100)
+    feed.names["n"] = feed  # type: ignore[assignment]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upstream._work)
+        await settled()
+        upstream.sync(feed)
+        (request,) = connection.posted
+        upstream._take(Error(code, "some-error", "no", req=request.req))
+        assert (told == [feed]) is gone
+        await trio.sleep(1.5)
+        assert len(connection.posted) == (2 if code == 500 else 1)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,98 @@
+"""What a durable name is to get of a queue, which one of its members gets."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .feeds import PREFETCH, Feed
+from .records import Record
+
+if TYPE_CHECKING:
+    from .subscription import Subscription
+    from .upstream import Upstream
+
+
+class Share(Feed):
+    """Each message goes to one member; another gets it when that one goes."""
+
+    def __init__(self, qid: str, label: str, name: str, upstream: Upstream, memory: int) -> None:
+        super().__init__(qid, label, upstream, memory)
+        self.name = name
+        self._backlog: deque[Record] = deque()
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.members)
+
+    def join(self, member: Subscription) -> None:
+        self._set_prefetch(member.prefetch)
+        super().join(member)
+        self._resume()
+
+    def leave(self, member: Subscription) -> None:
+        self._set_prefetch(-member.prefetch)
+        super().leave(member)
+        if not self.members:
+            backlog, self._backlog = self._backlog, deque()
+            for record in backlog:
+                self.unkeep(record)
+                self._less(record)
+
+    def _set_prefetch(self, more: int) -> None:
+        wanted = sum(member.prefetch for member in self.members) + more
+        self.prefetch = max(min(wanted, PREFETCH), 1)
+
+    def _distribute(self, record: Record) -> None:
+        record.waiting = 1
+        member = None if self._backlog else self._next()
+        if member is not None:
+            document = record.document(member.req)
+            self.keep(record)
+            self._take_turn(member)
+            member.send(record, document)
+        elif self.members:
+            self._backlog.append(record)
+            record.keepers += 1
+            self.keep(record)
+        else:
+            self._less(record)
+
+    def _next(self) -> Subscription | None:
+        """The one whose turn it is, of those that have room."""
+        return next((member for member in self.members if member.has_room), None)
+
+    def _take_turn(self, member: Subscription) -> None:
+        del self.members[member]
+        self.members[member] = None
+
+    def let_go(self, record: Record) -> None:
+        if not self.members:
+            super().let_go(record)
+            return
+        record.keepers += 1
+        self._backlog.appendleft(record)
+
+    def resend(self, record: Record, member: Subscription) -> None:
+        self.let_go(record)
+        self._resume()
+
+    def has_room(self, member: Subscription) -> None:
+        self._resume()
+
+    def _resume(self) -> None:
+        while self._backlog and (member := self._next()) is not None:
+            record = self._backlog[0]
+            if record.payload is None:
+                self.fetch(self._backlog)
+                return
+            self._backlog.popleft()
+            document = record.document(member.req)
+            self.unkeep(record)
+            self._take_turn(member)
+            member.send(record, document)
+
+    def _lost(self, record: Record) -> None:
+        self._backlog.remove(record)
+        self.unkeep(record)
+        self._less(record)
