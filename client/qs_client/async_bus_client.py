@@ -44,13 +44,14 @@ class AsyncBusMessages:
             raise StopAsyncIteration
         return step.message
 
-    async def open(self) -> None:
+    async def open(self, *, patient: bool = False) -> None:
         """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
-        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses."""
+        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
+        taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
         async with self._running:
             if not self._session.subscribed:
                 try:
-                    with self._session.insisting():
+                    with self._session.insisting(patient=patient):
                         await self._run(self._steps, Ready)
                 except Exception:
                     self.close()

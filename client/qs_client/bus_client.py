@@ -40,12 +40,13 @@ class BusMessages:
             raise StopIteration
         return step.message
 
-    def open(self) -> None:
+    def open(self, *, patient: bool = False) -> None:
         """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
-        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses."""
+        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
+        taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
         if not self._session.subscribed:
             try:
-                with self._session.insisting():
+                with self._session.insisting(patient=patient):
                     self._run(self._steps, Ready)
             except BaseException:
                 self.close()
@@ -135,8 +136,8 @@ class BusClient(Bus[BusMessages]):
 
     host, port: of the bus; timeout: seconds for it to take a connection and a subscription, None for ever;
     max_document: bytes of one message as it is written, the most that is read; reconnect: whether to go on for ever
-    after trouble, else it is raised; on_trouble: gets a line when an outage begins and one when it is over, instead of
-    the log.
+    after trouble, else it is raised; on_trouble: gets a line when an outage begins and one when it is over, and one
+    when the bus has not taken the subscription after 1.5 s, instead of the log.
     """
 
     def subscribe(

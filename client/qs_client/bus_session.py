@@ -19,6 +19,9 @@ W = TypeVar("W", Pending, Subscription)
 
 _log = logging.getLogger("qs_client.bus")
 
+LATE = 1.5
+"""Seconds without an answer to the subscription after which it is said that it is waited for."""
+
 LINGER = 1.0
 """Seconds that a subscription which ends waits for the bus to confirm what was acknowledged."""
 
@@ -73,7 +76,8 @@ class BusSession:
     """One subscription, over all the connections that it takes. timeout: seconds for the bus to take it.
 
     Trouble with a connection (OSError) is thrown into `steps`, which raises what another attempt cannot cure.
-    tell: gets a line when an outage begins and one when it is over; by default the log does.
+    tell: gets a line when an outage begins and one when it is over, and one when the subscription is not taken within
+    `LATE`; by default the log does.
     """
 
     def __init__(
@@ -95,17 +99,21 @@ class BusSession:
         self._pauses = pauses
         self._pause = pauses()
         self._outage = False
+        self._late = False  # and that has been said
         self._session: Session | None = None
         self._in_hand: GetMessage | None = None
 
     @contextlib.contextmanager
-    def insisting(self) -> Iterator[None]:
-        """Inside, any trouble is raised."""
-        before, self._reconnect = self._reconnect, False
+    def insisting(self, *, patient: bool = False) -> Iterator[None]:
+        """Inside, any trouble is raised. patient: that the bus takes long to take the subscription is none."""
+        before = self._reconnect, self._timeout
+        self._reconnect = False
+        if patient:
+            self._timeout = None
         try:
             yield
         finally:
-            self._reconnect = before
+            self._reconnect, self._timeout = before
 
     def steps(self) -> Steps:
         """Everything, from the first connection on. Without end, unless it raises."""
@@ -149,10 +157,8 @@ class BusSession:
         subscription = session.subscribe(replace(self._request))
         session.stray = lambda message: self._stray(subscription, message)
         while (answer := self._routed(session.answer_to, subscription.asked)) is None:
-            try:
-                yield Read(self._timeout)
-            except TimeoutError:
-                raise self._place.no_answer(self._timeout) from None
+            yield from self._read_answer()
+        self._late = False
         if isinstance(answer, Error):
             raise exception_for(answer)
         self._end_outage()
@@ -166,6 +172,27 @@ class BusSession:
             if self._request.ack is not None:
                 self.settle(message, DeleteMessage(message.qid, message.mid))
                 yield Send()
+
+    def _read_answer(self) -> Steps:
+        """Once, while the bus has not answered. It does not as long as it is without its queue server."""
+        left = timeout = self._timeout
+        if not self._late and (timeout is None or timeout > LATE):
+            try:
+                yield Read(LATE)
+            except TimeoutError:
+                self._late = True
+                self._say(
+                    logging.WARNING,
+                    f"waiting: the bus at {self._place.name} has not taken the subscription yet; is its queue server "
+                    "running?",
+                )
+            else:
+                return
+            left = None if timeout is None else timeout - LATE
+        try:
+            yield Read(left)
+        except TimeoutError:
+            raise self._place.no_answer(timeout) from None
 
     def _routed(self, next_message: Callable[[W], M | None], waiting: W) -> M | None:
         try:

@@ -268,11 +268,15 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     prefetch: how many unacknowledged ones the server sends ahead, at least 1; visibility: seconds that each is hidden
     from others, None for the queue's own. Nothing is asked before the first message is. Leaving the loop, or close(),
     ends the subscription: what was sent ahead is given back, what was taken and not deleted stays with its taker until
-    its window or the connection ends. Raises NotFound also later, when the queues have been deleted.
+    its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
+    when there are no names in queues.
     """
     if isinstance(queues, str):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    return Subscribe(queues=list(queues), prefetch=prefetch, visibility=visibility)
+    names = list(queues)
+    if not names:
+        raise ValueError("the queues to subscribe to are missing")
+    return Subscribe(queues=names, prefetch=prefetch, visibility=visibility)
 
 
 def copy(

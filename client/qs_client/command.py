@@ -6,6 +6,7 @@ nothing; 130 interrupted; 141 whoever read the output went away (as the shell co
 
 import contextlib
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -66,6 +67,10 @@ def _fail(text: str) -> int:
 
 def _hint(error: ServerError, arguments: Namespace) -> str:
     if isinstance(error, NotFound) and arguments.hint_new:
+        names = getattr(arguments, "queues", ())
+        if any("," in name and name in error.text for name in names):
+            apart = shlex.join(each for name in names for each in name.split(",") if each)
+            return f" (several queues are separate arguments: qs {arguments.command} {apart})"
         return f" (to make a queue: qs new {arguments.hint_new(arguments)})"
     return ""
 

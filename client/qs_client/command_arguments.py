@@ -97,6 +97,10 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments, checked: exits with 2 and says why when they are wrong. `run` is the subcommand's function."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.of_bus and arguments.server is not None:
+        parser.error(f"qs {arguments.command} talks to the bus, not to the queue server: give --bus HOST:PORT")
+    if arguments.timeout is None and not arguments.of_bus:
+        arguments.timeout = _TIMEOUT
     name, variable, address, default = _BUS if arguments.of_bus else _SERVER
     if getattr(arguments, name) is None:
         try:
@@ -106,6 +110,7 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+_TIMEOUT = 30.0  # seconds
 _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
@@ -122,12 +127,20 @@ def _common(*, of_bus: bool = False) -> _AnyOrder:
     made anew for each parser, as set_defaults() changes the options themselves. of_bus: it needs no server."""
     common = _AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
-    if not of_bus:
-        group.add_argument(
-            "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
-        )
     group.add_argument(
-        "--timeout", type=patience, metavar="S", help="seconds to wait for an answer, beyond --wait (default: 30)"
+        "-s",
+        "--server",
+        type=str if of_bus else server,  # any is an error there, which says what to give instead
+        metavar="HOST:PORT",
+        help=argparse.SUPPRESS if of_bus else f"default: $QS_SERVER, else {DEFAULT_SERVER}",
+    )
+    group.add_argument(
+        "--timeout",
+        type=patience,
+        metavar="S",
+        help="seconds for the bus to take the subscription (default: as long as it takes)"
+        if of_bus
+        else "seconds to wait for an answer, beyond --wait (default: 30)",
     )
     group.add_argument("--json", action="store_true", help="one JSON object a line")
     return common
@@ -142,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         parents=[_common()],
     )
     parser.add_argument("--version", action="version", version=f"qs {_version()}")
-    parser.set_defaults(server=None, timeout=30.0, json=False, hint_new=None, of_bus=False)
+    parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, of_bus=False)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_AnyOrder)
 
     def add(
@@ -161,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
             parents=[_common(of_bus=of_bus)],
             aliases=aliases,
         )
-        added.set_defaults(run=run, of_bus=of_bus)
+        added.set_defaults(run=run, command=name, of_bus=of_bus)
         return added
 
     for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _server):
@@ -241,6 +254,7 @@ def _messages(add: _Add) -> None:
 def _listings(add: _Add) -> None:
     ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages")
     _queue(ls, hint=True, nargs="?")
+    ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus has made for itself")
     ls.add_argument("-l", "--long", action="store_true", help="with how many messages a queue holds, or since when")
     ls.add_argument(
         "--state",

@@ -8,16 +8,21 @@ from .command_output import Output, complain
 
 OK = 0
 
+_TIMEOUT = 30.0  # seconds for a connection
+
 
 def tail(arguments: Namespace, out: Output) -> int:
     """Prints each message, and only then acknowledges it. Returns after --max of them; without, only by an exception.
 
-    That the bus cannot be reached is raised at the start, and said later, when it goes on as soon as it can.
+    That the bus cannot be reached is raised at the start, and said later, when it goes on as soon as it can. A bus
+    whose queue server is down does not take the subscription: that is said, and raised only after a --timeout that was
+    given.
     """
     host, port = arguments.bus
-    with BusClient(host, port, timeout=arguments.timeout, on_trouble=complain) as bus:
+    timeout = _TIMEOUT if arguments.timeout is None else arguments.timeout
+    with BusClient(host, port, timeout=timeout, on_trouble=complain) as bus:
         messages = bus.subscribe(arguments.queues, ack=True, name=arguments.name)
-        messages.open()
+        messages.open(patient=arguments.timeout is None)
         for message in islice(messages, arguments.max):
             out.message(message, heading=arguments.verbose)
             out.flush()

@@ -25,6 +25,7 @@ NOTHING = 3
 _OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 _AT_ONCE = 100  # messages that receive takes at a time: what is lost to the visibility window if it is killed
 _PIECE = 1024 * 1024  # bytes of input at a time, at most
+_OF_BUS = "bus:"  # what the names of the queues begin with in which a bus keeps its own
 _LISTED = ("new", "ready", "in_flight", "delayed")
 _FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "storage")
 
@@ -161,17 +162,21 @@ def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """The queues, or the messages of one. Messages are written as they come."""
+    """The queues, but for those of a bus without --all; or the messages of one, which are written as they come."""
     if arguments.queue is not None:
         for mid in client.list_messages(arguments.queue, state=arguments.state):
             text = f"{mid}  {_time(mid)}" if arguments.long else str(mid)
             out.line(text, {"qid": arguments.queue, "mid": mid})
     elif arguments.long:
-        out.queues(client.stats(), _LISTED)
+        out.queues((queue for queue in client.stats() if _shown(queue.qid, arguments)), _LISTED)
     else:
-        for qid in client.queues():
+        for qid in filter(lambda qid: _shown(qid, arguments), client.queues()):
             out.line(qid, {"qid": qid})
     return OK
+
+
+def _shown(qid: str, arguments: Namespace) -> bool:
+    return arguments.all or not qid.startswith(_OF_BUS)
 
 
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:

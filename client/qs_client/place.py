@@ -76,6 +76,14 @@ class BusPlace(Place):
     start: str = "./scripts/run or queue-bus.py"
     client: str = "BusClient"
 
+    def no_answer(self, seconds: float | None) -> NoAnswer:
+        """The subscription was not taken in that time. The bus has to ask its queue server before it does."""
+        span = "in time" if seconds is None else f"within {seconds:g} s"
+        return NoAnswer(
+            f"the bus at {self.name} did not take the subscription {span}: see that its queue server runs, and that "
+            "the bus is not stuck, or raise the timeout"
+        )
+
     def lost(self, how: str) -> ServerUnavailable:
         """The connection ended. how: as in `it closed the connection`."""
         return ServerUnavailable(f"the bus at {self.name} {how}: see that it runs")

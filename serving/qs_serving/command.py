@@ -35,10 +35,9 @@ def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], floa
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
-    return port
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number between 0 and 65535")
+    return int(text)
 
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripte
 
 from qs_client import (
     AsyncBusClient,
+    AsyncQueueClient,
     BusClient,
     DeleteMessage,
     Error,
@@ -24,6 +25,7 @@ from qs_client import (
     Message,
     NoAnswer,
     NotFound,
+    QueueClient,
     ReleaseMessage,
     ServerUnavailable,
     ShuttingDown,
@@ -111,8 +113,13 @@ def test_without_ack() -> None:
     assert isinstance(subscribe, Subscribe)
     assert subscribe.ack is None
     assert seen.empty()
-    with pytest.raises(ValueError, match="queues"):
-        BusClient().subscribe([])
+
+
+def test_no_queues() -> None:
+    """To subscribe to no queue is a mistake that every client says at once."""
+    for client in (BusClient(), AsyncBusClient(), QueueClient(), AsyncQueueClient()):
+        with pytest.raises(ValueError, match="the queues to subscribe to are missing"):
+            client.subscribe([])
 
 
 def test_an_exception_in_the_loop() -> None:

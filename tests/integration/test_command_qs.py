@@ -265,6 +265,20 @@ def test_new_ls_rm(qs: Run) -> None:
     assert "made" not in qs("ls")[1].splitlines()
 
 
+def test_ls_leaves_out_what_a_bus_keeps(qs: Run, client: QueueClient, qid: str) -> None:
+    """ls shows the queues of a bus only with --all; stats shows them."""
+    kept = {"bus::127.0.0.1:9878", f"bus:{qid}:name"}
+    for name in kept:
+        client.new_queue(name)
+
+    def shown(*argv: str) -> set[str]:
+        return {line.split()[0] for line in qs(*argv)[1].splitlines()} & {*kept, qid}
+
+    assert shown("ls") == shown("ls", "-l") == {qid}
+    assert shown("ls", "-a") == shown("ls", "--all", "-l") == shown("stats") == {*kept, qid}
+    assert not any("bus:" in line for line in qs("ls", "--json")[1].splitlines())
+
+
 def test_rm_goes_on(qs: Run, client: QueueClient) -> None:
     """rm removes what it can and names what it could not, with exit code 1."""
     for qid in ("rm-one", "rm-full", "rm-two"):

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
 from scripted_bus import Seen, accept, delivered, delivering
-from scripted_server import GIVE_UP, Conversation, ScriptedServer, scripted
+from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
 
-from qs_client import DeleteMessage, Error, Message, Subscribe, command
+from qs_client import DeleteMessage, Error, Message, Subscribe, bus_session, command, command_tail
 
 Run = Callable[..., tuple[int, str, str]]
 SCRIPT = """
@@ -143,6 +144,59 @@ def test_an_unknown_queue(qs: Run) -> None:
     with scripted(script) as server:
         code, out, err = qs("tail", "q", at(server))
     assert (code, out, err) == (1, "", "qs: 404 not-found: no queue 'q' (to make a queue: qs new q)\n")
+
+
+def test_names_with_commas(qs: Run) -> None:
+    """A name with a comma that the bus does not know gets the hint that several queues are several arguments."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(404, "not-found", "no queue 'a,b'"))
+        conversation.wait_for_close()
+
+    with scripted(script) as server:
+        code, out, err = qs("tail", "a,b", "c", at(server))
+    hint = "(several queues are separate arguments: qs tail a b c)"
+    assert (code, out, err) == (1, "", f"qs: 404 not-found: no queue 'a,b' {hint}\n")
+
+
+def test_a_queue_server(qs: Run) -> None:
+    """What is no bus and refuses ack, as a queue server does, ends it with what it says."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(501, "not-implemented", "ack: this is no bus"))
+        conversation.wait_for_close()
+
+    with scripted(script) as server:
+        assert qs("tail", "q", at(server)) == (1, "", "qs: 501 not-implemented: ack: this is no bus\n")
+        assert server.connections == 1
+
+
+def test_a_bus_that_waits_for_its_server(qs: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription that is not taken soon is said once, and waited for; with --timeout only for so long."""
+    told = threading.Event()
+
+    def script(conversation: Conversation) -> None:
+        subscribe = conversation.read()
+        assert told.wait(GIVE_UP)
+        conversation.answer(subscribe)
+        conversation.write(delivered(subscribe, 1))
+        conversation.wait_for_close()
+
+    def complain(text: str) -> None:
+        command_tail_complain(text)
+        told.set()
+
+    command_tail_complain = command_tail.complain
+    monkeypatch.setattr(command_tail, "complain", complain)
+    monkeypatch.setattr(bus_session, "LATE", SOON)
+    with scripted(script) as server:
+        code, out, err = qs("tail", "q", "-n1", at(server))
+    waiting = f"qs: waiting: the bus at 127.0.0.1:{server.port} has not taken the subscription yet; is its queue server"
+    assert (code, out, err) == (0, "1\n", f"{waiting} running?\n")
+    with scripted(lambda conversation: conversation.wait_for_close()) as server:
+        code, out, err = qs("tail", "q", at(server), "--timeout", str(2 * SOON))
+    assert (code, out, err.count("\n")) == (1, "", 2)
+    assert f"qs: the bus at 127.0.0.1:{server.port} did not take the subscription within {2 * SOON} s" in err
 
 
 def test_an_outage(qs: Run) -> None:

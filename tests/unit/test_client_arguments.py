@@ -111,6 +111,15 @@ def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert "usage: qs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("argv", [["tail", "q", "-s", "no address"], ["-s", "h:1", "tail", "q"]])
+def test_tail_has_no_server(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """tail with --server says that it is the bus which it talks to."""
+    with pytest.raises(SystemExit) as exited:
+        command_line(argv)
+    assert exited.value.code == 2
+    assert "qs tail talks to the bus, not to the queue server: give --bus HOST:PORT" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command",
     ["push", "receive", "tail", "peek", "delete", "ack", "release", "ls", "stats", "new", "rm", "purge", "ping"],

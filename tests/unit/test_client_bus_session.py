@@ -20,7 +20,7 @@ from qs_client import (
     ShuttingDown,
     Subscribe,
 )
-from qs_client.bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step
+from qs_client.bus_session import LATE, BusSession, Connect, Give, Pause, Read, Ready, Send, Step
 from qs_client.place import BusPlace
 from qs_client.session import Session
 from qs_schemas import Peer
@@ -69,7 +69,7 @@ class Driven:
     def subscribe(self) -> Message:
         """Up to the first message."""
         assert self.at == Connect()
-        assert self.go() == Read(30)
+        assert self.go() == Read(LATE)
         self.flush()
         request = self.sent[-1]
         self.come(answer_bytes(request))
@@ -219,7 +219,7 @@ def test_what_had_come_before_an_outage_is_handed_out(ack: bool) -> None:
 def test_refusals_that_may_pass(code: int, kind: str) -> None:
     """A bus that stops, or is full, is tried again."""
     driven = Driven(pauses=pauses)
-    assert driven.go() == Read(30)
+    assert driven.go() == Read(LATE)
     driven.come(Peer().send(Error(code, kind, "why")))
     assert driven.go() == Pause(1)
     driven = Driven(pauses=pauses)
@@ -253,9 +253,39 @@ def test_what_is_no_bus() -> None:
 def test_a_bus_that_does_not_answer() -> None:
     """A bus that takes the connection and says nothing is an outage as well."""
     driven = Driven(reconnect=False)
-    assert driven.go() == Read(30)
-    with pytest.raises(NoAnswer, match="within 30 s"):
+    assert driven.go() == Read(LATE)
+    assert driven.fail(TimeoutError()) == Read(30 - LATE)
+    with pytest.raises(NoAnswer, match=r"bus at host:9878 did not take the subscription within 30 s.*queue server"):
         driven.fail(TimeoutError())
+    driven = Driven(reconnect=False, timeout=LATE)
+    assert driven.go() == Read(LATE)
+    with pytest.raises(NoAnswer, match=r"within 1\.5 s"):
+        driven.fail(TimeoutError())
+    assert driven.told == []
+
+
+def test_a_bus_without_its_server() -> None:
+    """That it does not take the subscription is said once in a wait, over several connections, and again in the next.
+    Who insists and is patient waits for as long as it takes."""
+    driven = Driven(pauses=pauses)
+    with driven.bus.insisting(patient=True):
+        assert driven.go() == Read(LATE)
+        assert driven.fail(TimeoutError()) == Read(None)
+        assert driven.go() == Read(None)
+        (said,) = driven.told
+        assert said.startswith("waiting: the bus at host:9878 has not taken the subscription yet")
+        driven.flush()
+        driven.come(answer_bytes(driven.sent[-1]))
+        assert driven.go() == Ready()
+    driven.go()
+    assert driven.fail(PLACE.lost("went")) == Pause(1)
+    driven.go()
+    assert driven.go() == Read(LATE)
+    assert driven.fail(TimeoutError()) == Read(30 - LATE)
+    assert driven.fail(TimeoutError()) == Pause(2)
+    driven.go()
+    assert driven.go() == Read(30)
+    assert [text.split(":")[0] for text in driven.told] == ["waiting", "the bus at host", "waiting"]
 
 
 @pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.silent()])
@@ -308,7 +338,7 @@ def test_messages_before_the_subscription() -> None:
     """What the bus sent because it took the client for a silent one counts as handled, so it is handed out; of queues
     that were not asked for, it is dropped."""
     driven = Driven()
-    assert driven.go() == Read(30)
+    assert driven.go() == Read(LATE)
     driven.flush()
     for qid in ("other", "r"):
         driven.come(Peer().send(GetMessage(qid, 7, payload=b"x", status="delivered", type="response")))

@@ -1,0 +1,168 @@
+"""scripts/start.py, which runs the server and the bus as one: its flags, and how the two end together."""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import PROJECT, READY_WITHIN
+
+COMMAND = [sys.executable, str(PROJECT / "scripts" / "start.py")]
+
+
+class Started:
+    """start.py with a server and a bus on free ports, ready. server, bus: their process ids."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "--root", str(folder / "root"), "--port", "0", "--durability", "none", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("Ctrl-C"):
+                break
+        else:
+            raise AssertionError(f"it did not start: {self.process.communicate()[1]}")
+        self.server, self.bus = self._of("queue-server.py"), self._of("queue-bus.py")
+
+    def _of(self, script: str) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (pid,) = [int(pid) for pid in children if script in Path(f"/proc/{pid}/cmdline").read_text()]
+        return pid
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the end: exit code and standard error. Nothing of it is left."""
+        _, error = self.process.communicate(timeout=READY_WITHIN)
+        for pid in (self.server, self.bus):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        return self.process.returncode, error
+
+
+@contextlib.contextmanager
+def started(folder: Path, *flags: str) -> Iterator[Started]:
+    start = Started(folder, *flags)
+    try:
+        yield start
+    finally:
+        if start.process.poll() is None:
+            start.process.terminate()
+            start.process.communicate(timeout=READY_WITHIN)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_stop_both(tmp_path: Path, sig: signal.Signals) -> None:
+    """SIGTERM, Ctrl-C and a terminal that is closed stop both, with exit code 0 and without a word."""
+    with started(tmp_path) as start:
+        start.process.send_signal(sig)
+        assert start.end() == (0, "")
+
+
+def test_nohup(tmp_path: Path) -> None:
+    """Where SIGHUP is ignored, as nohup has it, it stays so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        start = Started(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{start.process.pid}/status").read_text(), re.MULTILINE)
+    assert ignored is not None
+    assert int(ignored.group(1), 16) & 1 << signal.SIGHUP - 1
+    start.process.terminate()
+    assert start.end() == (0, "")
+
+
+@pytest.mark.parametrize(("who", "said"), [
+    ("bus", "the bus has ended (killed by signal 9); stopping the queue server\n"),
+    ("server", "the queue server has ended (killed by signal 9); stopping the bus\n"),
+])  # fmt: skip
+def test_one_ends(tmp_path: Path, who: str, said: str) -> None:
+    """When one of them ends by itself, a line says which and how, and the other is stopped."""
+    with started(tmp_path) as start:
+        os.kill(getattr(start, who), signal.SIGKILL)
+        code, error = start.end()
+    assert code == 137
+    assert said in error  # the bus may log that the server has gone
+
+
+@pytest.mark.parametrize("sig", [None, signal.SIGTERM])
+def test_both_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
+    """Both may end at the same time, also together with a signal to stop: there is no traceback."""
+    with started(tmp_path) as start:
+        start.process.send_signal(signal.SIGSTOP)  # so that it finds both ended
+        for pid in (start.server, start.bus):
+            end = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGKILL)
+            select.select([end], [], [], READY_WITHIN)
+            os.close(end)
+        if sig is not None:
+            start.process.send_signal(sig)
+        start.process.send_signal(signal.SIGCONT)
+        code, error = start.end()
+    assert code == 137
+    assert "Traceback" not in error
+
+
+def test_flags_of_the_bus(tmp_path: Path) -> None:
+    """What the bus alone knows goes to the bus."""
+    with started(
+        tmp_path, "-q", "a", "-q", "b,c", "--policy", "disconnect", "--settle", "0", "--max-hold=7", "--outbox", "4096"
+    ) as start:
+        given = Path(f"/proc/{start.bus}/cmdline").read_text().split("\0")
+        start.process.terminate()
+        assert start.end() == (0, "")
+    for flag in (
+        "--queue=a", "--queue=b,c", "--policy=disconnect", "--settle=0", "--max-hold=7", "--outbox=4096", "--port=0"
+    ):  # fmt: skip
+        assert flag in given
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port", "abc"], "argument --port: 'abc' is not a port: a number between 0 and 65535"),
+        (["--bus-port", "65536"], "argument --bus-port: '65536' is not a port: a number between 0 and 65535"),
+        (["--port", "65535"], "there is no room for the bus's port, which is two more than --port 65535: give --bus-p"),
+        (["--policy", "odd"], "argument --policy: invalid choice: 'odd'"),
+    ],
+)
+def test_wrong_flags(tmp_path: Path, flags: list[str], said: str) -> None:
+    """Wrong flags exit with 2, say what is wrong, and start nothing."""
+    done = subprocess.run(
+        [*COMMAND, "--root", str(tmp_path / "root"), *flags],
+        capture_output=True, text=True, timeout=READY_WITHIN, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"run: error: {said}" in done.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_bus_that_cannot_start(tmp_path: Path) -> None:
+    """What the bus refuses ends the server too, with the bus's exit code."""
+    done = subprocess.run(
+        [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--settle", "soon"],
+        capture_output=True, text=True, timeout=READY_WITHIN, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.endswith("the bus has ended (exit code 2); stopping the queue server\n")
+
+
+def test_a_server_that_cannot_start(tmp_path: Path) -> None:
+    """What the server refuses is all that is said."""
+    (tmp_path / "root").write_text("")
+    done = subprocess.run(
+        [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0"],
+        capture_output=True, text=True, timeout=READY_WITHIN, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("queue-server.py: ")
