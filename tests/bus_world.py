@@ -15,7 +15,7 @@ from bus_clients import FileJournal, Journal, Publisher, Subscriber, Where, subs
 from bus_serving import BusProcess, lasting_port
 from cut_proxy import CutProxy
 from documents import new_queue, request
-from serving import FAST, PROJECT, ServerProcess, Wire
+from serving import PROJECT, ServerProcess, Wire
 
 from qs_client import BusClient
 
@@ -112,6 +112,7 @@ class World:
 
     rng: random.Random
     server: ServerProcess
+    durability: str
     bus: BusProcess
     proxy: CutProxy | None
     process: SubscriberProcess
@@ -122,7 +123,7 @@ class World:
     rounds: list[Round] = field(default_factory=list)
 
     def restart_server(self) -> None:
-        self.server = ServerProcess(self.server.root, *FAST, port=self.server.port)
+        self.server = ServerProcess(self.server.root, "--durability", self.durability, port=self.server.port)
 
     def pause(self, most: float) -> None:
         """A random moment."""
@@ -209,16 +210,20 @@ class World:
 
 
 @contextlib.contextmanager
-def world(folder: Path, seed: int, *, proxied: bool = False) -> Iterator[World]:
-    """A server with two queues, a bus, and clients at work. The proxy is there if it is asked for."""
+def world(
+    folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, durability: str = "none"
+) -> Iterator[World]:
+    """A server with two queues, a bus, and clients at work. The proxy is there if it is asked for. monitored: the bus
+    is told of the queues; else it learns of them from its clients."""
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        server = ServerProcess(folder / "root", *FAST, port=lasting_port())
+        server = ServerProcess(folder / "root", "--durability", durability, port=lasting_port())
         with contextlib.closing(Wire(server)) as wire:
             for queue in QUEUES:
                 wire.ask(new_queue(queue))
         proxy = stack.enter_context(contextlib.closing(CutProxy(server))) if proxied else None
-        bus = BusProcess(proxy or server, "-q", "a,b", port=lasting_port(), log=folder / "bus.log")
+        flags = ("-q", "a,b") if monitored else ()
+        bus = BusProcess(proxy or server, *flags, port=lasting_port(), log=folder / "bus.log")
         address = Where(bus.host, bus.port)
         process = SubscriberProcess(address, folder)
         journals = {
@@ -265,6 +270,7 @@ def world(folder: Path, seed: int, *, proxied: bool = False) -> Iterator[World]:
         everything = World(
             rng,
             server,
+            durability,
             bus,
             proxy,
             process,

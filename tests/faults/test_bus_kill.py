@@ -89,9 +89,9 @@ def may_come_again(fault: str) -> set[str]:
     return {"shared", "moving"} if "subscriber" in fault else {"moving"}
 
 
-def rounds(folder: Path, fault: Callable[[World], str], number: int, seed: int) -> list[Round]:
+def rounds(folder: Path, fault: Callable[[World], str], number: int, seed: int, **how: bool | str) -> list[Round]:
     print(f"seed {seed}; repeat with QS_KILL_SEED={SEED}")
-    with world(folder, seed, proxied=fault is cut) as at_work:
+    with world(folder, seed, proxied=fault is cut, **how) as at_work:  # type: ignore[arg-type]
         for _ in range(number):
             done = at_work.round(fault)
             assert {name for name, count in done.again.items() if count} <= may_come_again(done.fault), done
@@ -116,7 +116,13 @@ def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
     rounds(tmp_path, fault, FEW, SEED)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("fault", [kill_two, stop])
+def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Path) -> None:
+    """The same with what people start without any flag: every answer is durable, and the bus is told of no queue."""
+    rounds(tmp_path, fault, FEW, SEED + 2, monitored=False, durability="always")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_many_faults(fault: Callable[[World], str], tmp_path: Path) -> None:

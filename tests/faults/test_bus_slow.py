@@ -126,7 +126,7 @@ def scene(folder: Path, others: int, *flags: str, ack: bool, prefetch: int = 0) 
 
 AMOUNT = [
     pytest.param(9, 20, 0.0, id="short"),
-    pytest.param(49, 60, 60.0, id="a minute", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    pytest.param(49, 60, 60.0, id="a minute", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
 ]
 """How many others, batches at least, seconds at least."""
 
