@@ -48,7 +48,8 @@ from .wire import NAMESPACE
 
 __all__ = [
     "CLIENT_LIMITS", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim", "ClaimMessages",
-    "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault", "Framer",
+    "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault",
+    "Framer",
     "GetClaim", "GetMessage", "Limits", "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "Peer", "Ping",
     "ProtocolError", "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats",
     "Receipt", "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "StageMessages", "Subscribe", "Unsubscribe",

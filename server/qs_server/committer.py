@@ -11,7 +11,7 @@ import trio
 
 from .group import Chore, Work
 from .storage.engine import Durability, Engine
-from .subscriptions import Subscriptions
+from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Committer:
         self._more = trio.Event()
         self._idle = trio.lowlevel.ParkingLot()
         self._dirty = trio.Event()
+        self._rest: Chore | None = None
         self.busy = False
         self.clients = 0
         """How many connections there are."""
@@ -56,6 +57,12 @@ class Committer:
         """Has the work advanced in one of the next batches, and waits for nothing."""
         self._waiting.append((work, None))
         self._more.set()
+
+    async def give_back(self) -> None:
+        """Once nobody is connected any more: finishes what those held who have gone."""
+        while self._subscriptions.leaving:
+            await self.run(Chore(self._subscriptions.give_back))
+            await trio.lowlevel.checkpoint()
 
     async def serve(self) -> None:
         """Runs the batches that have gathered, for ever: in the worker thread, where there are syncs to wait for."""
@@ -154,8 +161,9 @@ class Committer:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
-        if self._subscriptions.unfinished:
-            self.post(Chore())
+        if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
+            self._rest = Chore(self._subscriptions.give_back, SLICE)
+            self.post(self._rest)
         for work in works:
             pause = work.pause
             if pause is not None and pause.qids:

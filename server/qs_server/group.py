@@ -25,7 +25,8 @@ from qs_schemas import (
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .handlers import HANDLERS, Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service, first_mid
+from .handlers import HANDLERS, first_mid
+from .service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
 from .storage import engine
 from .storage.disk import has_no_room
 
@@ -36,6 +37,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchMessageError: table.NOT_FOUND,
     NoSuchSubscriptionError: table.NOT_FOUND,
     engine.QueueExistsError: table.CONFLICT,
+    engine.OtherMessageError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
     engine.StaleReceiptError: table.STALE,
     engine.QueueFullError: table.FULL,
@@ -82,10 +84,11 @@ class Chore:
     """A function to run once on the engine, for nobody in particular."""
 
     pause = None
-    weight = 1
 
-    def __init__(self, function: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
+        """weight: how much work it is, in messages."""
         self._function = function
+        self.weight = weight
         self.runnable = True
         self.failed = False
 

@@ -1,78 +1,29 @@
 """The operations: one small function each, from a request to its answer, and the table that finds them.
 
-They run where the engine runs, one at a time. A handler that cannot answer yet is a generator: it yields a Pause, and
-goes on when that is over.
+Those of subscriptions are in `subscribing.py`; what all handlers have in common is in `service.py`.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from collections.abc import Sequence
 
 import qs_schemas as wire
 from qs_schemas import Message
 
+from .service import Answer, BadRequestError, Handler, Pause, Service, microseconds, mid_of, qid_of
 from .storage.engine import (
     SECOND,
     Draft,
-    Engine,
     NoSuchMessageError,
     Options,
     Receipt,
     StaleReceiptError,
     State,
-    StorageError,
     UnsupportedError,
 )
 from .storage.engine import Message as Stored
-from .subscriber import Subscriber, Subscription
-from .subscriptions import Subscriptions
+from .subscribing import subscribe, unsubscribe
 
-_PREFETCH = 100
-"""Messages that a subscriber which does not say has to acknowledge before it is sent more."""
 _PURGE_SLICE = 200
 """Messages removed between looks at what others want: some 5 ms."""
-
-
-class NoSuchSubscriptionError(StorageError):
-    """The connection has no subscription of that id."""
-
-
-class BadRequestError(Exception):
-    """A request that is valid and contradicts itself. The text says how."""
-
-
-@dataclass(slots=True)
-class Service:
-    """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
-    message; become_subscriber: what the client is as one, made when it first subscribes."""
-
-    storage: Engine
-    subscriptions: Subscriptions
-    become_subscriber: Callable[[], Subscriber]
-    list_length: int = 1000
-    document: int = 8 * 1024 * 1024
-    subscriber: Subscriber | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
-    said so. No queues: it only lets others go first."""
-
-    qids: tuple[str, ...] = ()
-    wait: float = 0
-    order: int = field(default_factory=count(1).__next__)
-    """Smaller for those that began to wait earlier."""
-
-
-Answer = Generator[Pause, bool | None, Message]
-"""Is sent True when the pause's time is over, None to begin."""
-Handler = Callable[[Service, Any], Message | Answer]
-
-
-def _microseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * SECOND)
 
 
 def _bytes(payload: bytes | str | None) -> bytes:
@@ -91,19 +42,19 @@ def new_queue(service: Service, request: wire.NewQueue) -> Message:
     options = Options(storage=asked.storage or "", capacity=asked.capacity)
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
-    service.storage.create(_qid(request), options)
+    service.storage.create(qid_of(request), options)
     return wire.NewQueue(request.qid)
 
 
 def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
-    service.storage.remove(_qid(request), force=request.force)
-    service.subscriptions.gone(_qid(request))
+    service.storage.remove(qid_of(request), force=request.force)
+    service.subscriptions.gone(qid_of(request))
     return wire.DeleteQueue(request.qid)
 
 
 def list_messages(service: Service, request: wire.ListMessages) -> Message:
     mids = service.storage.list_mids(
-        _qid(request),
+        qid_of(request),
         State(request.state or "new"),
         _count(service, request.max, service.list_length),
         -1 if request.after is None else request.after,
@@ -119,19 +70,19 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
         delay = request.delay  # for those that do not say
         drafts = [
-            Draft(_bytes(draft.payload), _microseconds(delay if draft.delay is None else draft.delay) or 0)
+            Draft(_bytes(draft.payload), microseconds(delay if draft.delay is None else draft.delay) or 0)
             for draft in request.messages
         ]
-        return wire.PushMessage(request.qid, mids=service.storage.push(_qid(request), drafts))
-    draft = Draft(_bytes(request.payload), _microseconds(request.delay) or 0)
-    return wire.PushMessage(request.qid, mid=service.storage.push(_qid(request), [draft])[0])
+        return wire.PushMessage(request.qid, mids=service.storage.push(qid_of(request), drafts))
+    draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0)
+    return wire.PushMessage(request.qid, mid=service.storage.push(qid_of(request), [draft])[0])
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:
-    found = _read_own(service, _qid(request), _mid(request))
+    found = _read_own(service, qid_of(request), mid_of(request))
     if found is None:
-        visibility = _microseconds(request.visibility)
-        found = service.storage.get(_qid(request), _mid(request), peek=request.peek, visibility=visibility)
+        visibility = microseconds(request.visibility)
+        found = service.storage.get(qid_of(request), mid_of(request), peek=request.peek, visibility=visibility)
     return wire.GetMessage(
         found.qid,
         found.mid,
@@ -157,9 +108,9 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
 
 
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
-    qids = tuple(dict.fromkeys(request.queues)) or (_qid(request),)
+    qids = tuple(dict.fromkeys(request.queues)) or (qid_of(request),)
     most = _count(service, request.max, 1)
-    visibility = _microseconds(request.visibility)
+    visibility = microseconds(request.visibility)
     if request.qid is not None and request.queues:
         raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
     pause = Pause(qids, request.wait or 0)
@@ -177,7 +128,7 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
 
 
 def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
-    qid = _qid(request)
+    qid = qid_of(request)
     if request.mid is not None:
         if request.mids:
             raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
@@ -208,21 +159,21 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
-    receipt = Receipt(_mid(request), request.receives)
-    visible_at = service.storage.release(_qid(request), receipt, _microseconds(request.delay) or 0)
-    service.subscriptions.settled(_qid(request), receipt.mid)
+    receipt = Receipt(mid_of(request), request.receives)
+    visible_at = service.storage.release(qid_of(request), receipt, microseconds(request.delay) or 0)
+    service.subscriptions.settled(qid_of(request), receipt.mid)
     return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
 
 
 def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
-    receipt = Receipt(_mid(request), request.receives)
-    visible_at = service.storage.extend(_qid(request), receipt, _microseconds(request.visibility))
-    service.subscriptions.extended(_qid(request), receipt.mid, visible_at)
+    receipt = Receipt(mid_of(request), request.receives)
+    visible_at = service.storage.extend(qid_of(request), receipt, microseconds(request.visibility))
+    service.subscriptions.extended(qid_of(request), receipt.mid, visible_at)
     return wire.ExtendMessage(request.qid, request.mid, visible_at=visible_at)
 
 
 def copy_message(service: Service, request: wire.CopyMessage) -> Message:
-    qid = _qid(request)
+    qid = qid_of(request)
     if request.mid is not None:
         if request.mids:
             raise BadRequestError("copy-message takes either 'mid' or 'messages', and this one has both")
@@ -239,43 +190,8 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message:
     return wire.CopyMessage(qid, mids=copied)
 
 
-def subscribe(service: Service, request: wire.Subscribe) -> Message:
-    qids = set(request.queues) or {_qid(request)}
-    if request.qid is not None and request.queues:
-        raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
-    if request.name is not None:
-        raise UnsupportedError("'name' belongs on the bus: this is the queue server")
-    if request.visibility == 0:
-        raise BadRequestError("a subscription with 'visibility' 0 would be sent the same message again and again")
-    known = service.storage.queues()
-    for qid in sorted(qids):
-        if qid not in known:
-            service.storage.options(qid)  # says so, unless somebody has just made it
-    service.subscriber = service.subscriber or service.become_subscriber()
-    prefetch, visibility = request.prefetch or _PREFETCH, _microseconds(request.visibility)
-    open_one = service.subscriber.subscriptions.get(request.req)
-    if open_one is None:
-        subscription = Subscription(service.subscriber, request.req, qids, prefetch, visibility)
-        service.subscriptions.open(subscription)
-    elif open_one.closed or open_one.qids != qids:
-        raise BadRequestError(f"there is a subscription of req {request.req!r} already; give this one another req")
-    else:
-        open_one.prefetch, open_one.visibility = prefetch, visibility
-        service.subscriptions.feed(open_one)
-    return wire.Subscribe(request.qid, request.queues)
-
-
-def unsubscribe(service: Service, request: wire.Unsubscribe) -> Message:
-    known = service.subscriber.subscriptions if service.subscriber else {}
-    subscription = known.get(request.subscription)
-    if subscription is None or subscription.closed:
-        raise NoSuchSubscriptionError(f"there is no subscription of req {request.subscription!r} on this connection")
-    service.subscriptions.close(subscription)
-    return wire.Unsubscribe(request.subscription)
-
-
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
-    qid = _qid(request)
+    qid = qid_of(request)
     upto = service.storage.last_mid(qid)
     total = 0
     while True:
@@ -318,15 +234,6 @@ def _info(service: Service, qid: str) -> wire.QueueInfo:
 
 def ping(service: Service, request: wire.Ping) -> Message:
     return wire.Ping()
-
-
-def _qid(request: Message) -> str:
-    """The name of the queue: the parser has made sure that there is one."""
-    return request.qid or ""  # type: ignore[attr-defined]
-
-
-def _mid(request: Message) -> int:
-    return request.mid or 0  # type: ignore[attr-defined]
 
 
 def _count(service: Service, asked: int | None, default: int) -> int:

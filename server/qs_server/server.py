@@ -80,6 +80,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._keep_time)
             background.start_soon(self._notice_others)
             await self.accept(listeners)
+            await self._committer.give_back()
             background.cancel_scope.cancel()
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:

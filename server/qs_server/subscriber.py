@@ -68,3 +68,7 @@ class Subscription:
     receives: dict[tuple[str, int], int] = field(default_factory=dict)
     """The messages that it holds (sent, and not acknowledged), each with its receives as it was sent."""
     closed: bool = False
+
+    def has_room(self) -> bool:
+        """In a batch: whether it may be sent a message."""
+        return len(self.receives) < self.prefetch and not self.subscriber.is_starved()

@@ -6,21 +6,25 @@ anybody, or its window ends, or the connection does.
 """
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .leases import Leases
+from .leases import Key, Leases
 from .storage.engine import SECOND, Clock, Engine, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from .storage.engine import Message as Received
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
 _logger = logging.getLogger(__name__)
-_SLICE = 200
+SLICE = 200
 """Messages that one batch hands out, so that requests do not have to wait for long: some 20 ms."""
+_GIVEN_BACK = 100
+"""Messages that one batch gives back of what those held who have gone: some 20 ms as well."""
+_RINGS = 100
+"""Queues that a subscription can be taken out of in the time in which one message is given back, or in less."""
 _TRY_AGAIN = 1 * SECOND
 """After which a queue is tried again that could not be read from."""
 
@@ -31,10 +35,13 @@ class Subscriptions:
     def __init__(self, storage: Engine, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
-        self._rings: dict[str, deque[Subscription]] = {}
+        self._rings: dict[str, OrderedDict[Subscription, None]] = {}
+        """Who is sent messages of a queue; whose turn it is comes first."""
         self._leases = Leases()
         self._hungry: set[str] = set()
         self._mail: set[Subscriber] = set()
+        self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
+        """Those of connections that have ended, and what each has still to give back, the first last."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
 
@@ -51,7 +58,7 @@ class Subscriptions:
         for subscription in new:
             if not subscription.closed:
                 for qid in subscription.qids:
-                    self._rings.setdefault(qid, deque()).append(subscription)
+                    self._rings.setdefault(qid, OrderedDict())[subscription] = None
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
@@ -69,7 +76,7 @@ class Subscriptions:
         for qid in subscription.qids:
             ring = self._rings.get(qid)
             if ring is not None and subscription in ring:
-                ring.remove(subscription)
+                del ring[subscription]
                 if not ring:
                     del self._rings[qid]
         self._leave_if_over(subscription)
@@ -82,21 +89,37 @@ class Subscriptions:
                 del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
-        """The connection has ended: everything that it has not acknowledged is visible again."""
+        """The connection has ended: it is sent nothing more. What it has not acknowledged stays its own until
+        `give_back` has come to it: until then its window may end, and whoever knows of it may delete or release it."""
         self._mail.discard(subscriber)
-        for subscription in list(subscriber.subscriptions.values()):
-            self.close(subscription)
-            for (qid, mid), receives in list(subscription.receives.items()):
-                self._give_back(qid, mid, receives)
-                self._end((qid, mid))
+        for subscription in subscriber.subscriptions.values():
+            subscription.closed = True
+            self._leaving.append((subscription, list(subscription.receives)[::-1]))
 
-    def _give_back(self, qid: str, mid: int, receives: int) -> None:
+    def give_back(self) -> None:
+        """Makes visible again what those held whose connections have ended: a slice of it, see `leaving`."""
+        left = _GIVEN_BACK
+        while self._leaving and left > 0:
+            subscription, held = self._leaving[0]
+            while held and left > 0:
+                left -= 1
+                self._give_back(subscription, held.pop())
+            if not held:
+                self._leaving.popleft()
+                self.close(subscription)
+                left -= 1 + len(subscription.qids) // _RINGS
+
+    def _give_back(self, subscription: Subscription, key: Key) -> None:
+        receives = subscription.receives.get(key)
+        if receives is None:
+            return  # somebody has acknowledged it meanwhile, or received it
         try:
-            self._storage.release(qid, Receipt(mid, receives), 0)
+            self._storage.release(key[0], Receipt(key[1], receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             pass  # it is not the subscriber's any more
         except OSError as error:
-            _logger.error("message %s of %r stays hidden until its window ends: %s", mid, qid, error)
+            _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
+        self._end(key)
 
     # -- what becomes of messages
 
@@ -125,20 +148,23 @@ class Subscriptions:
 
     def purged(self, qid: str, upto: int) -> None:
         """Every message up to an id is gone."""
-        for key in self._leases.of_queue(qid):
-            if key[1] <= upto:
-                self.settled(*key)
+        self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
         """The queue has been deleted. A subscription to nothing but it is over."""
-        for key in self._leases.of_queue(qid):
-            self.settled(*key)
+        self._end_all(qid)
         for subscription in self._rings.pop(qid, ()):
             subscription.qids.discard(qid)
-            if not subscription.qids:
+            if not subscription.qids and not subscription.closed:
                 self.close(subscription)
                 fault = Fault(table.NOT_FOUND, f"there is no queue {qid!r} any more", subscription.req)
                 self._post(subscription.subscriber, fault.message(new_resp()))
+
+    def _end_all(self, qid: str, upto: int | None = None) -> None:
+        for subscription in self._leases.end_all(qid, upto):
+            self._leave_if_over(subscription)
+            if not subscription.closed:
+                self.feed(subscription)
 
     # -- handing out
 
@@ -150,7 +176,7 @@ class Subscriptions:
             return
         qids = ({qid for qid in arrived if qid in self._rings} | (self._hungry & self._rings.keys())) - self._failed
         self._hungry.clear()
-        left = _SLICE
+        left = SLICE
         for qid in qids:
             if left > 0:
                 left -= self._serve(qid, left)
@@ -183,8 +209,13 @@ class Subscriptions:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last call has left something for the next."""
-        return bool(self._hungry)
+        """Whether there is something to do at once: to hand out, or to give back."""
+        return bool(self._hungry or self._leaving)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether `give_back` has something to do."""
+        return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:
         given = 0
@@ -198,7 +229,7 @@ class Subscriptions:
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:
-                    self._rings[qid].rotate(1)  # it has had nothing, and so not its turn
+                    self._rings[qid].move_to_end(subscription, last=False)  # it has had nothing, and so not its turn
                     break
                 given += len(found)
         except NoSuchQueueError:
@@ -213,11 +244,11 @@ class Subscriptions:
 
     def _next(self, qid: str) -> Subscription | None:
         """The one whose turn it is, of those that have room. It is the last the next time."""
-        ring = self._rings.get(qid) or deque[Subscription]()
+        ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
         for _ in range(len(ring)):
-            subscription = ring[0]
-            ring.rotate(-1)
-            if len(subscription.receives) < subscription.prefetch and not subscription.subscriber.is_starved():
+            subscription = next(iter(ring))
+            ring.move_to_end(subscription)
+            if not subscription.closed and subscription.has_room():
                 return subscription
         return None
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 import trio
 
 from .group import Work
-from .handlers import Pause
+from .service import Pause
 
 _order = itemgetter(0)
 

@@ -431,6 +431,17 @@ async def test_copy_message_into_what_cannot_take_it(client: Client, autojump_cl
     assert payloads(await client.ask(receive("r"))) == []
 
 
+async def test_copy_message_over_another(client: Client, tmp_path: Path, autojump_clock: Clock) -> None:
+    """copy-message: 409 `conflict` for a queue that holds another message of the id, which stays; nothing is copied."""
+    await client.ask(new_queue("r"), new_queue("s"))
+    [mid] = mids(await client.ask(push("q", "mine")))
+    (tmp_path / "root" / "s" / str(mid)).write_text("other")
+    line = await client.ask(copy("q", mid, "r", "s"))
+    expected = f"queue 's' holds another message of the id {mid}"
+    assert (code(line), 'type="conflict"' in line, text(line)) == (409, True, expected)
+    assert payloads(await client.ask(receive("r", "s", max=5))) == ["other"]
+
+
 # -- subscribing ------------------------------------------------------------------------------------------------------
 
 

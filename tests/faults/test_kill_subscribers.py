@@ -153,9 +153,11 @@ def drain(wire: MortalWire, count: int) -> Record:
         if is_delivery(line):
             record.delivered[mids(line)[0]] = payloads(line)[0]
     found = sorted(record.delivered)
+    record.asked.update(found)
     for start in range(0, count, 1000):
         answer = wire.ask(delete_list("q", *found[start : start + 1000]))
         assert mids(answer) == found[start : start + 1000]
+        record.deleted.update(mids(answer))
     return record
 
 

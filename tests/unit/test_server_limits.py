@@ -20,9 +20,9 @@ from memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_schemas import ListMessages, Message
 from qs_server.group import Group
-from qs_server.handlers import Service
 from qs_server.options import ServerLimits
 from qs_server.server import wall_clock
+from qs_server.service import Service
 from qs_server.subscriber import Subscriber
 from qs_server.subscriptions import Subscriptions
 

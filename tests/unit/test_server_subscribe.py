@@ -358,14 +358,16 @@ async def test_get_message_of_what_was_a_delivery(running: Serving, autojump_clo
 
 
 async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Clock) -> None:
-    """A queue that is missing is 404, a name 501, `qid` with `queues` 400, other queues under a req that is open 400,
-    a window of nothing 400; and nothing is delivered for any of them."""
+    """A queue that is missing is 404, a name or ack 501, `qid` with `queues` 400, other queues under a req that is open
+    400, a window of nothing 400; and nothing is delivered for any of them."""
     client = await subscriber(running, prefetch=1, req="open")
     both = "<qid>other</qid><queues><queue>other</queue></queues>"
     for document, expected in (
         (subscribe("absent"), 404),
         (subscribe("other", "absent"), 404),
         (subscribe("other", name="worker"), 501),
+        (subscribe("other", ack="client"), 501),
+        (subscribe("other", ack="client", name="worker"), 501),
         (request("subscribe", both, req="s"), 400),
         (subscribe("other", req="open"), 400),
         (subscribe("q", "other", req="open"), 400),
@@ -376,6 +378,9 @@ async def test_what_cannot_be_subscribed_to(running: Serving, autojump_clock: Cl
         answer = await client.ask(document)
         assert code(answer) == expected, (document, answer)
     assert "absent" in text(await client.ask(subscribe("absent")))
+    assert text(await client.ask(subscribe("other", ack="client"))).replace("&apos;", "'") == (
+        "'ack' and 'name' belong on the bus: this is the queue server, where every message is to be acknowledged"
+    )
     await running.connect().ask(push("other", "x"), push("q", "y"))
     assert [payloads(line) for line in await client.lines(1)] == [["y"]]
     assert await client.nothing_yet()

@@ -21,7 +21,7 @@ from documents import (
 from memory_serving import EPOCH, Client, Clock, Serving
 
 from qs_server.group import Chore
-from qs_server.handlers import Pause
+from qs_server.service import Pause
 from qs_server.waiting import Waiters
 
 SECOND = 1_000_000

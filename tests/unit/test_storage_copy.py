@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,17 @@ import pytest
 from engines import EPOCH, Crash, FaultyDisk, ManualClock
 
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, UnsupportedError
+from qs_server.storage.engine import (
+    Draft,
+    Durability,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Options,
+    OtherMessageError,
+    Receipt,
+    State,
+    UnsupportedError,
+)
 from qs_server.storage.files import FilesEngine
 
 MID = EPOCH + 10
@@ -206,4 +217,101 @@ def test_queues_with_other_units(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="timestamps"):
         engine.copy("q", MID, ["r", "ms"])
     assert names(tmp_path)["r"] == []
+    engine.close()
+
+
+# -- a queue that is gone ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("replaced", [True, False])
+def test_the_directory_of_a_target_is_gone(tmp_path: Path, linked: bool, replaced: bool) -> None:
+    """A target that another program has removed is no queue, and the others get nothing; one that it has made anew in
+    its place is taken up by the next copy."""
+    engine = made(tmp_path)
+    if not linked:
+        engine.push("s", [Draft(b"")] * 2)
+        engine.delete("s", Receipt(MID))
+        engine.commit()
+    (tmp_path / "s").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    with pytest.raises(NoSuchQueueError, match="'s'"):
+        engine.copy("q", MID, ["r", "s"])
+    assert [name for name in os.listdir(tmp_path / "r") if name[0] != "."] == []
+    assert set(engine.queues()) == {"q", "r"}
+    if replaced:
+        (tmp_path / "s").mkdir()
+        engine.copy("q", MID, ["r", "s"])
+        assert names(tmp_path) == {qid: [str(MID)] for qid in "qrs"}
+    engine.close()
+
+
+def test_the_directory_of_the_source_is_gone(tmp_path: Path) -> None:
+    """Then it is the message that is not there, and the target is as it was."""
+    engine = made(tmp_path)
+    shutil.rmtree(tmp_path / "q")
+    with pytest.raises(NoSuchMessageError):
+        engine.copy("q", MID, ["r"])
+    assert "r" in engine.queues()
+    engine.close()
+
+
+# -- a queue that has the id ------------------------------------------------------------------------------------------
+
+
+def with_id(root: Path, payload: bytes, state: str = "") -> FilesEngine:
+    """An engine as made, whose queue `s` has a message of the same id."""
+    engine = made(root)
+    (root / "s" / f"{MID}{state}").write_bytes(payload)
+    engine.refresh()
+    return engine
+
+
+@pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
+@pytest.mark.parametrize("payload", [b"PAYLOAD", b"payload and more", b""])
+def test_another_message_of_the_id(tmp_path: Path, payload: bytes, state: str) -> None:
+    """Whatever its size and state, it stays as it is, the copy is refused, and no other queue has it."""
+    engine = with_id(tmp_path, payload, state)
+    for _ in range(2):
+        with pytest.raises(OtherMessageError, match=f"queue 's' holds another message of the id {MID}"):
+            engine.copy("q", MID, ["r", "s"])
+    assert names(tmp_path) == {"q": [str(MID)], "r": [], "s": [f"{MID}{state}"]}
+    assert (tmp_path / "s" / f"{MID}{state}").read_bytes() == payload
+    engine.close()
+
+
+@pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
+def test_a_copy_that_shares_no_bytes(tmp_path: Path, state: str) -> None:
+    """A file of its own with the same bytes is the message: the copy can be repeated."""
+    engine = with_id(tmp_path, b"payload", state)
+    engine.copy("q", MID, ["r", "s"])
+    assert names(tmp_path) == {"q": [str(MID)], "r": [str(MID)], "s": [f"{MID}{state}"]}
+    engine.close()
+
+
+@pytest.mark.parametrize(("payload", "refused"), [(b"payload", False), (b"another", True)])
+def test_somebody_pushes_the_id_meanwhile(tmp_path: Path, payload: bytes, refused: bool) -> None:
+    """What appears in the target while it is copied is looked at too, and nothing is left beside it."""
+
+    class Slow(Disk):
+        def link(self, old: str, new: str, **named: bool) -> None:  # type: ignore[override]
+            os.link(old, new, **named)
+            (tmp_path / "r" / str(MID)).write_bytes(payload)
+
+    engine = made(tmp_path, Slow())
+    try:
+        engine.copy("q", MID, ["r"])
+        assert not refused
+    except OtherMessageError:
+        assert refused
+    assert names(tmp_path)["r"] == [str(MID)]
+    assert (tmp_path / "r" / str(MID)).read_bytes() == payload
+    engine.close()
+
+
+def test_the_other_message_is_just_deleted(tmp_path: Path) -> None:
+    """A message of the id that another program has removed is in nobody's way."""
+    engine = with_id(tmp_path, b"another")
+    (tmp_path / "s" / str(MID)).unlink()
+    engine.copy("q", MID, ["s"])
+    assert (tmp_path / "s" / str(MID)).read_bytes() == b"payload"
     engine.close()

@@ -43,6 +43,10 @@ class QueueExistsError(StorageError):
     """A queue of that name is there already."""
 
 
+class OtherMessageError(StorageError):
+    """The queue to copy to holds another message of that id."""
+
+
 class QueueNotEmptyError(StorageError):
     """The queue to remove holds messages."""
 
@@ -198,7 +202,8 @@ class Engine(ABC):
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too, under its id, ready, and sharing its bytes where that is possible. A
-        queue that holds the id already is left alone; all the others, or none. NoSuchMessageError, QueueFullError."""
+        queue that holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
+        OtherMessageError for a queue in which the id is that of a message with another payload."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
     @abstractmethod

@@ -11,7 +11,7 @@ import stat
 
 from .attributes import Attributes
 from .directory import READ
-from .engine import Message, NoSuchMessageError, Receipt, StaleReceiptError, State, Stats
+from .engine import Message, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, State, Stats
 from .publishing import PublishingDirectory
 
 _SLICE = 2000
@@ -139,13 +139,17 @@ class FileQueue(PublishingDirectory):
         return expiry
 
     def copy_to(self, mid: int, target: PublishingDirectory) -> bool:
-        """Stores a message in another queue too, invisible until that is flushed. False when it is there already."""
+        """Stores a message in another queue too, invisible until that is flushed. False when it is there already.
+        NoSuchQueueError when the other's directory is gone."""
         while True:
             expiry = self._found(mid)
             if self.load(mid):
                 try:
                     return target.copy_in(mid, self.name_path(mid, expiry), self._index.size(mid))
                 except FileNotFoundError:
+                    if not target.in_place():
+                        target.vanished()
+                        raise NoSuchQueueError(f"there is no queue {target.qid!r} any more") from None
                     self.lost(mid, expiry)
 
     # -- ending or moving a window --------------------------------------------------------------------------------

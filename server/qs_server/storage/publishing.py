@@ -1,12 +1,13 @@
 """The publisher's side of a queue's directory: messages are written, then made visible together."""
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from .attributes import Attributes
-from .directory import MessageDirectory, Shared
-from .engine import Draft, Durability, Options, QueueFullError, Stats
+from .directory import READ, MessageDirectory, Shared
+from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats
 from .names import MAX_MID, message_name
 from .settings import write_options
 from .staging import Staged, Staging
@@ -107,20 +108,55 @@ class PublishingDirectory(MessageDirectory):
                 self.forget_attributes(staged.mid)
 
     def copy_in(self, mid: int, path: str, size: int) -> bool:
-        """Stores the message of another queue, whose file is at path. Invisible until `flush`. False: it is here."""
-        if self._index.expiry(mid) is not None:
+        """Stores the message of another queue, whose file is at path. Invisible until `flush`. False: it is here.
+        OtherMessageError; FileNotFoundError when that file or this directory is gone."""
+        if self._holds(mid, path):
             return False
         if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
             raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
         staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
         self._saw(mid)
         self._watch.refresh()  # as when it is pushed: whoever was faster has been reported by now
-        if self._index.expiry(mid) is not None:
+        try:
+            held = self._holds(mid, path)
+        except BaseException:
+            self._discard([staged])
+            raise
+        if held:
             self._discard([staged])
             return False
         self.touch(mid)  # whoever wrote it need not have synced it
         self._staging.add([staged])
         return True
+
+    def _holds(self, mid: int, path: str) -> bool:
+        """Whether it is here already, that is: the same file, or the same bytes. OtherMessageError if neither."""
+        while (expiry := self._index.expiry(mid)) is not None:
+            if not self.load(mid):
+                continue
+            try:
+                own = self._disk.lstat(self.name_path(mid, expiry))
+                if not self._is_same(own, self.name_path(mid, expiry), path):
+                    raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            except FileNotFoundError:
+                self._disk.lstat(path)  # or it is that one that is gone, which the caller has to know
+                self.lost(mid, expiry)
+                continue
+            return True
+        return False
+
+    def _is_same(self, own: os.stat_result, own_path: str, path: str) -> bool:
+        other = self._disk.lstat(path)
+        if os.path.samestat(own, other):
+            return True
+        return own.st_size == other.st_size and self._content_of(own_path) == self._content_of(path)
+
+    def _content_of(self, path: str) -> bytes:
+        fd = self._disk.open(path, READ)
+        try:
+            return self.read(fd, self._disk.fstat(fd).st_size)
+        finally:
+            self._disk.close(fd)
 
     def _may_link(self) -> bool:
         """Whether files may be shared, which is settled when the first one comes to a queue that has nothing else."""

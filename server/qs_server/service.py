@@ -1,0 +1,68 @@
+"""What handlers work with, and what all of them need: whom they serve, how they wait, what they raise.
+
+Handlers run where the engine runs, one at a time. One that cannot answer yet is a generator: it yields a Pause, and
+goes on when that is over.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from qs_schemas import Message
+
+from .storage.engine import SECOND, Engine, StorageError
+from .subscriber import Subscriber
+from .subscriptions import Subscriptions
+
+
+class NoSuchSubscriptionError(StorageError):
+    """The connection has no subscription of that id."""
+
+
+class BadRequestError(Exception):
+    """A request that is valid and contradicts itself, or wants more than there is. The text says how."""
+
+
+@dataclass(slots=True)
+class Service:
+    """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
+    message; become_subscriber: what the client is as one, made when it first subscribes."""
+
+    storage: Engine
+    subscriptions: Subscriptions
+    become_subscriber: Callable[[], Subscriber]
+    list_length: int = 1000
+    document: int = 8 * 1024 * 1024
+    subscriber: Subscriber | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
+    said so. No queues: it only lets others go first."""
+
+    qids: tuple[str, ...] = ()
+    wait: float = 0
+    order: int = field(default_factory=count(1).__next__)
+    """Smaller for those that began to wait earlier."""
+
+
+Answer = Generator[Pause, bool | None, Message]
+"""Is sent True when the pause's time is over, None to begin."""
+Handler = Callable[[Service, Any], Message | Answer]
+
+
+def microseconds(seconds: float | None) -> int | None:
+    """As the engine counts; None for None."""
+    return None if seconds is None else round(seconds * SECOND)
+
+
+def qid_of(request: Message) -> str:
+    """The name of the queue: the parser has made sure that there is one."""
+    return request.qid or ""  # type: ignore[attr-defined]
+
+
+def mid_of(request: Message) -> int:
+    """The id of the message, likewise."""
+    return request.mid or 0  # type: ignore[attr-defined]

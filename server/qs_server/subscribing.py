@@ -1,0 +1,63 @@
+"""The operations that begin, change and end a subscription."""
+
+import qs_schemas as wire
+from qs_schemas import Message
+
+from .service import BadRequestError, NoSuchSubscriptionError, Service, microseconds, qid_of
+from .storage.engine import UnsupportedError
+from .subscriber import Subscription
+
+_PREFETCH = 100
+"""Messages that a subscriber which does not say has to acknowledge before it is sent more."""
+_MOST = 1000
+"""Subscriptions that one connection may have, those included that it has ended and still holds messages of."""
+
+
+def subscribe(service: Service, request: wire.Subscribe) -> Message:
+    qids = _queues_of(service, request)
+    service.subscriber = service.subscriber or service.become_subscriber()
+    prefetch, visibility = request.prefetch or _PREFETCH, microseconds(request.visibility)
+    known = service.subscriber.subscriptions
+    open_one = known.get(request.req)
+    if open_one is None and len(known) >= _MOST:
+        raise BadRequestError(
+            f"this connection has {_MOST} subscriptions, and no more are taken: subscribe to several queues at once "
+            "with 'queues', or on another connection"
+        )
+    if open_one is None:
+        subscription = Subscription(service.subscriber, request.req, qids, prefetch, visibility)
+        service.subscriptions.open(subscription)
+    elif open_one.closed or open_one.qids != qids:
+        raise BadRequestError(f"there is a subscription of req {request.req!r} already; give this one another req")
+    else:
+        open_one.prefetch, open_one.visibility = prefetch, visibility
+        service.subscriptions.feed(open_one)
+    return wire.Subscribe(request.qid, request.queues)
+
+
+def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
+    """What is to be subscribed to, if that is possible."""
+    if request.qid is not None and request.queues:
+        raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
+    if request.ack is not None or request.name is not None:
+        # A client of the bus that has come to the wrong port must not take away what others are to get.
+        raise UnsupportedError(
+            "'ack' and 'name' belong on the bus: this is the queue server, where every message is to be acknowledged"
+        )
+    if request.visibility == 0:
+        raise BadRequestError("a subscription with 'visibility' 0 would be sent the same message again and again")
+    qids = set(request.queues) or {qid_of(request)}
+    known = service.storage.queues()
+    for qid in sorted(qids):
+        if qid not in known:
+            service.storage.options(qid)  # says so, unless somebody has just made it
+    return qids
+
+
+def unsubscribe(service: Service, request: wire.Unsubscribe) -> Message:
+    known = service.subscriber.subscriptions if service.subscriber else {}
+    subscription = known.get(request.subscription)
+    if subscription is None or subscription.closed:
+        raise NoSuchSubscriptionError(f"there is no subscription of req {request.subscription!r} on this connection")
+    service.subscriptions.close(subscription)
+    return wire.Unsubscribe(request.subscription)

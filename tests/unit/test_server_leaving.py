@@ -1,0 +1,243 @@
+"""What a connection held that has ended: it is given back in slices, and whatever happens meanwhile, all of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
+from engines import ManualClock
+from memory_serving import Client, Clock, Serving, clock_of, serving
+
+from qs_server.leases import Leases
+from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt, State
+from qs_server.storage.files import FilesEngine
+from qs_server.subscriber import Subscriber, Subscription
+from qs_server.subscriptions import Subscriptions
+
+HELD = 350
+WINDOW = 1000 * SECOND
+
+
+class Bench:
+    """Subscriptions to queue `q`, without a server; the first one holds so many messages."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock()
+        self.root = str(root)
+        self.storage = FilesEngine(self.root, clock=self.clock, durability=Durability.NONE)
+        self.storage.create("q", Options())
+        self.mids = self.storage.push("q", [Draft(b"x")] * HELD)
+        self.subscriptions = Subscriptions(self.storage, self.clock)
+        self.first = self.subscribe(HELD)
+        self.dispatch()
+        assert len(self.first.mail) == HELD
+
+    def subscribe(self, prefetch: int) -> Subscriber:
+        subscriber = Subscriber(1 << 30, lambda: None)
+        self.subscriptions.open(Subscription(subscriber, "s", {"q"}, prefetch, WINDOW))
+        self.subscriptions.start(subscriber)
+        return subscriber
+
+    def dispatch(self) -> None:
+        self.subscriptions.dispatch(self.storage.take_arrivals())
+        while self.subscriptions.unfinished and not self.subscriptions.leaving:
+            self.subscriptions.dispatch(())
+
+    def ready(self) -> list[int]:
+        return self.storage.list_mids("q", State.READY, 1000, -1)
+
+    def finish(self) -> None:
+        while self.subscriptions.leaving:
+            self.subscriptions.give_back()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.storage.close()
+
+
+def test_a_slice_at_a_time(bench: Bench) -> None:
+    """Each call gives back a hundred, oldest first, until nothing is left; the end itself gives back none."""
+    bench.subscriptions.drop(bench.first)
+    seen = []
+    while bench.subscriptions.leaving:
+        seen.append(bench.ready())
+        bench.subscriptions.give_back()
+    assert seen == [bench.mids[:count] for count in (0, 100, 200, 300)]
+    assert bench.ready() == bench.mids
+    assert (bench.subscriptions.unfinished, bench.subscriptions.active) == (False, False)
+    assert bench.subscriptions.next_due() is None
+
+
+def test_what_happens_meanwhile(bench: Bench) -> None:
+    """What has not been given back yet can be deleted by whoever knows of it, and by its window's end; then it is left
+    alone, also when somebody else holds it by now."""
+    bench.subscriptions.drop(bench.first)
+    bench.subscriptions.give_back()
+    bench.storage.delete("q", Receipt(bench.mids[200]))
+    bench.subscriptions.settled("q", bench.mids[200])
+    bench.clock.now += WINDOW
+    second = bench.subscribe(HELD)
+    bench.subscriptions.dispatch(("q",))
+    bench.finish()
+    bench.dispatch()
+    held = {message.mid for message in second.mail}  # type: ignore[attr-defined]
+    assert held == {*bench.mids} - {bench.mids[200]}
+    assert len(second.mail) == HELD - 1
+    assert bench.storage.stats("q").in_flight == HELD - 1
+    bench.subscriptions.drop(second)
+    bench.finish()
+    assert (len(bench.ready()), bench.subscriptions.next_due()) == (HELD - 1, None)
+
+
+def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
+    """Neither what comes in, nor what is given back, nor word of its queue's end."""
+    bench.first.mail.clear()
+    bench.subscriptions.drop(bench.first)
+    bench.storage.push("q", [Draft(b"new")])
+    bench.storage.flush()
+    bench.dispatch()
+    bench.subscriptions.give_back()
+    bench.dispatch()
+    bench.storage.remove("q", force=True)
+    bench.subscriptions.gone("q")
+    bench.finish()
+    assert (bench.first.mail, bench.subscriptions.take_mail()) == ([], set())
+    assert (bench.subscriptions.unfinished, bench.subscriptions.next_due()) == (False, None)
+
+
+def test_the_engine_is_closed_meanwhile(bench: Bench) -> None:
+    """What has not been given back when the engine is closed is ready when it is opened again."""
+    bench.subscriptions.drop(bench.first)
+    bench.subscriptions.give_back()
+    bench.storage.close()
+    bench.storage = FilesEngine(bench.root, clock=bench.clock, durability=Durability.NONE)
+    assert bench.ready() == bench.mids
+
+
+def test_leases_of_a_queue_end_together() -> None:
+    """All, or those up to an id; those of other queues stay, and those who held them are named once."""
+    leases = Leases()
+    one, two = (Subscription(Subscriber(1, lambda: None), None, {"q", "r"}, 1, None) for _ in range(2))
+    for mid in range(1000):
+        leases.begin(("q", mid), one, 1, 100 + mid)
+    leases.begin(("r", 5), two, 1, 5000)
+    assert leases.end_all("q", 899) == {one}
+    assert (len(one.receives), leases.next_end()) == (100, 1000)
+    assert leases.end_all("q") == {one}
+    assert leases.end_all("q") == set()
+    assert (one.receives, two.receives, leases.next_end()) == ({}, {("r", 5): 1}, 5000)
+    assert len(leases._ends) == 1
+
+
+# -- in a server ------------------------------------------------------------------------------------------------------
+
+
+async def holder(running: Serving, count: int) -> tuple[Client, list[int]]:
+    """A client that holds so many messages of `q`, and their ids."""
+    client = running.connect()
+    pushed = mids(await client.ask(push_list("q", *map(str, range(count)))))
+    await client.ask(subscribe("q", prefetch=count))
+    assert [mids(line)[0] for line in await client.lines(count)] == pushed
+    return client, pushed
+
+
+async def test_others_are_served_between_the_slices(
+    running: Serving, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch gives back more than a hundred; all come to another subscriber in the end, in order."""
+    client, pushed = await holder(running, 1000)
+    other = running.connect()
+    await other.ask(subscribe("q", prefetch=1000))
+    release, commit = running.storage.release, running.storage.commit
+    batches = [0]
+
+    def counted_release(qid: str, receipt: Receipt, delay: int) -> int | None:
+        batches[-1] += 1
+        return release(qid, receipt, delay)
+
+    def counted_commit() -> None:
+        commit()
+        batches.append(0)
+
+    monkeypatch.setattr(running.storage, "release", counted_release)
+    monkeypatch.setattr(running.storage, "commit", counted_commit)
+    await client.hang_up()
+    lines = await other.lines(1000)
+    assert [(mids(line)[0], receives(line)) for line in lines] == [(mid, 2) for mid in pushed]
+    assert (max(batches), sum(batches)) == (100, 1000)
+
+
+async def test_an_acknowledgement_from_elsewhere_meanwhile(running: Serving, autojump_clock: Clock) -> None:
+    """Right behind the end of a connection, another one deletes what that held: it is gone, and the rest is ready."""
+    client, pushed = await holder(running, 500)
+    other = running.connect()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.hang_up)
+        nursery.start_soon(other.send, *(delete("q", mid) for mid in pushed[-50:]))
+    assert [code(line) for line in await other.lines(50)] == [0] * 50
+    await trio.testing.wait_all_tasks_blocked()
+    assert mids(await other.ask(request("list-messages", "<qid>q</qid>", state="ready"))) == pushed[:-50]
+    assert mids(await other.ask(request("list-messages", "<qid>q</qid>", state="in-flight"))) == []
+
+
+@pytest.mark.parametrize("durability", [Durability.NONE, Durability.ALWAYS])
+async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durability: Durability) -> None:
+    """Also what takes many slices is ready before the engine is closed."""
+    async with serving(tmp_path / "root", durability=durability) as running:
+        client, pushed = await holder(running, 1000)
+        engine, close = running.storage, running.storage.close
+        found: list[tuple[int, int]] = []
+
+        def look_and_close() -> None:
+            stats = engine.stats("q")
+            found.append((stats.ready, stats.in_flight))
+            close()
+
+        engine.close = look_and_close  # type: ignore[method-assign]
+        running.server.stop()
+        assert [code(line) for line in await client.rest()] == [503]
+        await client.hang_up()
+    assert found == [(len(pushed), 0)]
+
+
+async def test_a_purge_and_a_delete_of_what_many_hold(tmp_path: Path, autojump_clock: Clock) -> None:
+    """Both end what subscribers hold, and there is room again for what comes next; the req of a subscription that has
+    ended by it is free."""
+    async with serving(tmp_path / "root", clock_of(autojump_clock), queues=("q", "r")) as running:
+        client, _ = await holder(running, 600)
+        other = running.connect()
+        assert "<count>600</count>" in await other.ask(request("purge-queue", "<qid>q</qid>"))
+        await other.ask(push_list("q", *["x"] * 600))
+        assert [payloads(line) for line in await client.lines(600)] == [["x"]] * 600
+        await other.ask(request("delete-queue", "<qid>q</qid>", force="yes"))
+        assert code(await client.line()) == 404
+        assert code(await client.ask(subscribe("r"))) == 0
+        await other.ask(push_list("r", "y"))
+        assert payloads(await client.line()) == ["y"]
+
+
+# -- how many ---------------------------------------------------------------------------------------------------------
+
+
+async def test_subscriptions_of_one_connection(running: Serving, autojump_clock: Clock) -> None:
+    """A connection may have 1000; one more is 400 that says what to do, and changes nothing: the others go on, one of
+    them can be changed, and when one ends, there is room for another."""
+    client = running.connect()
+    for start in range(0, 1000, 100):
+        answers = [subscribe("q", req=f"s{number}", prefetch=1) for number in range(start, start + 100)]
+        assert code(await client.ask(*answers)) == 0
+    refused = await client.ask(subscribe("q", req="more"))
+    assert (code(refused), "1000 subscriptions" in refused, "'queues'" in refused) == (400, True, True)
+    assert code(await client.ask(subscribe("q", req="s7", prefetch=2))) == 0
+    assert code(await client.ask(request("unsubscribe", subscription="s8"))) == 0
+    assert code(await client.ask(subscribe("q", req="more"))) == 0
+    assert code(await client.ask(subscribe("q", req="yet more"))) == 400
+    assert code(await running.connect().ask(subscribe("q"))) == 0
+    assert "<ping/>" in await client.ask(PING)
+    line = await running.connect().ask(receive("q"))
+    assert mids(line) == []
