@@ -112,6 +112,9 @@ class Feed(ABC):
             self.records.pop(record.mid, None)
             self._upstream.releases.add(self, (record.mid, record.receives))
 
+    def delays(self, more: int) -> None:  # noqa: B027 - only where that is in the way of others
+        """So many messages more, or less, wait until it is later."""
+
     @abstractmethod
     def has_room(self, member: Subscription) -> None:
         """A member can be sent something, or has left something to others."""

@@ -20,6 +20,7 @@ class Share(Feed):
         super().__init__(qid, label, upstream, memory)
         self.name = name
         self._backlog: deque[Record] = deque()
+        self._delayed = 0
 
     @property
     def wanted(self) -> bool:
@@ -41,7 +42,13 @@ class Share(Feed):
 
     def _set_prefetch(self, more: int) -> None:
         wanted = sum(member.prefetch for member in self.members) + more
-        self.prefetch = max(min(wanted, PREFETCH), 1)
+        self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
+
+    def delays(self, more: int) -> None:
+        """Those do not count against what the members may have in hand."""
+        self._delayed += more
+        self._set_prefetch(0)
+        self._upstream.sync(self)
 
     def _distribute(self, record: Record) -> None:
         record.waiting = 1

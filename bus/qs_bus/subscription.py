@@ -139,6 +139,7 @@ class Subscription:
         due = later.add(seconds, lambda: self._resume(record))
         self.delayed = self.delayed or {}
         self.delayed[record] = lambda: later.cancel(due)
+        record.feed.delays(1)
         self._check_bound()
         self.pump()
 
@@ -146,6 +147,7 @@ class Subscription:
         """What was given back for later is wanted again."""
         if self.delayed is not None:
             del self.delayed[record]
+        record.feed.delays(-1)
         record.feed.resend(record, self)
 
     def leave(self, only: Feed | None = None) -> None:
@@ -172,5 +174,6 @@ class Subscription:
         for record, cancel in list((self.delayed or {}).items()):
             if record.feed in feeds:
                 cancel()
+                record.feed.delays(-1)
         self.delayed = {r: cancel for r, cancel in (self.delayed or {}).items() if r.feed not in feeds} or None
         return [*sorted(in_hand, key=lambda record: record.mid, reverse=True), *held]

@@ -287,7 +287,7 @@ def copy(
     is left alone, so a copy can be repeated.
 
     queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
-    exist, or the one message named alone.
+    exist, or the one message named alone; Conflict when one of them holds another message of the id.
     """
     targets = [queues] if isinstance(queues, str) else list(queues)
     if not targets:

@@ -46,7 +46,7 @@ class RequestTimeout(ServerError):
 
 
 class Conflict(ServerError):
-    """409: a queue of that name exists already. Its subclasses are the other conflicts."""
+    """409: a queue of that name exists already, or a message of that id. Its subclasses are the other conflicts."""
 
 
 class NotEmpty(Conflict):

@@ -155,6 +155,24 @@ async def test_release_with_delay(world: World, autojump_clock: trio.testing.Moc
     assert sorted(one.got + two.got) == [mid, mid]
 
 
+async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """The server may send one more for each that waits until it is later, also when its member has left."""
+    share = world.share()
+    client = world.client()
+    client.join(share, ack=True, prefetch=1)
+    mid = world.push(share)
+    assert share.prefetch == 1
+    client.release(mid, delay=5)
+    assert share.prefetch == 2
+    await trio.sleep(5.1)
+    assert share.prefetch == 1
+    assert world.fetched(share) == [mid]
+    client.release(mid, delay=5)
+    client.leave()
+    assert share.prefetch == 1
+    assert world.released(share) == [mid]
+
+
 async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
     """What is delayed for a member that leaves goes to another one at once, or is given back."""
     share = world.share()
