@@ -29,6 +29,7 @@ from qs_client.backoff import delays
 from qs_client.calls import Call
 from qs_client.errors import closes
 from qs_client.place import Place, endpoint
+from qs_schemas import errors as table
 
 from .fanout import FanOut
 from .feeds import Feed
@@ -45,12 +46,11 @@ _TIMEOUT = 60
 _UNREACHABLE = 30
 """Seconds after which a server is given up that takes nothing of what is sent to it, as when the network is cut. One
 that works always does, as the bus reads all that it sends."""
-NO_SUCH_QUEUE = 404
 _VISIBILITY = 3600
 """Seconds that a message stays in the bus's hands if nothing else ends that; the end of the connection does."""
 _LIST = 1000
 _TRY_AGAIN = 1
-"""Seconds until a message that others have in hand is asked for again."""
+"""Seconds until what the server could not give is asked for again."""
 _SIDE_BY_SIDE = 64
 
 
@@ -204,7 +204,7 @@ class Upstream:
             return  # there is a newer one
         del self._reqs[feed]
         _logger.warning("no more messages of %r: %s", feed.qid, error.text)
-        if error.code == NO_SUCH_QUEUE:
+        if error.code == table.NOT_FOUND.code:
             self._gone(feed)
         else:
             self._later.start_soon(self._sync_later, feed)
