@@ -1,15 +1,21 @@
-"""What a client can send wrong to the queue server and to the bus alike, and the error that it gets."""
+"""What a client can send wrong to the queue server and to the bus alike, the error that it gets, and what must stay as
+it was."""
+
+import re
+from pathlib import Path
 
 from documents import (
     NS,
     PING,
     delete,
+    mids,
     new_queue,
     push,
     push_list,
     receive,
     request,
 )
+from serving import Wire
 
 
 def bomb(depth: int) -> str:
@@ -99,3 +105,14 @@ BAD: dict[str, tuple[str | bytes, int, str, bool]] = {
     "too long": (push("q", "x" * (9 << 20)), 413, "8388608", True),
     "too long and never ending": (b"<qs " + b" " * (9 << 20), 413, "8388608", True),
 }  # fmt: skip
+
+
+def state(wire: Wire, root: Path) -> tuple[list[str], str]:
+    """Every name in the root directory, and every message as a client sees it."""
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
+    found = [
+        re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
+        for mid in listed
+    ]
+    return names, "".join(found)

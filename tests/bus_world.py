@@ -23,6 +23,16 @@ QUEUES = ("a", "b")
 QUIET_WITHIN = 30
 BATCHES = 30
 """That each publisher pushes in a round, at most."""
+_RECEIVED = {
+    "singly": ("a", "b"),
+    "few ahead": ("a",),
+    "gives back": ("a", "b"),
+    "library": ("a", "b"),
+    "steady": ("a",),
+    "moving": ("a", "b"),
+    "silent": ("a", "b"),
+}
+"""The queues of each receiver, by its name."""
 _STATS = re.compile(r"<queue ([^>]*)>([^<]*)</queue>")
 _COUNTS = re.compile(r'\b(?:new|ready|in-flight|delayed)="(\d+)"')
 
@@ -209,6 +219,63 @@ class World:
         return f"server:\n{self.server.log()[-20000:]}\nbus:\n{self.bus.log()[-20000:]}"
 
 
+class Clients:
+    """Those of the bus: all kinds of subscribers, in threads and in a process, once each has subscribed."""
+
+    def __init__(self, bus: Where, folder: Path, rng: random.Random) -> None:
+        self._bus = bus
+        self._rng = rng
+        self.process = SubscriberProcess(bus, folder)
+        self.journals = {name: Journal(name, queues) for name, queues in _RECEIVED.items()}
+        self.journals["shared"] = self.process.named
+        subscribers = self._subscribers()
+        silent = self._subscriber("silent", ack=False)
+        library = LibrarySubscriber(bus, self.journals["library"])
+        library.messages.open()
+        self.threads: list[Subscriber | LibrarySubscriber] = [*subscribers, silent, library]
+        for thread in self.threads:
+            thread.start()
+        for subscriber in subscribers:
+            assert subscriber.subscribed.wait(20)
+        self.process.ready()
+
+    def _subscribers(self) -> list[Subscriber]:
+        """Those that say what they want."""
+        return [
+            self._subscriber("singly", subscribe("a"), subscribe("b", req="s2")),
+            self._subscriber("few ahead", subscribe("a", prefetch=10)),
+            self._subscriber("gives back", subscribe("a", "b"), releases=True),
+            self._subscriber("steady", subscribe("a", name="steady")),
+            self._subscriber("steady", subscribe("a", name="steady", prefetch=5)),
+            self._subscriber("moving", subscribe("a", "b", name="moving"), leaves=200),
+            self._subscriber("moving", subscribe("a", "b", name="moving"), leaves=50),
+            self._subscriber("shared", subscribe("b", name="shared")),
+        ]
+
+    def _subscriber(self, name: str, *requests: str, **more: int | bool) -> Subscriber:
+        return Subscriber(self._bus, self.journals[name], *requests, seed=self._rng.getrandbits(32), **more)  # type: ignore[arg-type]
+
+    def of(self, *names: str) -> list[Journal]:
+        return [self.journals[name] for name in names]
+
+
+def _server(folder: Path, durability: str) -> ServerProcess:
+    """With the queues."""
+    server = ServerProcess(folder / "root", "--durability", durability, port=lasting_port())
+    with contextlib.closing(Wire(server)) as wire:
+        for queue in QUEUES:
+            wire.ask(new_queue(queue))
+    return server
+
+
+def _publishers(server: Where, rng: random.Random) -> list[Publisher]:
+    """Already running."""
+    publishers = [Publisher(server, f"p{n}", QUEUES, rng.getrandbits(32)) for n in range(3)]
+    for publisher in publishers:
+        publisher.start()
+    return publishers
+
+
 @contextlib.contextmanager
 def world(
     folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, durability: str = "none"
@@ -217,74 +284,30 @@ def world(
     is told of the queues; else it learns of them from its clients."""
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        server = ServerProcess(folder / "root", "--durability", durability, port=lasting_port())
-        with contextlib.closing(Wire(server)) as wire:
-            for queue in QUEUES:
-                wire.ask(new_queue(queue))
+        server = _server(folder, durability)
         proxy = stack.enter_context(contextlib.closing(CutProxy(server))) if proxied else None
         flags = ("-q", "a,b") if monitored else ()
         bus = BusProcess(proxy or server, *flags, port=lasting_port(), log=folder / "bus.log")
-        address = Where(bus.host, bus.port)
-        process = SubscriberProcess(address, folder)
-        journals = {
-            name: Journal(name, queues)
-            for name, queues in (
-                ("singly", ("a", "b")),
-                ("few ahead", ("a",)),
-                ("gives back", ("a", "b")),
-                ("library", ("a", "b")),
-                ("steady", ("a",)),
-                ("moving", ("a", "b")),
-                ("silent", ("a", "b")),
-            )
-        }
-        journals["shared"] = process.named
-
-        def subscriber(name: str, *requests: str, **more: int | bool) -> Subscriber:
-            return Subscriber(address, journals[name], *requests, seed=rng.getrandbits(32), **more)  # type: ignore[arg-type]
-
-        subscribers = [
-            subscriber("singly", subscribe("a"), subscribe("b", req="s2")),
-            subscriber("few ahead", subscribe("a", prefetch=10)),
-            subscriber("gives back", subscribe("a", "b"), releases=True),
-            subscriber("steady", subscribe("a", name="steady")),
-            subscriber("steady", subscribe("a", name="steady", prefetch=5)),
-            subscriber("moving", subscribe("a", "b", name="moving"), leaves=200),
-            subscriber("moving", subscribe("a", "b", name="moving"), leaves=50),
-            subscriber("shared", subscribe("b", name="shared")),
-        ]
-        silent = subscriber("silent", ack=False)
-        library = LibrarySubscriber(address, journals["library"])
-        library.messages.open()
-        clients = [*subscribers, silent, library]
-        for client in clients:
-            client.start()
-        for each in subscribers:
-            assert each.subscribed.wait(20)
-        process.ready()
-        publishers = [
-            Publisher(Where(server.host, server.port), f"p{n}", QUEUES, rng.getrandbits(32)) for n in range(3)
-        ]
-        for publisher in publishers:
-            publisher.start()
+        clients = Clients(Where(bus.host, bus.port), folder, rng)
+        publishers = _publishers(Where(server.host, server.port), rng)
         everything = World(
             rng,
             server,
             durability,
             bus,
             proxy,
-            process,
-            staying=[journals[name] for name in ("singly", "few ahead", "gives back", "library")],
-            names=[journals[name] for name in ("steady", "moving", "shared")],
-            others=[process.plain, journals["silent"]],
+            clients.process,
+            staying=clients.of("singly", "few ahead", "gives back", "library"),
+            names=clients.of("steady", "moving", "shared"),
+            others=[clients.process.plain, *clients.of("silent")],
             publishers=publishers,
         )
         try:
             yield everything
-            process.stop()
+            clients.process.stop()
         finally:
-            for each in (*publishers, *clients):
-                each.close()
-            for running in (process, bus, everything.server):
+            for thread in (*publishers, *clients.threads):
+                thread.close()
+            for running in (clients.process, bus, everything.server):
                 running.kill()
         everything.check("at the end")

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from bus_serving import Address
+from serving import Address
 
 _MOST = 1024 * 1024
 _RESET = struct.pack("ii", 1, 0)

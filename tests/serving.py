@@ -1,4 +1,4 @@
-"""A real server process for tests: started on a free port, known to be ready, ended by its own id."""
+"""A real process for tests, a server above all: on a free port, known to be ready, ended by its own id."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
@@ -16,15 +17,30 @@ READY_WITHIN = 30
 FAST = ("--durability", "none")
 
 
-class ServerProcess:
-    """`queue-server.py` as a child. host and port are known once the constructor returns; `log()` is its stderr."""
+class Address(Protocol):
+    """Where something listens: a server, a bus, or what stands between them."""
 
-    def __init__(self, root: Path, *flags: str, port: int = 0, command: list[str] | None = None) -> None:
-        self.root = root
-        self._log = root.parent / f"{root.name}.log"
+    host: str
+    port: int
+
+
+class Listening:
+    """A program as a child that listens, `name` in what is said of it. host and port are known once the constructor
+    returns; `log()` is its stderr."""
+
+    name: str
+
+    def __init__(self, command: list[str], port: int, log: Path) -> None:
+        self._command = command
+        self._log = log
+        self.host, self.port = "127.0.0.1", port
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*(command or COMMAND), "--root", str(root), "--port", str(port), *flags],
+                [*self._command, "--port", str(self.port)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -34,8 +50,8 @@ class ServerProcess:
         line = self.process.stdout.readline().decode()
         ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
         if ready is None:
-            self.process.wait(READY_WITHIN)
-            raise AssertionError(f"the server did not start: {line!r}\n{self.log()}")
+            self._wait()
+            raise AssertionError(f"the {self.name} did not start: {line!r}\n{self.log()}")
         self.host, self.port = ready.group(1), int(ready.group(2))
 
     def log(self) -> str:
@@ -62,6 +78,16 @@ class ServerProcess:
         return code
 
 
+class ServerProcess(Listening):
+    """`queue-server.py` as a child."""
+
+    name = "server"
+
+    def __init__(self, root: Path, *flags: str, port: int = 0) -> None:
+        self.root = root
+        super().__init__([*COMMAND, "--root", str(root), *flags], port, root.parent / f"{root.name}.log")
+
+
 @contextlib.contextmanager
 def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
     """A server process for the length of a with block. Its log must hold no traceback at the end."""
@@ -76,7 +102,7 @@ def serving(root: Path, *flags: str, port: int = 0) -> Iterator[ServerProcess]:
 class Wire:
     """A connection to a server, line by line."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: Listening) -> None:
         self.socket = server.connect()
         self._lines = self.socket.makefile("rb")
 
@@ -110,7 +136,7 @@ class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
 class MortalWire:
     """A connection on which the server may end at any moment."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: Listening) -> None:
         try:
             self._socket = server.connect()
         except OSError:

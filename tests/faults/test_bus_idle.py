@@ -16,7 +16,7 @@ PUSHED = 5
 
 def _client(bus: BusProcess, kind: int) -> tuple[Wire, str]:
     """One that only connects, or subscribes: acknowledging, or not, or with a name. And what it is."""
-    wire = Wire(bus)  # type: ignore[arg-type]
+    wire = Wire(bus)
     what = ("silent", "ack", "silent", "plain", "silent", "name")[kind % 6]
     if what != "silent":
         request = subscribe("q", ack=what != "plain", name=f"n{kind}" if what == "name" else "")
@@ -32,7 +32,7 @@ def _measure(server: ServerProcess, bus: BusProcess, clients: int, seconds: floa
             stack.enter_context(wire)
         with Wire(server) as pusher:
             # A silent one is subscribed a moment after it has connected. This is the last of them.
-            last = stack.enter_context(Wire(bus))  # type: ignore[arg-type]
+            last = stack.enter_context(Wire(bus))
             while not select.select([last.socket], [], [], 0.1)[0]:
                 pusher.ask(push_list("q", "first"))
             pushed = mids(pusher.ask(push_list("q", *("x" * PUSHED))))

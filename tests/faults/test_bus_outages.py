@@ -20,7 +20,7 @@ class Client(Wire):
     """A client of the bus. Deliveries may come before an answer; they are kept for `delivery`."""
 
     def __init__(self, bus: BusProcess) -> None:
-        super().__init__(bus)  # type: ignore[arg-type]
+        super().__init__(bus)
         self._kept: deque[str] = deque()
 
     def ask(self, *documents: str | bytes) -> str:

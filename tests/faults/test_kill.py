@@ -4,16 +4,14 @@ import os
 import random
 import re
 import socket
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from serving import Gone, MortalWire, ServerProcess
+from killing import Client, Seen, listed, load
+from serving import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251120"))
 LIST = 5
@@ -21,7 +19,7 @@ PIPELINE = 10
 
 
 @dataclass
-class Record:
+class Record(Seen):
     """What one client did in one round. Every push is a list of payloads that were sent as one request."""
 
     answered: list[tuple[list[str], list[int]]] = field(default_factory=list)
@@ -29,7 +27,6 @@ class Record:
     received: dict[int, str] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
     maybe_deleted: set[int] = field(default_factory=set)
-    trouble: list[str] = field(default_factory=list)
 
     def answer(self, sent: list[str], line: str) -> None:
         found = mids(line)
@@ -37,9 +34,6 @@ class Record:
             self.trouble.append(line)
         self.unanswered.remove(sent)
         self.answered.append((sent, found))
-
-
-Client = Callable[[MortalWire, Record, str], None]
 
 
 def push_singly(wire: MortalWire, record: Record, name: str) -> None:
@@ -86,38 +80,7 @@ def consume(wire: MortalWire, record: Record, name: str) -> None:
                 record.maybe_deleted.discard(mid)
 
 
-CLIENTS: tuple[Client, ...] = (push_singly, push_singly, push_pipelined, push_lists, consume)
-
-
-def load(server: ServerProcess, round_number: int, seconds: float) -> list[Record]:
-    """Lets every client work until the server is killed."""
-    records = [Record() for _ in CLIENTS]
-
-    def run(client: Client, record: Record, name: str) -> None:
-        wire = None
-        try:
-            wire = MortalWire(server)
-            client(wire, record, name)
-        except Gone:
-            pass
-        except Exception as error:
-            record.trouble.append(repr(error))
-        finally:
-            if wire is not None:
-                wire.close()
-
-    threads = [
-        threading.Thread(target=run, args=(client, record, f"{round_number}-{number}"))
-        for number, (client, record) in enumerate(zip(CLIENTS, records, strict=True))
-    ]
-    for thread in threads:
-        thread.start()
-    time.sleep(seconds)
-    server.kill()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    return records
+CLIENTS: tuple[Client[Record], ...] = (push_singly, push_singly, push_pipelined, push_lists, consume)
 
 
 class Model:
@@ -186,11 +149,7 @@ class Model:
 
 def messages(wire: MortalWire) -> list[tuple[int, str]]:
     """Every message of the queue, oldest first."""
-    found: list[int] = []
-    while page := mids(
-        wire.ask(request("list-messages", "<qid>q</qid>", state="all", after=found[-1] if found else 0))
-    ):
-        found += page
+    found = listed(wire, "all")
     entries = []
     for start in range(0, len(found), 200):
         part = found[start : start + 200]
@@ -218,7 +177,7 @@ def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
                 model.purged()
             wire.close()
             if number < rounds:
-                model.add(load(server, number, rng.uniform(0, 0.4)))
+                model.add(load(CLIENTS, Record, server, number, rng.uniform(0, 0.4)))
             assert re.search("Traceback|ERROR", server.log()) is None, server.log()
         finally:
             server.kill()

@@ -4,9 +4,6 @@ window to end."""
 import os
 import random
 import re
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,10 +19,10 @@ from documents import (
     push,
     push_list,
     req,
-    request,
     subscribe,
 )
-from serving import Gone, MortalWire, ServerProcess
+from killing import Client, Seen, listed, load
+from serving import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 WINDOW = 10**6
@@ -33,17 +30,13 @@ WINDOW = 10**6
 
 
 @dataclass
-class Record:
+class Record(Seen):
     """What one client saw in one round."""
 
     pushed: dict[int, str] = field(default_factory=dict)
     delivered: dict[int, str] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     deleted: set[int] = field(default_factory=set)
-    trouble: list[str] = field(default_factory=list)
-
-
-Client = Callable[[MortalWire, Record, str], None]
 
 
 def push_on(wire: MortalWire, record: Record, name: str) -> None:
@@ -76,38 +69,7 @@ def consume(wire: MortalWire, record: Record, name: str) -> None:
             record.deleted.add(int(req(line)))
 
 
-CLIENTS: tuple[Client, ...] = (push_on, push_on, consume, consume, consume)
-
-
-def load(server: ServerProcess, round_number: int, seconds: float) -> list[Record]:
-    """Lets every client work until the server is killed."""
-    records = [Record() for _ in CLIENTS]
-
-    def run(client: Client, record: Record, name: str) -> None:
-        wire = None
-        try:
-            wire = MortalWire(server)
-            client(wire, record, name)
-        except Gone:
-            pass
-        except Exception as error:
-            record.trouble.append(repr(error))
-        finally:
-            if wire is not None:
-                wire.close()
-
-    threads = [
-        threading.Thread(target=run, args=(client, record, f"{round_number}-{number}"))
-        for number, (client, record) in enumerate(zip(CLIENTS, records, strict=True))
-    ]
-    for thread in threads:
-        thread.start()
-    time.sleep(seconds)
-    server.kill()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    return records
+CLIENTS: tuple[Client[Record], ...] = (push_on, push_on, consume, consume, consume)
 
 
 class Model:
@@ -133,15 +95,6 @@ class Model:
         """there: all messages that a start has found."""
         assert set(self.pushed) - self.asked <= set(there), "an answered push is gone that nobody acknowledged"
         assert not self.deleted & set(there), "an acknowledged message has come back"
-
-
-def listed(wire: MortalWire, state: str) -> list[int]:
-    found: list[int] = []
-    while page := mids(
-        wire.ask(request("list-messages", "<qid>q</qid>", state=state, after=found[-1] if found else 0))
-    ):
-        found += page
-    return found
 
 
 def drain(wire: MortalWire, count: int) -> Record:
@@ -179,7 +132,7 @@ def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
                 assert listed(wire, "all") == []
             wire.close()
             if number < rounds:
-                model.add(load(server, number, rng.uniform(0.05, 0.5)))
+                model.add(load(CLIENTS, Record, server, number, rng.uniform(0.05, 0.5)))
             assert re.search("Traceback|ERROR", server.log()) is None, server.log()
         finally:
             server.kill()

@@ -1,13 +1,11 @@
 """The real bus process and what a client can send wrong: the error it gets, that nothing changes, and others go on."""
 
-import re
 import select
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from bad_documents import BAD
+from bad_documents import BAD, state
 from bus_serving import BusProcess, bus_serving
 from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
 from serving import ServerProcess, Wire
@@ -20,22 +18,11 @@ def bus(server: ServerProcess, wire: Wire) -> Iterator[BusProcess]:
         yield process
 
 
-def state(wire: Wire, root: Path) -> tuple[list[str], str]:
-    """Every name in the root directory, and every message as a client sees it."""
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
-    listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
-    found = [
-        re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
-        for mid in listed
-    ]
-    return names, "".join(found)
-
-
 @pytest.fixture
 def subscriber(bus: BusProcess, wire: Wire) -> Iterator[Wire]:
     """Somebody else, with two messages in hand."""
     wire.ask(push("q", "precious"), push("q", "also"))
-    with Wire(bus) as subscriber:  # type: ignore[arg-type]
+    with Wire(bus) as subscriber:
         assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
         assert all(is_delivery(subscriber.line()) for _ in range(2))
         while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))):
@@ -54,7 +41,7 @@ def test_bad_input(server: ServerProcess, wire: Wire, bus: BusProcess, subscribe
     """Everything that a client can send wrong has its documented error, in a line, and changes nothing."""
     before = state(wire, server.root)
     for name, (sent, expected, says, closes) in BAD.items():
-        with Wire(bus) as bad:  # type: ignore[arg-type]
+        with Wire(bus) as bad:
             bad.send(sent)
             answer = bad.line()
             assert (name, code(answer)) == (name, expected), answer
@@ -94,7 +81,7 @@ WRONG = {
 
 def test_bad_requests_of_the_bus(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     """What is wrong with the bus's own operations is 400 and says what; the connection stays and is not subscribed."""
-    with Wire(bus) as bad:  # type: ignore[arg-type]
+    with Wire(bus) as bad:
         for name, (sent, says) in WRONG.items():
             answer = bad.ask(sent)
             assert (name, code(answer)) == (name, 400), answer
@@ -106,18 +93,18 @@ def test_bad_requests_of_the_bus(server: ServerProcess, wire: Wire, bus: BusProc
 def test_half_a_document_and_silence(server: ServerProcess, wire: Wire) -> None:
     """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of one who has
     a subscription; whoever is silent stays."""
-    with bus_serving(server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:  # type: ignore[arg-type]
+    with bus_serving(server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:
         assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
         half_a_document(wire, bus, subscriber)
 
 
 def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
-    with Wire(bus) as half:  # type: ignore[arg-type]
+    with Wire(bus) as half:
         half.send(PING[:30])
         line = half.line()
         assert (code(line), "0.2 s" in text(line)) == (408, True)
         assert half.line() == ""
-    with Wire(bus) as slow:  # type: ignore[arg-type]
+    with Wire(bus) as slow:
         assert code(slow.ask(subscribe("q"))) == 0
         for byte in PING[:-1]:
             try:
@@ -135,11 +122,11 @@ def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: Bus
     """A client that goes in the middle of a document, or resets, leaves nothing behind."""
     before = state(wire, server.root)
     for reset in (False, True):
-        with Wire(bus) as half:  # type: ignore[arg-type]
+        with Wire(bus) as half:
             half.send(subscribe("q")[:-20])
             if reset:
                 half.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close() resets
-    with Wire(bus) as half:  # type: ignore[arg-type]
+    with Wire(bus) as half:
         half.send(subscribe("q")[:-20])
         half.socket.shutdown(socket.SHUT_WR)
         assert code(half.line()) == 400
@@ -150,17 +137,17 @@ def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: Bus
 
 def test_too_many_connections(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     """--max-connections: who is one too many gets 429 and the end; when somebody goes there is room again."""
-    others = [Wire(bus) for _ in range(3)]  # type: ignore[arg-type]
+    others = [Wire(bus) for _ in range(3)]
     for other in others:
         assert code(other.ask(PING)) == 501
-    with Wire(bus) as refused:  # type: ignore[arg-type]
+    with Wire(bus) as refused:
         answer = refused.line()
         assert (code(answer), "4 connections" in text(answer)) == (429, True)
         assert "try again later" in text(answer)
         assert refused.line() == ""
     others.pop().close()
     while True:
-        with Wire(bus) as again:  # type: ignore[arg-type]
+        with Wire(bus) as again:
             again.send(PING)
             if code(again.line()) == 501:
                 break
@@ -171,7 +158,7 @@ def test_too_many_connections(wire: Wire, bus: BusProcess, subscriber: Wire) -> 
 
 def test_a_subscriber_that_sends_garbage(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
     """A subscriber whose bytes become unreadable is told and closed; what it had in hand goes to another."""
-    with Wire(bus) as other:  # type: ignore[arg-type]
+    with Wire(bus) as other:
         assert code(other.ask(subscribe("q", ack="client", name="n"))) == 0
         subscriber.send(b"\0garbage")
         assert code(subscriber.line()) == 400
@@ -184,7 +171,7 @@ def test_a_slow_subscriber(server: ServerProcess, wire: Wire) -> None:
     """--policy disconnect: who does not read is sent away with 429, once more waits for it than --outbox; the others
     get everything, and nothing is lost."""
     flags = ("--policy", "disconnect", "--outbox", "100000", "--linger", "5")
-    with bus_serving(server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:  # type: ignore[arg-type]
+    with bus_serving(server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:
         assert code(slow.ask(subscribe("q"))) == 0
         assert code(fast.ask(subscribe("q", ack="client"))) == 0
         sent = 0
@@ -206,7 +193,7 @@ def test_a_queue_with_a_difficult_name(wire: Wire, bus: BusProcess) -> None:
     """Names with spaces inside, quotes, markup, slashes and other alphabets work, for queues and for names."""
     for name in ("a b", "&lt;&amp;&gt;", "'&quot;", "../x", "\N{GREEK SMALL LETTER ALPHA}", "a:b%"):
         assert code(wire.ask(new_queue(name))) == 0
-        with Wire(bus) as plain, Wire(bus) as named:  # type: ignore[arg-type]
+        with Wire(bus) as plain, Wire(bus) as named:
             assert code(plain.ask(subscribe(name))) == 0
             assert code(named.ask(subscribe(name, name=name.replace("'", "&apos;")))) == 0
             pushed = mids(wire.ask(push(name, "x")))

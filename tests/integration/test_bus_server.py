@@ -89,7 +89,7 @@ def connect(bus: BusProcess) -> Iterator[Callable[..., Wire]]:
     made: list[Wire] = []
 
     def make(*documents: str) -> Wire:
-        wire = Wire(bus)  # type: ignore[arg-type]
+        wire = Wire(bus)
         made.append(wire)
         for document in documents:
             answer = wire.ask(document)
@@ -131,7 +131,7 @@ def test_a_client_that_only_connects(shared_server: ServerProcess, producer: Wir
     """A client that only connects gets the messages of every queue that is monitored, from 0.25 s on; one that sends
     white space too. Their deliveries have no req."""
     other = f"{q}-other"
-    with bus_serving(shared_server, "-q", f"{q},{other}") as bus, Wire(bus) as silent, Wire(bus) as blank:  # type: ignore[arg-type]
+    with bus_serving(shared_server, "-q", f"{q},{other}") as bus, Wire(bus) as silent, Wire(bus) as blank:
         blank.send(" \r\n\r\n\t")
         wait_until(lambda: f"<queue>{other}</queue>" in producer.ask(request("list-queues")))
         for wire in (silent, blank):  # from when on each of them gets messages, only it knows
@@ -319,9 +319,9 @@ def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: s
 
 def test_who_says_nothing_gets_what_comes_to_be_monitored(shared_server: ServerProcess, producer: Wire, q: str) -> None:
     """Without -q, a client that only connects gets the messages of queues that others name after it."""
-    with bus_serving(shared_server) as bus, Wire(bus) as silent:  # type: ignore[arg-type]
+    with bus_serving(shared_server) as bus, Wire(bus) as silent:
         select.select([silent.socket], [], [], 0.5)  # until the bus knows that it says nothing
-        with Wire(bus) as other:  # type: ignore[arg-type]
+        with Wire(bus) as other:
             assert code(other.ask(subscribe(q))) == 0
             mid = push_one(producer, q)
             assert mids(silent.line()) == mids(other.line()) == [mid]
@@ -335,7 +335,7 @@ def test_queues_of_the_command(shared_server: ServerProcess, producer: Wire, q: 
     text says which there are."""
     names = [f"{q}-{letter}" for letter in "abc"]
     flags = ("-q", f"{names[0]}, {names[1]}", "--queue", names[2])
-    with bus_serving(shared_server, *flags) as bus, Wire(bus) as wire:  # type: ignore[arg-type]
+    with bus_serving(shared_server, *flags) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe(*names))) == 0
         for name in names:
             wait_until(lambda name=name: f"<queue>{name}</queue>" in producer.ask(request("list-queues")))
@@ -349,7 +349,7 @@ def test_queues_of_the_command(shared_server: ServerProcess, producer: Wire, q: 
 
 def test_a_monitored_queue_that_is_deleted(shared_server: ServerProcess, producer: Wire, q: str) -> None:
     """A queue of -q that somebody deletes is made again, and its subscribers stay."""
-    with bus_serving(shared_server, "-q", q) as bus, Wire(bus) as wire:  # type: ignore[arg-type]
+    with bus_serving(shared_server, "-q", q) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe(q))) == 0
         producer.ask(request("delete-queue", f"<qid>{q}</qid>", force="yes"))
         wait_until(lambda: f"<queue>{q}</queue>" in producer.ask(request("list-queues")))
@@ -363,8 +363,8 @@ def test_two_buses(shared_server: ServerProcess, producer: Wire, q: str) -> None
     with (
         bus_serving(shared_server, "-q", one) as first,
         bus_serving(shared_server, "-q", two) as second,
-        Wire(first) as a,  # type: ignore[arg-type]
-        Wire(second) as b,  # type: ignore[arg-type]
+        Wire(first) as a,
+        Wire(second) as b,
     ):
         for qid in (one, two):
             wait_until(lambda qid=qid: f"<queue>{qid}</queue>" in producer.ask(request("list-queues")))
@@ -536,7 +536,7 @@ def test_release_with_delay(connect: Connect, producer: Wire, q: str) -> None:
 def test_a_name_is_kept_over_restarts(tmp_path: Path) -> None:
     """A name gets what was pushed while no member was there, the bus or the server was restarted, or both were down."""
     with serving(tmp_path / "root", *FAST) as server, bus_serving(server) as bus:
-        with Wire(server) as producer, Wire(bus) as wire:  # type: ignore[arg-type]
+        with Wire(server) as producer, Wire(bus) as wire:
             producer.ask(new_queue("q"))
             assert code(wire.ask(subscribe("q", name="audit", ack="client"))) == 0
             sent = [push_one(producer, "q", "1")]
@@ -551,7 +551,7 @@ def test_a_name_is_kept_over_restarts(tmp_path: Path) -> None:
         again = ServerProcess(server.root, *FAST, port=server.port)
         try:
             bus.start()
-            with Wire(again) as producer, Wire(bus) as wire:  # type: ignore[arg-type]
+            with Wire(again) as producer, Wire(bus) as wire:
                 assert gone(producer, "q")
                 assert code(wire.ask(subscribe("q", name="audit", ack="client"))) == 0
                 sent.append(push_one(producer, "q", "all are there"))

@@ -200,7 +200,7 @@ def test_it_starts_before_the_server(tmp_path: Path) -> None:
     place = Nowhere()
     bus = BusProcess(place, "-q", "q", log=tmp_path / "bus.log")
     try:
-        with Wire(bus) as monitored, Wire(bus) as named:  # type: ignore[arg-type]
+        with Wire(bus) as monitored, Wire(bus) as named:
             assert code(monitored.ask(subscribe("q"))) == 0
             named.send(subscribe("q", name="n", req="named"))
             assert not select.select([named.socket], [], [], 0.3)[0]
@@ -228,7 +228,7 @@ def bus(server: ServerProcess, wire: Wire) -> Iterator[BusProcess]:
 def test_a_graceful_stop(sig: int, bus: BusProcess, wire: Wire) -> None:
     """On SIGTERM and Ctrl-C clients get 503 and the end; what was acknowledged is deleted on the server, the rest is
     visible at once; exit code 0."""
-    careful, plain, silent = Wire(bus), Wire(bus), Wire(bus)  # type: ignore[arg-type]
+    careful, plain, silent = Wire(bus), Wire(bus), Wire(bus)
     careful.ask(subscribe("q", ack="client"))
     plain.ask(subscribe("q"))
     sent = mids(wire.ask(push_list("q", "a", "b", "c")))
@@ -252,7 +252,7 @@ def test_a_graceful_stop(sig: int, bus: BusProcess, wire: Wire) -> None:
 
 def test_what_nobody_has_acknowledged(bus: BusProcess, wire: Wire) -> None:
     """After a stop, what was acknowledged is deleted, and the rest is visible, with what waited."""
-    with Wire(bus) as one:  # type: ignore[arg-type]
+    with Wire(bus) as one:
         one.ask(subscribe("q", ack="client", prefetch=2))
         sent = mids(wire.ask(push_list("q", "a", "b", "c", "d")))
         assert [mids(one.line())[0] for _ in range(2)] == sent[:2]
@@ -268,7 +268,7 @@ def test_what_nobody_has_acknowledged(bus: BusProcess, wire: Wire) -> None:
 
 def test_the_outbox_is_read_to_its_end(bus: BusProcess, wire: Wire) -> None:
     """A client that is slow to read gets what is in its outbox, then 503; that counts as handled, the rest stays."""
-    with Wire(bus) as slow:  # type: ignore[arg-type]
+    with Wire(bus) as slow:
         slow.ask(subscribe("q"))
         sent = []
         for _ in range(30):
@@ -291,7 +291,7 @@ def test_who_leaves_while_it_waits_for_the_server(tmp_path: Path) -> None:
     descriptors = Path(f"/proc/{bus.process.pid}/fd")
     before = len(list(descriptors.iterdir()))
     for _ in range(5):
-        with Wire(bus) as waiting:  # type: ignore[arg-type]
+        with Wire(bus) as waiting:
             waiting.send(subscribe("q", ack="client"))
             while len(list(descriptors.iterdir())) == before:
                 select.select([], [], [], 0.002)
@@ -303,7 +303,7 @@ def test_who_leaves_while_it_waits_for_the_server(tmp_path: Path) -> None:
 def test_a_stop_while_a_subscriber_waits_for_the_server(tmp_path: Path) -> None:
     """A client whose subscription waits for a server that is not there gets 503 when the bus stops, at once."""
     bus = BusProcess(Nowhere(), "--grace", "60", log=tmp_path / "bus.log")
-    with Wire(bus) as waiting:  # type: ignore[arg-type]
+    with Wire(bus) as waiting:
         waiting.send(subscribe("q"))
         assert not select.select([waiting.socket], [], [], 0.1)[0]
         bus.process.send_signal(signal.SIGTERM)
@@ -316,7 +316,7 @@ def test_a_stop_while_a_subscriber_waits_for_the_server(tmp_path: Path) -> None:
 def test_a_second_signal(server: ServerProcess, wire: Wire) -> None:
     """A second signal cuts off the clients that keep it, at once; what was not handled is visible. Exit code 0."""
     bus = BusProcess(server, "--grace", "60", "--linger", "60")
-    with Wire(bus) as client:  # type: ignore[arg-type]
+    with Wire(bus) as client:
         client.ask(subscribe("q", ack="client"))
         sent = mids(wire.ask(push("q", "kept")))
         assert mids(client.line()) == sent
@@ -333,7 +333,7 @@ def test_a_stop_without_the_server(tmp_path: Path) -> None:
     """When the server has gone the bus stops all the same, soon; what it could not delete comes again later."""
     server = ServerProcess(tmp_path / "root", *FAST)
     bus = BusProcess(server, "--grace", "60")
-    with Wire(server) as wire, Wire(bus) as client:  # type: ignore[arg-type]
+    with Wire(server) as wire, Wire(bus) as client:
         wire.ask(new_queue("q"))
         client.ask(subscribe("q", ack="client"))
         sent = mids(wire.ask(push("q", "x")))

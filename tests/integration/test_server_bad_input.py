@@ -1,11 +1,10 @@
 """The real server process and what a client can send wrong: the error it gets, and that nothing changes."""
 
-import re
 import select
 import socket
 from pathlib import Path
 
-from bad_documents import BAD
+from bad_documents import BAD, state
 from documents import (
     PING,
     code,
@@ -18,18 +17,6 @@ from documents import (
     text,
 )
 from serving import FAST, ServerProcess, Wire, serving
-
-
-def state(wire: Wire, root: Path) -> tuple[list[str], str]:
-    """Every name in the root directory, and every message as a client sees it."""
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
-    listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
-    found = [
-        re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))
-        for mid in listed
-    ]
-    return names, "".join(found)
-
 
 # name: (bytes, code, what the text says, whether the connection is closed), as in bad_documents
 OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {
