@@ -42,7 +42,7 @@ def _port(text: str) -> int:
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
     """A parser with the flags that every such command has. port: the default."""
-    parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG)
+    parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"qs {version('qsbus')}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -85,7 +85,7 @@ BAD_FLAGS = [
     ["--port", "70000"], ["--port", "x"], ["--nope"], ["--sever", "a:1"], ["--policy", "drop"], ["--settle", "soon"],
     ["--settle", "-1"], ["--settle", "nan"], ["--outbox", "0"], ["--max-hold", "0"], ["--max-connections", "0"],
     ["--document-time", "0"], ["--grace", "-1"], ["--server", "nowhere:port"], ["--server", ":1"], ["-s", "host:0"],
-    ["-s", "host:99999"], ["--queue", ""], ["-q", "a,,b"], ["-q", "a,"], ["extra"],
+    ["-s", "host:99999"], ["--queue", ""], ["-q", "a,,b"], ["-q", "a,"], ["extra"], ["--polic", "hold"],
 ]  # fmt: skip
 
 
