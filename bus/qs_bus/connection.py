@@ -86,9 +86,9 @@ class BusConnection(Conversation):
         return not closes
 
     def _say(self, answers: list[bytes]) -> None:
-        if answers:
+        if any(answers):
             self._outbox.put(b"".join(answers), _ANSWERS)
-            answers.clear()
+        answers.clear()
 
     def _answer_to(self, request: Message) -> Message:
         try:
@@ -160,28 +160,7 @@ class BusConnection(Conversation):
     async def _subscribe(self, request: Subscribe | ListQueues) -> bytes:
         """The answer, when it is an error; else it has been sent, as messages come right after it."""
         try:
-            if request.type != "request":
-                raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
-            if isinstance(request, ListQueues):
-                if not request.queues:
-                    raise RefusedError(
-                        table.NOT_IMPLEMENTED,
-                        "list-queues without queues is not for the bus: name some to subscribe to them, or ask the "
-                        f"queue server at {self._bus.server_name}",
-                    )
-                qids, subscription = request.queues, self._new_subscription(request.req, ack=False)
-            else:
-                if request.qid is not None and request.queues:
-                    raise RefusedError(
-                        table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', and this one has both"
-                    )
-                qids = request.queues or [request.qid or ""]
-                subscription = self._new_subscription(
-                    request.req, ack=request.ack == "client", prefetch=request.prefetch, name=request.name
-                )
-            answer: Message = (
-                ListQueues(list(qids)) if isinstance(request, ListQueues) else Subscribe(request.qid, request.queues)
-            )
+            qids, subscription, answer = self._wanted(request)
             answer.type, answer.req, answer.resp = "response", request.req, new_resp()
             await self._while_there(
                 partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
@@ -189,6 +168,26 @@ class BusConnection(Conversation):
         except RefusedError as error:
             return self._peer.send(_error(request, error))
         return b""
+
+    def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
+        """The queues that a request is about, the subscription that it asks for, and the answer once it is made."""
+        if request.type != "request":
+            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+        if isinstance(request, ListQueues):
+            if not request.queues:
+                raise RefusedError(
+                    table.NOT_IMPLEMENTED,
+                    "list-queues without queues is not for the bus: name some to subscribe to them, or ask the "
+                    f"queue server at {self._bus.server_name}",
+                )
+            subscription = self._new_subscription(request.req, ack=False)
+            return request.queues, subscription, ListQueues(list(request.queues))
+        if request.qid is not None and request.queues:
+            raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', and this one has both")
+        subscription = self._new_subscription(
+            request.req, ack=request.ack == "client", prefetch=request.prefetch, name=request.name
+        )
+        return request.queues or [request.qid or ""], subscription, Subscribe(request.qid, request.queues)
 
     async def _while_there(self, do: Callable[[], Awaitable[None]]) -> None:
         """Does something that may have to wait for the queue server, for as long as the client is there, and wanted."""
