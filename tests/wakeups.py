@@ -24,6 +24,15 @@ def polling(seconds: float) -> subprocess.Popen[bytes]:
     return process
 
 
+def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
+    """Waits until they have finished what they were at: none of them has woken up for so long. RuntimeError when that
+    does not come, as with something that polls more often."""
+    for _ in range(tries):
+        if not any(woken(seconds, *pids)):
+            return
+    raise RuntimeError(f"processes {pids} do not come to rest")
+
+
 def woken(seconds: float, *pids: int) -> list[int]:
     """How often each of them wakes up in so many seconds."""
     before = [wakeups(pid) for pid in pids]

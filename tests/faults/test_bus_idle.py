@@ -9,7 +9,7 @@ from bus_clients import acknowledge, subscribe
 from bus_serving import BusProcess, bus_serving
 from documents import mids, new_queue, push_list
 from serving import ServerProcess, Wire, serving
-from wakeups import polling, woken
+from wakeups import polling, settled, woken
 
 PUSHED = 5
 
@@ -42,6 +42,7 @@ def _measure(server: ServerProcess, bus: BusProcess, clients: int, seconds: floa
                     found += mids(wire.line())
                 if what in ("ack", "name"):
                     wire.ask(acknowledge("q", *found))
+        settled(server.process.pid, bus.process.pid)  # what was acknowledged last is still being deleted
         control = polling(poll)
         try:
             found = woken(seconds, server.process.pid, bus.process.pid, control.pid)
