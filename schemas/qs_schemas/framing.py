@@ -9,7 +9,9 @@ as an error, and the next one is read.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 from .errors import BAD_REQUEST, MALFORMED, TOO_LARGE, ProtocolError
 from .limits import REQ, Limits
@@ -36,6 +38,17 @@ _LONGEST_OPENER = 9
 _USUAL_DEPTH = 6
 _RUN_DEPTH = 3
 _SHORTEST = len(b"<a/>")
+# Entries of a list, as nearly everybody writes them: of a list that comes in pieces, those that are there at once. A
+# `<` in a value is looked for afterwards.
+_OF_LISTED = rb'(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"]*+"){0,7}+'
+_LISTED = re.compile(
+    rb'(?:<message%b><payload(?: encoding="base64")?+>[^<]*+</payload></message>|<mid%b>[^<]*+</mid>)++'
+    % (_OF_LISTED, _OF_LISTED)
+)
+_LISTED_DEPTH, _LISTED_ATTRIBUTES = 4, 7
+_LONG = 4096
+
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +99,10 @@ class Framer:
         self._limits = limits
         self._usual = _usual(limits.depth, limits.attributes)
         self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
-        self._buffer = bytearray()
+        self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
+        self._buffer: bytes | bytearray = b""
+        self._start = 0  # where the next document, or white space before it, stands; 0 when it has been begun
+        self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
         self._reset()
 
@@ -113,8 +129,48 @@ class Framer:
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes what came from the peer, in pieces of any size."""
-        if self._failed is None:
-            self._buffer += data
+        if self._failed is not None:
+            return
+        if self._start >= len(self._buffer):
+            self._buffer = data if type(data) is bytes else bytes(data)
+            self._start = 0
+        else:
+            own = self._own()
+            own += data
+        self._last = -1
+
+    def _own(self) -> bytearray:
+        """Makes the buffer one that can grow, with nothing before the next document."""
+        buffer = self._buffer
+        if isinstance(buffer, bytes):
+            self._buffer = buffer = bytearray(memoryview(buffer)[self._start :])
+        else:
+            del buffer[: self._start]
+        if self._last > 0:
+            self._last = max(0, self._last - self._start)
+        self._start = 0
+        return buffer
+
+    def next_plain(self, read: Callable[[bytes | bytearray, int], tuple[T, int] | None]) -> T | None:
+        """What `read` makes of the next document, which is passed over; None, and nothing is passed over, when it makes
+        nothing of it, or when the document has been begun: it is tried only on what has not been looked at.
+
+        read: takes the data and where a document begins in it, gives what it found and where that ends.
+        """
+        rest = len(self._buffer) - self._start
+        if self._begun or rest <= 0 or (rest > _LONG and not self._has_end()):
+            return None
+        found = read(self._buffer, self._start)
+        if found is None:
+            return None
+        self._start = found[1]
+        return found[0]
+
+    def _has_end(self) -> bool:
+        """Whether a document may end in the buffer: if not, none is worth trying. Looked for once in what has come."""
+        if self._last < 0:
+            self._last = max(0, self._buffer.rfind(b"qs>"))
+        return self._last > self._start
 
     def next_document(self) -> bytes | None:
         """The next whole document, or None until more bytes have come.
@@ -125,12 +181,16 @@ class Framer:
         if self._failed is not None:
             raise self._failed
         if not self._begun:
+            if self._start >= len(self._buffer):
+                self._buffer, self._start = b"", 0
+                return None
             # Only before a document's first step, or the bytes of one that comes in pieces were looked at again.
-            whole = self._usual.match(self._buffer)
+            long = len(self._buffer) - self._start > _LONG
+            whole = None if long and not self._has_end() else self._usual.match(self._buffer, self._start)
             if whole is not None and whole.end(1) - whole.start(1) <= self._limits.document:
                 document = whole[1]
                 if len(document) <= self._few or self._has_few(document):
-                    del self._buffer[: whole.end()]
+                    self._start = whole.end()
                     return document
         try:
             return self._scan()
@@ -147,7 +207,7 @@ class Framer:
     def close(self, error: ProtocolError) -> None:
         """Nothing more is read: what is kept is dropped, and so is what comes."""
         self._failed = error
-        self._buffer.clear()
+        self._buffer, self._start = b"", 0
         self._begun = False
 
     def _scan(self) -> bytes | None:
@@ -173,7 +233,7 @@ class Framer:
     # -- the beginning and the end of a document ----------------------------------------------------------------
 
     def _begin(self) -> bool:
-        buffer = self._buffer
+        buffer = self._own()
         start = 0
         while (found := _NOT_SPACE.search(buffer, start)) is not None:
             start = found.start()
@@ -197,7 +257,8 @@ class Framer:
         if self._at > self._limits.document:
             raise self._too_large()
         document = bytes(self._buffer[: self._at])
-        del self._buffer[: self._at]
+        self._start = self._at
+        self._own()
         broken, root = self._broken, self._root
         self._reset()
         if broken is not None:
@@ -216,6 +277,8 @@ class Framer:
             run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)
             if run is not None:
                 self._at = run.end()
+        elif self._depth == 2 and self._in_runs:
+            self._pass_listed()
         found = buffer.find(b"<", self._at, end)
         if self._depth == 0:  # before the root element: only white space between markup
             stray = _NOT_SPACE.search(buffer, self._at, end if found < 0 else found)
@@ -237,6 +300,20 @@ class Framer:
         self._at = found + 1
         self._quote = self._values = 0
         return True
+
+    def _pass_listed(self) -> None:
+        """Over the entries of a list that stand here whole, as steps would go over them."""
+        run = _LISTED.match(self._buffer, self._at, self._end)
+        if run is None:
+            return
+        start, end = run.span()
+        elements = self._buffer.count(b"</", start, end)
+        if self._buffer.count(b"<", start, end) != 2 * elements:
+            self._in_runs = False  # there is a `<` in a value: the steps to it are the last of this stream
+            return
+        self._at = end
+        self._pieces += elements - 1
+        self._count()
 
     def _whole_tag(self, tag: re.Match[bytes]) -> None:
         closing, opening, attributes, empty = tag.groups()

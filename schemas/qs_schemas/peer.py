@@ -11,7 +11,9 @@ from .framing import Framer
 from .limits import Limits
 from .messages import Error, Message
 from .parse import parse
+from .plain import PlainReader
 from .serialize import serialize
+from .templates import write
 from .text import replace_uncarriable
 
 
@@ -53,6 +55,7 @@ class Peer:
     def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
         self._framer = Framer(limits)
+        self._plain = PlainReader(limits)
         self._closed = False
 
     @property
@@ -80,9 +83,17 @@ class Peer:
         """The next message or fault, or None until more bytes come."""
         if self._closed:
             return None
+        plain = self._framer.next_plain(self._plain.read)
+        if plain is not None:
+            return plain
+        in_pieces = self._framer.begun  # if not, the document has been looked at just now, and is not plain
         try:
             document = self._framer.next_document()
-            return None if document is None else parse(document, self._limits)
+            if document is None:
+                return None
+            if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
+                return found[0]
+            return parse(document, self._limits)
         except ProtocolError as error:
             if error.error.closes:
                 self._closed = True
@@ -91,4 +102,5 @@ class Peer:
 
     def send(self, message: Message) -> bytes:
         """The bytes that stand for the message. ValueError when a field holds what XML cannot carry."""
-        return serialize(message)
+        document = write(message)
+        return serialize(message) if document is None else document

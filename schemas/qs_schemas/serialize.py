@@ -39,9 +39,9 @@ def _attributes(source: object, named: _Named) -> str:
     return written
 
 
-def _payload(payload: bytes | str, shortest: bool = False) -> bytes:
-    """shortest: text is written as base64 too where that is shorter, as for millions of line breaks."""
-    raw = payload.encode() if isinstance(payload, str) else bytes(payload)
+def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
+    """The element of a payload. shortest: text is base64 too where that is shorter, as for millions of line breaks."""
+    raw = payload if type(payload) is bytes else payload.encode() if isinstance(payload, str) else bytes(payload)
     text = escape_payload(raw)
     if text is None or (shortest and len(text) > len(_BASE64) + (len(raw) + 2) // 3 * 4):
         return b"<payload%b>%b</payload>" % (_BASE64, to_base64(raw))
@@ -56,7 +56,11 @@ def _messages(entries: Sequence[Draft | Delivery], shortest: bool = False) -> by
     parts: list[bytes] = []
     for entry in entries:
         named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
-        parts += (f"<message{_attributes(entry, named)}>".encode(), _payload(entry.payload, shortest), b"</message>")
+        parts += (
+            f"<message{_attributes(entry, named)}>".encode(),
+            write_payload(entry.payload, shortest),
+            b"</message>",
+        )
     return b"".join(parts)
 
 
@@ -101,13 +105,13 @@ def _element(name: str) -> Callable[[Any], bytes]:
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "count": _element("count"), "options": _options, "queues": _queues, "claim": _claim,
-    "chosen": _chosen, "payload": _payload,
+    "chosen": _chosen, "payload": write_payload,
 }  # fmt: skip
 # Both stand in the one element `messages` (`m` for early clients).
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
 # In a request, whose document has to be within the server's limit.
 _SHORTEST: dict[str, Callable[[Any], bytes]] = {
-    "payload": lambda payload: _payload(payload, True),
+    "payload": lambda payload: write_payload(payload, True),
     "messages": lambda entries: _messages(entries, True),
 }
 

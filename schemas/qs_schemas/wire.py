@@ -27,7 +27,7 @@ def _number(value: int) -> str:
     return str(int(value))
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
     """Without exponent, to the nanosecond."""
     return str(value) if type(value) is int else f"{value:.9f}".rstrip("0").rstrip(".")
 
@@ -39,7 +39,7 @@ def _yes(value: bool) -> str:
 Kind = tuple[Callable[[str], Any], Callable[[Any], str] | None]
 TEXT: Kind = (str, None)
 WHOLE: Kind = (int, _number)
-SECONDS: Kind = (float, _seconds)
+SECONDS: Kind = (float, seconds)
 BOOLEAN: Kind = (_truth, _yes)
 NAME: Kind = (strip, None)
 """How a value is read from an attribute, and written to one (None: as it is, escaped)."""

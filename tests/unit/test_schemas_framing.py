@@ -366,3 +366,49 @@ def test_linear(data: bytes, elements: int, size: int, meter: Meter) -> None:
             if error.error.closes:
                 break
     assert meter.looked_at <= 12 * len(data)
+
+
+ENTRIES = [
+    b"<message><payload>a</payload></message>",
+    b'<message qid="q" mid="1" receives="1"><payload encoding="base64">YQ==</payload></message>',
+    b'<mid receives="1">2</mid>',
+]
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 10_000])
+def test_lists_in_pieces(size: int) -> None:
+    """Entries of a list that are passed over at once are counted like any other elements: in pieces, alike or not."""
+    listed = b"".join(ENTRIES * 4)
+    document = b"<qs><op><a/></op><messages>" + listed + b"</messages></qs>"
+    elements = 4 + 4 * 5
+    assert documents(document + PING, size, Limits(elements=elements)) == [document, PING]
+    refused = f"the document has more than {elements - 1} elements, comments and sections"
+    assert documents(document + PING, size, Limits(elements=elements - 1)) == [refused, PING]
+    assert documents(document + PING, size, Limits(depth=4)) == [document, PING]
+    assert documents(document + PING, size, Limits(depth=3))[-1] == PING
+    assert documents(document + PING, size, Limits(attributes=2))[-1] == PING
+
+
+def test_lists_that_are_wrong() -> None:
+    """What is wrong in a list that comes in pieces is found as soon as it has come."""
+    for bad in (b'<mid receives="<">1</mid>', b"<mid>1</message>", b"<message><payload>a</message>", b"<!DOCTYPE>"):
+        framer = Framer()
+        framer.feed(b"<qs><op><a/></op><messages>" + ENTRIES[0])
+        assert framer.next_document() is None
+        framer.feed(b"".join(ENTRIES) + bad + ENTRIES[0])
+        with pytest.raises(ProtocolError) as caught:
+            framer.next_document()
+        assert caught.value.error.closes
+
+
+def test_what_is_kept_between_documents() -> None:
+    """When all that came has been read, nothing of it is kept; bytes come as any kind of buffer."""
+    for kind in (bytes, bytearray, memoryview):
+        framer = Framer()
+        framer.feed(kind(PING * 3 + b"\r\n"))
+        assert [framer.next_document() for _ in range(4)] == [PING] * 3 + [None]
+        assert len(framer._buffer) == 0
+        framer.feed(kind(PING + PING[:10]))
+        framer.feed(kind(PING[10:]))
+        assert [framer.next_document() for _ in range(3)] == [PING, PING, None]
+        assert not framer.begun

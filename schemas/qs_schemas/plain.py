@@ -1,0 +1,411 @@
+"""From a document's bytes to a message without a parser, for the documents that nearly all clients send.
+
+A document is plain when it is written as qs itself writes it: no declaration, prefix, comment or CDATA section, `qs` in
+the default namespace, attributes in double quotes and in the order of the serializer (those of `op` in any order), no
+white space between elements, `op` first, then `qid`, then what the operation is about. Which operations and what of
+each: `_READERS`.
+
+Why that is safe. A pattern has to match the document as a whole, and a value is taken only where the schema takes it
+and no rule of XML would change it: names are of printable characters without `<`, `>` and `&`, numbers of digits alone,
+payloads of characters that XML has, without carriage returns, and with no references but those of `_REFERENCES`. What
+is missing, unknown, there twice, over a bound, or merely doubtful is declined: then the framer and the parser see the
+same bytes, and say what is wrong with them. So this accepts a part of what they accept, with the same result. No
+pattern looks further than the first byte that is not as expected, nor at any byte more than a few times.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .limits import QID, REQ, Limits
+from .messages import (
+    DeleteMessage,
+    Delivery,
+    Draft,
+    ExtendMessage,
+    GetMessage,
+    Message,
+    Ping,
+    PushMessage,
+    Receipt,
+    ReceiveMessage,
+    ReleaseMessage,
+)
+from .text import from_base64, is_xml_text
+from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
+
+Found = tuple[Message, int]
+"""A message, and where the white space behind its document ends."""
+
+_DEPTH, _ATTRIBUTES, _ELEMENTS = 4, 12, 8
+"""What a plain document may have at most, but for the entries of its list."""
+_REMEMBERED = 1024
+"""Names and attributes whose meaning is kept, of each the last ones: a client says the same things again and again."""
+
+# -- patterns: repetitions are possessive, and of one byte's complement where there is much to skip: that is quickest --
+
+_END = rb"</qs>[ \t\r\n]*+"
+_NUMBER = rb"([0-9]{1,18}+)"
+_PAYLOAD = rb'<payload( encoding="base64")?+>([^<]*+)</payload>'
+_HEAD = re.compile(
+    rb'[ \t\r\n]*+<qs xmlns="%b"(?: type="(request|response)"|)(?: req="([^"]{0,%d}+)"|)(?: resp="([^"]{0,%d}+)"|)>'
+    rb"<op([^>]{0,300}+)>"
+    rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping) ?+/></op>"
+    rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (NAMESPACE.encode(), REQ, REQ, QID)
+)
+_ONLY = re.compile(_END)
+_SINGLE = re.compile(_PAYLOAD + _END)
+_BARE_MID = re.compile(rb"<mid>%b</mid>" % _NUMBER + _END)
+_MID_WITH = (
+    rb'<mid(?: status="(ready|delivered|in-flight|delayed)"|)(?: receives="%b"|)(?: pushed-at="%b"|)'
+    rb'(?: visible-at="%b"|)>%b</mid>' % (_NUMBER, _NUMBER, _NUMBER, _NUMBER) + _END
+)
+_MID = re.compile(_MID_WITH)
+_PAYLOAD_AND_MID = re.compile(rb"(?:%b|)%b" % (_PAYLOAD, _MID_WITH))
+_MIDS = re.compile(rb'<messages>((?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*+)</messages>' + _END)
+_A_MID = re.compile(rb'<mid(?: receives="%b"|)>%b</mid>' % (_NUMBER, _NUMBER))
+_LIST = re.compile(rb"<messages>")
+_LIST_END = re.compile(rb"</messages>" + _END)
+_BETWEEN = b"</payload></message><message><payload>"
+_DRAFTS = re.compile(
+    rb"<messages><message><payload>((?:[^<]*+%b)*+[^<]*+)</payload></message></messages>" % _BETWEEN + _END
+)
+_DRAFT = re.compile(rb"<message([^>]{0,300}+)>" + _PAYLOAD + rb"</message>")
+_DELIVERY = re.compile(
+    rb'<message(?: qid="([^"]{1,%d}+)"|) mid="%b"(?: receives="%b"|)(?: pushed-at="%b"|)(?: visible-at="%b"|)>'
+    % (QID, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
+    + _PAYLOAD
+    + rb"</message>"
+)
+_ATTRIBUTE = re.compile(rb' ([a-z-]++)="([^"]*+)"')
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _unchanged(allowed: bytes) -> bytes:
+    """A table with which `bytes.translate` gives back the very same bytes when all are allowed: the quickest check."""
+    return bytes(byte if byte in allowed else (0 if byte else 1) for byte in range(256))
+
+
+_ASCII = bytes(range(32, 127))
+_NAME = _unchanged(bytes(set(_ASCII) - set(b'<&"')))
+_TEXT = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&")))
+_TEXT_AND_TAGS = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"&")))
+_NOT_IN_TEXT = bytes(set(range(32)) - set(b"\t\n"))  # a bare CR would be read as a line feed
+_REFERENCES = (
+    (b"&#10;", b"\n"), (b"&lt;", b"<"), (b"&gt;", b">"), (b"&quot;", b'"'), (b"&#13;", b"\r"), (b"&apos;", b"'"),
+    (b"&#9;", b"\t"), (b"&amp;", b"&"),
+)  # fmt: skip
+"""`&amp;` last, so that what it yields is not taken for a reference."""
+
+
+class _DeclinedError(Exception):
+    """The document is not plain after all."""
+
+
+def _payload(encoded: bytes | None, written: bytes) -> bytes:
+    if not (written.isascii() and written.translate(_TEXT) == written):
+        written = _text(written)
+    if encoded is None:
+        return written
+    try:
+        return from_base64(written.decode())
+    except ValueError:
+        raise _DeclinedError from None
+
+
+def _text(written: bytes) -> bytes:
+    """The text of an element. written: without `<`."""
+    if b"]]>" in written or len(written.translate(None, _NOT_IN_TEXT)) != len(written):
+        raise _DeclinedError
+    if not written.isascii() and not is_xml_text(written):
+        raise _DeclinedError
+    if b"&" in written:
+        # Each of them ends before the next begins, so that the counts agree only if each `&` begins one of them.
+        if sum(written.count(reference) for reference, _ in _REFERENCES) != written.count(b"&"):
+            raise _DeclinedError
+        for reference, meant in _REFERENCES:
+            written = written.replace(reference, meant)
+    return written
+
+
+def _value(written: bytes) -> str:
+    """The value of an attribute, from between its quotes."""
+    if written.translate(_NAME) != written:
+        raise _DeclinedError
+    return written.decode()
+
+
+@lru_cache(_REMEMBERED)
+def _qid(written: bytes) -> str:
+    """A queue's name. written: at most as many bytes as it may have characters."""
+    try:
+        qid = written.decode()
+    except UnicodeDecodeError:
+        raise _DeclinedError from None
+    if not qid.isprintable() or qid.strip() != qid or not qid or not {"<", ">", "&"}.isdisjoint(qid):
+        raise _DeclinedError
+    return qid
+
+
+class _Known(NamedTuple):
+    """An attribute: the field, what its value may be, and how it is read."""
+
+    field: str
+    pattern: re.Pattern[bytes]
+    read: Callable[[str], Any]
+
+
+_DURATION = rb"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_PATTERNS = {
+    "delay": _DURATION, "visibility": _DURATION, "wait": _DURATION, "max": rb"[1-9][0-9]{0,17}",
+    "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no",
+}  # fmt: skip
+
+
+def _known(kinds: dict[str, Kind], *fields: str) -> dict[bytes, _Known]:
+    return {attribute(field).encode(): _Known(field, re.compile(_PATTERNS[field]), kinds[field][0]) for field in fields}
+
+
+_OF_MESSAGE = b"message"
+_KNOWN = {
+    b"push-message": _known(OP, "delay", "key"),
+    b"receive-message": _known(OP, "max", "wait", "visibility"),
+    b"get-message": _known(OP, "peek", "visibility"),
+    b"release-message": _known(OP, "delay"),
+    b"extend-message": _known(OP, "visibility"),
+    _OF_MESSAGE: _known(DRAFT, "delay", "key"),
+}
+"""By the operation, the attributes of `op`; and those of a message that is pushed."""
+
+
+@lru_cache(_REMEMBERED)
+def _attributes(of: bytes, written: bytes) -> tuple[tuple[str, Any], ...]:
+    """Fields and their values. of: a key of `_KNOWN`; written: all between the tag's name and its `>`."""
+    known = _KNOWN.get(of, {})
+    values: dict[str, Any] = {}
+    at = 0
+    while at < len(written):
+        found = _ATTRIBUTE.match(written, at)
+        kind = None if found is None else known.get(found[1])
+        if found is None or kind is None or kind.field in values or kind.pattern.fullmatch(found[2]) is None:
+            raise _DeclinedError
+        values[kind.field] = kind.read(found[2].decode())
+        at = found.end()
+    return tuple(values.items())
+
+
+def _whole(written: bytes | None) -> int | None:
+    return None if written is None else int(written)
+
+
+# -- what stands behind op and qid, by operation ------------------------------------------------------------------
+
+
+_Data = bytes | bytearray
+_Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
+"""data; where what it reads begins; the qid, None where there is none; whether it is a request; the bounds."""
+
+
+def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
+    found = pattern.match(data, at)
+    if found is None:
+        raise _DeclinedError
+    return found
+
+
+def _check_length(entries: int, elements: int, limits: Limits) -> None:
+    if entries > limits.list_length or elements + _ELEMENTS > limits.elements:
+        raise _DeclinedError
+
+
+def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
+    """Half as long as the class takes, which counts here."""
+    message = object.__new__(PushMessage)
+    message.type = "request"
+    message.req = message.resp = None
+    message.qid = qid
+    message.payload = payload
+    message.delay = message.key = message.mid = None
+    message.messages = messages
+    message.mids = []
+    return message
+
+
+def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    bare = None if request else _BARE_MID.match(data, at)
+    if bare is not None:
+        message = _new_push(qid, None, [])
+        message.mid = int(bare[1])
+        return message, bare.end()
+    single = _SINGLE.match(data, at)
+    if single is not None:
+        encoded, payload = single.groups()
+        if encoded is not None or not payload.isascii() or payload.translate(_TEXT) != payload:
+            payload = _payload(encoded, payload)
+        return _new_push(qid, payload, []), single.end()
+    if request or data.startswith(b"<messages><message", at):
+        drafts, end = _drafts(data, at, limits)
+        return _new_push(qid, None, drafts), end
+    mids, end = _mids(data, at, request, limits)
+    if any(isinstance(mid, Receipt) for mid in mids):
+        raise _DeclinedError
+    return PushMessage(qid, mids=mids), end  # type: ignore[arg-type] # no receipts
+
+
+def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
+    found = _DRAFTS.match(data, at)
+    if found is None:
+        return _drafts_one_by_one(data, at, limits)
+    written = found[1]
+    payloads = written.split(_BETWEEN)
+    _check_length(len(payloads), 2 * len(payloads), limits)
+    if not (written.isascii() and written.translate(_TEXT_AND_TAGS) == written) or (
+        b"]" in written and b"]]>" in written  # the first is quick, and often enough
+    ):
+        payloads = [_payload(None, payload) for payload in payloads]
+    return list(map(Draft, payloads)), found.end()
+
+
+def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
+    at = _match(_LIST, data, at).end()
+    drafts: list[Draft] = []
+    while (entry := _DRAFT.match(data, at)) is not None:
+        draft = Draft(_payload(entry[2], entry[3]))
+        for field, value in _attributes(_OF_MESSAGE, entry[1]):
+            setattr(draft, field, value)
+        drafts.append(draft)
+        at = entry.end()
+    _check_length(len(drafts), 2 * len(drafts), limits)
+    if not drafts:
+        raise _DeclinedError
+    return drafts, _match(_LIST_END, data, at).end()
+
+
+def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    if request:
+        return ReceiveMessage(qid), _match(_ONLY, data, at).end()
+    at = _match(_LIST, data, at).end()
+    deliveries: list[Delivery] = []
+    while (entry := _DELIVERY.match(data, at)) is not None:
+        of, mid, receives, pushed_at, visible_at, encoded, written = entry.groups()
+        deliveries.append(
+            Delivery(
+                int(mid),
+                _payload(encoded, written),
+                None if of is None else _qid(of),
+                None if receives is None else int(receives),
+                None if pushed_at is None else int(pushed_at),
+                None if visible_at is None else int(visible_at),
+            )
+        )
+        at = entry.end()
+    _check_length(len(deliveries), 2 * len(deliveries), limits)
+    return ReceiveMessage(qid, messages=deliveries), _match(_LIST_END, data, at).end()
+
+
+def _mids(data: _Data, at: int, request: bool, limits: Limits) -> tuple[list[int | Receipt], int]:
+    found = _match(_MIDS, data, at)
+    mids: list[int | Receipt] = [
+        Receipt(int(mid), int(receives)) if receives else int(mid) for receives, mid in _A_MID.findall(found[1])
+    ]
+    _check_length(len(mids), len(mids), limits)
+    if request and not mids:
+        raise _DeclinedError
+    return mids, found.end()
+
+
+def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    found = _MID.match(data, at)
+    if found is None:
+        mids, end = _mids(data, at, request, limits)
+        return DeleteMessage(qid, mids=mids), end
+    status, receives, pushed_at, visible_at, mid = found.groups()
+    if status or pushed_at or visible_at:
+        raise _DeclinedError
+    return DeleteMessage(qid, int(mid), _whole(receives)), found.end()
+
+
+def _held(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Reader:
+    def read(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+        found = _match(_MID, data, at)
+        status, receives, pushed_at, visible_at, mid = found.groups()
+        if status or pushed_at:
+            raise _DeclinedError
+        return cls(qid, int(mid), _whole(receives), visible_at=_whole(visible_at)), found.end()
+
+    return read
+
+
+def _get(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    found = _match(_PAYLOAD_AND_MID, data, at)
+    encoded, payload, status, receives, pushed_at, visible_at, mid = found.groups()
+    message = GetMessage(
+        qid,
+        int(mid),
+        False,
+        None,
+        None if payload is None else _payload(encoded, payload),
+        None if status is None else status.decode(),
+        None if receives is None else int(receives),
+        None if pushed_at is None else int(pushed_at),
+        None if visible_at is None else int(visible_at),
+    )
+    return message, found.end()
+
+
+def _ping(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    if qid is not None:
+        raise _DeclinedError
+    return Ping(), _match(_ONLY, data, at).end()
+
+
+_READERS: dict[bytes, _Reader] = {
+    b"push-message": _push,
+    b"receive-message": _receive,
+    b"delete-message": _delete,
+    b"get-message": _get,
+    b"release-message": _held(ReleaseMessage),
+    b"extend-message": _held(ExtendMessage),
+    b"ping": _ping,
+}
+
+
+class PlainReader:
+    """Reads plain documents within limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._fits = (
+            limits.depth >= _DEPTH and limits.attributes >= _ATTRIBUTES and limits.elements >= _ELEMENTS
+        )  # where not, nothing is plain
+
+    def read(self, data: bytes | bytearray, at: int = 0) -> Found | None:
+        """The message of the plain document that begins there, white space before it or not; None when it is not plain,
+        or not all of it is there. Whatever stands behind the document is not looked at."""
+        head = _HEAD.match(data, at)
+        if head is None or not self._fits:
+            return None
+        kind, req, resp, attributes, op, written = head.groups()
+        request = kind != b"response"
+        try:
+            qid = None if written is None else _qid(written)
+            if request and qid is None and op != b"ping":
+                return None
+            found = _READERS[op](data, head.end(), qid, request, self._limits)
+            message, end = found
+            if end - at > self._limits.document:
+                return None
+            if attributes:
+                for field, value in _attributes(op, attributes):
+                    setattr(message, field, value)
+            if not request:
+                message.type = "response"
+            if req is not None:
+                message.req = _value(req)
+            if resp is not None:
+                message.resp = _value(resp)
+        except _DeclinedError:
+            return None
+        return found
