@@ -8,7 +8,8 @@ from pathlib import Path
 
 import nats
 from nats.aio.client import Client
-from rival import Program, Publish, Received, free_port
+from rival import Publish, Received
+from systems import nats_server
 
 
 class _Nats:
@@ -17,9 +18,8 @@ class _Nats:
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
         """With the settings that are built in."""
-        self._port = free_port()
-        command = ["nats-server", "--addr", "127.0.0.1", "--port", str(self._port), "--store_dir", str(folder)]
-        with Program([*command, *self._flags], self._port, folder / "log"):
+        with nats_server(folder, *self._flags) as program:
+            self._port = program.port
             yield
 
     async def _connected(self, stack: AsyncExitStack) -> Client:

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from redis.asyncio import Redis
-from rival import Program, Publish, Received, free_port
+from rival import Publish, Received
+from systems import redis_server
 
 _BLOCK = 100
 """Milliseconds that a read waits for messages, before it is repeated."""
@@ -19,9 +20,8 @@ class _Redis:
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
         """With the settings that are built in: Debian's file says the same about what is stored."""
-        self._port = free_port()
-        command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(folder)]
-        with Program([*command, *self._flags], self._port, folder / "log"):
+        with redis_server(folder, *self._flags) as program:
+            self._port = program.port
             yield
 
 

@@ -26,13 +26,14 @@ from types import ModuleType
 
 from open_files import room_for
 from rival import Publish, Rival
+from systems import RABBITMQ
 from table import Row
 
 _SYSTEMS = {
     "rival_qs": ("", "pip install -e ."),
     "rival_redis": ("redis-server", "apt-get install redis-server; pip install 'redis[hiredis]'"),
     "rival_rabbitmq": (
-        "/usr/lib/rabbitmq/bin/rabbitmq-server",
+        RABBITMQ,
         "apt-get install rabbitmq-server; pip install pika",
     ),
     "rival_nats": ("nats-server", "apt-get install nats-server; pip install nats-py"),

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""qs beside other queues: python scripts/bench/compare.py --help
+
+Runs every peer on loopback with its own data directory, drives each with its usual Python client, and writes
+results.json, table.md and plots to a folder. What is measured, and how to read it, stands in docs/performance.md.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import compare_docs
+import compare_table
+import peer_beanstalkd
+import peer_libraries
+import peer_nats
+import peer_qs
+import peer_rabbitmq
+import peer_redis
+from compare_cells import Bench, Cell, Progress, chosen
+from compare_plan import FULL, QUICK, ROWS, Plan, points
+from compare_ratios import Ratios
+from compare_system import memory_bytes
+from compare_table import Results
+from machine import machine_line
+from open_files import room_for
+from peer import Peer
+from systems import debian_version
+
+_KINDS = (*ROWS, "ratios")
+_BUSY = 0.4
+_QUICK_NOTE = (
+    "A quick run: base points and a short round of the ratios. Left out are other numbers of clients, batches, sizes, "
+    "depths, and the ratio of depths."
+)
+
+
+def peers(storage: str, nats_server: str) -> list[Peer]:
+    """All, in the order in which they are measured and shown."""
+    return [
+        *peer_qs.peers(storage),
+        *peer_beanstalkd.peers(),
+        *peer_redis.peers(),
+        *peer_rabbitmq.peers(),
+        *peer_nats.peers(nats_server),
+        *peer_libraries.peers(),
+    ]
+
+
+def arguments(known: Sequence[str]) -> argparse.ArgumentParser:
+    """The command's flags. known: keys of peers."""
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
+        description="Measures qs and other queues side by side; writes results.json, table.md and plots to a folder.",
+        epilog="Peers that are not installed are left out, with a line that says what is missing. The full run takes "
+        "up to half an hour. Ctrl-C ends it; what was measured until then is written.",
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="two minutes: base points and short rounds only")
+    add("--out", type=Path, default=Path("comparison"), metavar="FOLDER", help="of what is written (%(default)s)")
+    add(
+        "--dir",
+        type=Path,
+        metavar="FOLDER",
+        help="where data directories are made, on a disk (the system's for temporary files)",
+    )
+    add("--only", nargs="+", choices=known, metavar="PEER", help=f"only these: {', '.join(known)}")
+    add("--rows", nargs="+", choices=_KINDS, metavar="ROW", help=f"only these: {', '.join(_KINDS)}")
+    add("--qs-storage", choices=("journal", "files"), default="journal", help="qs's engine (%(default)s)")
+    add("--nats-server", default="nats-server", metavar="PROGRAM", help="another one; `sync_interval` is since 2.10")
+    add("--docs", action="store_true", help="also rewrite the figures in docs/performance.md")
+    add("--again", action="store_true", help="measure nothing: table, plots (and --docs) from results.json in --out")
+    return parser
+
+
+def versions_of(peer: Peer) -> list[str]:
+    """Each part with its version: a package of Debian or of PyPI, or text that says it."""
+    found = []
+    for name in peer.versions:
+        if " " in name:
+            found.append(name)
+            continue
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} {debian_version(name) or '?'}")
+    return found
+
+
+def lacks(peer: Peer) -> str:
+    """Why it cannot run; "" when it can."""
+    if peer.missing or peer.raw or peer.library:
+        return peer.missing
+    package = {"redis-py": "redis", "qs_client": "qsbus"}.get(peer.client, peer.client)
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"pip install {package}"
+    return ""
+
+
+def run(parsed: argparse.Namespace, known: Sequence[Peer], plan: Plan, results: Results) -> None:
+    """Measures what is asked for, and adds it to the results as it comes."""
+    wanted = [peer for peer in known if not parsed.only or peer.key in parsed.only]
+    absent = {peer.key: f"{peer.name}: {lacks(peer)}" for peer in known if lacks(peer)}
+    for peer in wanted:
+        if peer.key in absent:
+            results["missing"][peer.name] = lacks(peer)
+            print(f"LEFT OUT: {peer.name}: {lacks(peer)}", file=sys.stderr)
+    able = [peer for peer in wanted if peer.key not in absent]
+    results["peers"] = [
+        {
+            "key": peer.key, "name": peer.name, "durability": peer.durability, "survives": peer.survives,
+            "client": peer.client, "raw": peer.raw, "versions": versions_of(peer),
+        }
+        for peer in able
+    ]  # fmt: skip
+    rows = [row for row in parsed.rows or () if row != "ratios"]
+    with tempfile.TemporaryDirectory(prefix="qs-compare-", dir=parsed.dir) as name:
+        folder = Path(name)
+        machine = machine_line(folder)
+        results["machine"] = f"{machine}, {memory_bytes() / 2**30:.0f} GiB of memory"
+        print(results["machine"], file=sys.stderr, flush=True)
+        if not parsed.rows or "ratios" in parsed.rows:
+            own = folder / "ratios"
+            own.mkdir()
+            found: list = []
+            try:
+                Ratios({peer.key: peer for peer in able}, absent, own, plan, found).measure()
+            finally:
+                results["ratios"] = [asdict(ratio) for ratio in found]
+        if not parsed.rows or rows:
+            planned = chosen(points(parsed.quick), rows)
+            progress = Progress(len(planned) * len(able), plan.most)
+            cells = folder / "cells"
+            cells.mkdir()
+            bench = Bench(cells, plan, progress, results["cells"])
+            for peer in able:
+                try:
+                    bench.measure(peer, planned)
+                except (OSError, RuntimeError) as error:
+                    print(f"{peer.name}: {error}", file=sys.stderr, flush=True)
+
+
+def disturbed(cells: Sequence[Cell]) -> list[str]:
+    """A warning when something else ran meanwhile: more than the kernel's own work can explain."""
+    others = [cell["figures"]["others"] for cell in cells if cell["figures"]]
+    if not others or median(others) < _BUSY:
+        return []
+    warning = f"**Something else used {median(others):.1f} cores meanwhile: these figures say little.**"
+    print(warning, file=sys.stderr)
+    return [warning]
+
+
+def report(results: Results, out: Path, docs: bool) -> None:
+    """Writes everything, and prints the ratios."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (out / "table.md").write_text(compare_table.whole(results), encoding="utf-8")
+    try:
+        import compare_plots  # noqa: PLC0415 - everything else goes without matplotlib
+    except ModuleNotFoundError as error:
+        print(f"NO PLOTS: {error}: pip install matplotlib", file=sys.stderr)
+        drawn = []
+    else:
+        drawn = compare_plots.draw(results, out)
+    if docs:
+        compare_docs.write(results, drawn)
+    print("\n".join(compare_table.ratio_table(results)))
+    print(f"written to {out}: results.json, table.md, {len(drawn)} plots")
+
+
+def main() -> int:
+    """The command. 130 when it was interrupted."""
+    parser = arguments([peer.key for peer in peers("journal", "nats-server")])
+    parsed = parser.parse_args()
+    if parsed.again:
+        report(json.loads((parsed.out / "results.json").read_text(encoding="utf-8")), parsed.out, parsed.docs)
+        return 0
+    started = time.monotonic()
+    room_for(1000)
+    notes = (
+        ["A quick run: base points and short rounds; clients, batches, sizes and depths are left out."]
+        if parsed.quick
+        else []
+    )
+    results: Results = {"date": time.strftime("%Y-%m-%d"), "machine": "", "notes": notes, "missing": {}}
+    results |= {"peers": [], "cells": [], "ratios": []}
+    interrupted = False
+    try:
+        run(parsed, peers(parsed.qs_storage, parsed.nats_server), QUICK if parsed.quick else FULL, results)
+    except KeyboardInterrupt:
+        interrupted = True
+        notes.append("This run was interrupted: what is missing was not measured.")
+        print("interrupted: writing what there is", file=sys.stderr)
+    results["seconds"] = round(time.monotonic() - started)
+    notes += disturbed(results["cells"])
+    notes.append(f"The run took {results['seconds'] // 60} min {results['seconds'] % 60} s.")
+    report(results, parsed.out, parsed.docs)
+    return 130 if interrupted else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""The part of docs/performance.md that is made from results, between two marks; what stands around them is kept."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from compare_plan import WORKS, Point
+from compare_table import (
+    Results,
+    dashes,
+    figures_of,
+    measured_points,
+    peer_table,
+    point_table,
+    rate_table,
+    ratio_table,
+)
+from processes import PROJECT
+
+PAGE = PROJECT / "docs" / "performance.md"
+PLOTS = PROJECT / "docs" / "performance"
+BEGIN = "<!-- made by scripts/bench/compare.py --docs: do not edit from here -->"
+END = "<!-- to here -->"
+_CAPTIONS = {
+    "push-by-clients": "Pushes of 1 KiB, one at a time, by clients",
+    "push-by-size": "Pushes by 32 clients, by size",
+    "push-by-depth": "Pushes by 32 clients, by depth of the queue",
+    "cycle-by-depth": "Push, receive and delete by 32 clients, by depth of the queue",
+    "push-latency": "Latency of a push, 32 clients",
+    "cycle-latency": "Latency of push, receive and delete together",
+    "push-cpu": "CPU of a push",
+    "cycle-cpu": "CPU of push, receive and delete together",
+}
+
+
+def generated(results: Results, plots: Sequence[str]) -> str:
+    """The part. plots: names of files in docs/performance."""
+    lines = [f"Measured on {results['date']}: {results['machine']}.", "", *results["notes"], ""]
+    lines += ["### Ratios with a target", "", *ratio_table(results), "", "### Peers", "", *peer_table(results)]
+    if results["missing"]:
+        lines += ["", *(f"- {name} was left out: {why}" for name, why in results["missing"].items())]
+    for work, shown in WORKS.items():
+        if not measured_points(results, work):
+            continue
+        lines += ["", f"### {shown[0].upper()}{shown[1:]}", "", *rate_table(results, work)]
+        for point in (Point(work), Point(work, "clients", 8)):
+            if any(figures_of(results, peer["key"], point) for peer in results["peers"]):
+                lines += [
+                    "",
+                    f"In detail, {point.clients} clients, 1 KiB, one at a time:",
+                    "",
+                    *point_table(results, point),
+                ]
+    lines += ["", "### Plots", ""]
+    lines += [f"![{_CAPTIONS.get(Path(name).stem, name)}](performance/{name})" for name in plots]
+    why = dashes(results)
+    if why:
+        lines += ["", "### Dashes", "", *why]
+    return "\n".join(lines)
+
+
+def replaced(page: str, part: str) -> str:
+    """The page with that part. ValueError when it has no marks."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has lost its marks: {BEGIN} and {END}")
+    return f"{head}{begin}\n\n{part}\n\n{end}{tail}"
+
+
+def write(results: Results, plots: Sequence[Path]) -> None:
+    """The page, and the plots beside it; plots of an earlier run go."""
+    PLOTS.mkdir(exist_ok=True)
+    for old in PLOTS.glob("*.png"):
+        old.unlink()
+    for plot in plots:
+        shutil.copyfile(plot, PLOTS / plot.name)
+    part = generated(results, [plot.name for plot in plots])
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), part), encoding="utf-8")

@@ -1,0 +1,159 @@
+"""A load on a running server: the clients' processes are started, begin together, and are measured together with it."""
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from compare_figures import Figures, figures
+from compare_system import Disk, all_cpu_seconds, cpu_seconds, highest_bytes, tree
+from compare_worker import Work
+from peer import Peer, Running
+
+_WORKER = Path(__file__).with_name("compare_worker.py")
+_CONNECT_WITHIN = 60
+_SOON = 0.05
+IMPORTS = {"greenstalk": ["greenstalk"], "redis-py": ["redis"], "nats-py": ["nats"], "pika": ["pika", "pika_channels"]}
+"""What is imported once, before the clients' processes are forked; by the client's name."""
+
+
+class CellError(Exception):
+    """A cell that could not be measured. Its text says why."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds: before anything is counted; that are counted; that an operation may take beyond these."""
+
+    warm: float
+    counted: float
+    patience: float = 20.0
+
+
+class Workers:
+    """The clients of one load, connected. Use with `with`: they are ended by their id, whatever happens."""
+
+    def __init__(self, peer: Peer, target: dict[str, Any], work: Work) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        order = {"target": target, "work": asdict(work), "imports": IMPORTS.get(peer.client, [])}
+        try:
+            self._tell(order)
+            self._ready()
+        except BaseException:
+            self.end()
+            raise
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # what went wrong is in its result
+            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _ready(self) -> None:
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], _CONNECT_WITHIN)
+        if not readable or self._process.stdout.readline() != b"ready\n":
+            raise CellError("the clients did not connect")
+
+    def begin(self, start: float, begin: float, until: float) -> None:
+        """All of them, then."""
+        self._tell({"start": start, "begin": begin, "until": until})
+
+    def result(self, within: float) -> tuple[int, float, Any, int]:
+        """Messages, CPU seconds, latencies; and how many were pushed in all. CellError when a client has."""
+        assert self._process.stdout is not None
+        data = b""
+        last = time.monotonic() + within
+        descriptor = self._process.stdout.fileno()
+        while True:
+            readable, _, _ = select.select([descriptor], [], [], max(0.0, last - time.monotonic()))
+            if not readable:
+                raise CellError(f"an operation took longer than {within:.0f} s")
+            piece = os.read(descriptor, 1 << 20)
+            if not piece:
+                break
+            data += piece
+        if not data:
+            self._errors.seek(0)
+            raise CellError(f"the clients ended without a word: {self._errors.read()[-500:].decode(errors='replace')}")
+        kind, value = pickle.loads(data)
+        if kind == "failed":
+            raise CellError(str(value))
+        found: tuple[int, float, Any, int] = value
+        return found
+
+    def end(self) -> None:
+        """The process, and those that it has forked: all in a session of their own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._errors.close()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -> tuple[Figures, int]:
+    """One load, and what it has cost; and how many messages were pushed in all. CellError when it did not work."""
+    with Workers(peer, running.target, work) as workers:
+        processes = tree(running.pid) if running.pid else []
+        start = time.monotonic() + _SOON
+        begin, until = start + span.warm, start + span.warm + span.counted
+        workers.begin(start, begin, until)
+        _sleep_until(begin)
+        before = (cpu_seconds(processes), disk.busy_seconds(), time.monotonic(), all_cpu_seconds())
+        _sleep_until(until)
+        after = (cpu_seconds(processes), disk.busy_seconds(), time.monotonic(), all_cpu_seconds())
+        messages, clients, latencies, pushed = workers.result(span.patience)
+        memory = highest_bytes(processes) if processes else None
+    if not messages:
+        raise CellError(f"nothing was done in {span.counted:.1f} s")
+    scale = span.counted / (after[2] - before[2])
+    used = (after[0] - before[0]) * scale if processes else None
+    busy = min((after[1] - before[1]) * scale, span.counted)
+    cores = len(os.sched_getaffinity(0))
+    found = figures(messages, span.counted, latencies, used, clients, memory, busy, cores, peer.single)
+    others = max(0.0, ((after[3] - before[3]) * scale - (used or 0.0) - clients) / span.counted)
+    return replace(found, others=others), pushed
+
+
+def filled(peer: Peer, running: Running, messages: int, size: int, seconds: float) -> int:
+    """Pushes that many messages, in batches where there are such, from a few clients. How many it were in that time."""
+    raw = peer.raw or peer.fills_raw
+    clients = 2 if peer.threads else 4
+    batch = min(500, -(-messages // clients)) if peer.batches or raw else 1
+    work = Work("fill", size, batch, clients, peer.threads, raw, messages)
+    with Workers(peer, running.target, work) as workers:
+        start = time.monotonic() + _SOON
+        workers.begin(start, start, start + seconds)
+        return workers.result(seconds + 30)[3]
+
+
+def _sleep_until(clock: float) -> None:
+    time.sleep(max(0.0, clock - time.monotonic()))

@@ -1,0 +1,247 @@
+"""The ratios with a target.
+
+What a ratio is made of is measured in turn, round by round, with all of it running all the time; the ratio is the
+median of the rounds'. So it says the same on a fast machine and on a slow one.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bare_journal import BareJournal
+from compare_load import CellError, filled, measured
+from compare_plan import Plan
+from compare_system import Disk
+from compare_worker import Work
+from peer import QUEUE, Peer, Running
+from processes import Listening
+
+from qs_client import QueueClient
+
+_SIZE = 1024
+_SHALLOW = 1000
+Side = Callable[[], float]
+"""Measures a rate once."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A line. value: None when it could not be measured, and figures says why; target: None for what is information.
+
+    above: whether it has to be more than the target, and not just as much; unit: of what is no ratio.
+    """
+
+    name: str
+    value: float | None
+    target: float | None
+    figures: str
+    above: bool = False
+    unit: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """None without a target or without a value."""
+        if self.target is None or self.value is None:
+            return None
+        return self.value > self.target if self.above else self.value >= self.target
+
+    def line(self) -> str:
+        value = "-" if self.value is None else f"{self.value:,.0f}{self.unit}" if self.unit else f"{self.value:.2f}"
+        goal = "" if self.target is None else f"{'>' if self.above else '>='} {self.target:,g}{self.unit}"
+        return f"| {self.name} | {value} | {goal} | {shown(self.met)} | {self.figures} |"
+
+
+def shown(met: bool | None) -> str:
+    return {None: "", True: "yes", False: "**no**"}[met]
+
+
+HEAD = ["| ratio | measured | target | met | of what |", "|---|---:|---:|---|---|"]
+
+
+def ratio_of(written: dict[str, Any]) -> Ratio:
+    """As `asdict` has written it."""
+    return Ratio(**written)
+
+
+def _say(what: str) -> None:
+    print(f"[ratios] {what}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Ratios:
+    """peers: by key, those that can run here; found: is added to as they come; absent: why the others cannot."""
+
+    peers: Mapping[str, Peer]
+    absent: Mapping[str, str]
+    folder: Path
+    plan: Plan
+    found: list[Ratio]
+
+    def __post_init__(self) -> None:
+        self._disk = Disk.of(self.folder)
+        self._why = dict(self.absent)
+        self._until = time.monotonic() + self.plan.ratios
+
+    def measure(self) -> None:
+        """All of them. One that fails has a line that says so."""
+        for part in (self._pushes, self._cycles, self._pipelines, self._batches, self._depths):
+            try:
+                if time.monotonic() > self._until:
+                    raise CellError("there was no time left")
+                part()
+            except (CellError, OSError, RuntimeError) as error:
+                self._add(Ratio(f"{part.__name__.strip('_')}", None, None, str(error).replace("\n", " ")[:300]))
+
+    def _add(self, ratio: Ratio) -> None:
+        self.found.append(ratio)
+        _say(
+            f"{ratio.name}: {'-' if ratio.value is None else f'{ratio.value:,.2f}'} {shown(ratio.met)} {ratio.figures}"
+        )
+
+    def _side(self, peer: Peer, running: Running, work: str, clients: int, batch: int = 1) -> Side:
+        done = Work(work, _SIZE, batch, clients, peer.threads, peer.raw)
+        return lambda: measured(peer, running, done, self.plan.round, self._disk)[0].rate
+
+    def _started(self, stack: ExitStack, keys: Sequence[str], name: str) -> dict[str, Running]:
+        running = {}
+        for key in keys:
+            if key in self.peers:
+                _say(f"starting {self.peers[key].name}")
+                folder = self.folder / f"{name}-{key}"
+                folder.mkdir()
+                running[key] = stack.enter_context(self.peers[key].started(folder))
+        return running
+
+    def _turns(self, sides: Mapping[str, Side]) -> dict[str, list[float]]:
+        """The rates of each side, round by round, every other one backwards, after one that warms up. A side that fails
+        is not there."""
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(self.plan.rounds + 1):
+            for name in list(rates) if number % 2 else list(reversed(rates)):
+                try:
+                    rate = sides[name]()
+                except CellError as error:
+                    self._why[name] = f"{name}: {error}"
+                    _say(self._why[name])
+                    del rates[name]
+                    continue
+                if number:
+                    rates[name].append(rate)
+        return rates
+
+    def _versus(
+        self,
+        name: str,
+        rates: Mapping[str, Sequence[float]],
+        sides: tuple[str, str],
+        target: float | None,
+        above: bool = False,
+    ) -> None:
+        over, under = (rates.get(side) for side in sides)
+        if not over or not under:
+            why = "; ".join(self._why.get(side, f"{side} was left out") for side in sides if not rates.get(side))
+            self._add(Ratio(name, None, target, why, above))
+            return
+        value = median(a / b for a, b in zip(over, under, strict=True))
+        self._add(Ratio(name, value, target, f"{median(over):,.0f}/s to {median(under):,.0f}/s", above))
+
+    def _pushes(self) -> None:
+        with ExitStack() as stack:
+            keys = ("qs", "qs-raw", "beanstalkd", "beanstalkd-raw", "redis", "redis-raw", "rabbitmq", "nats-always")
+            running = self._started(stack, keys, "pushes")
+            rates = self._turns({key: self._side(self.peers[key], running[key], "push", 32) for key in running})
+        name = "durable push, 32 clients, one at a time: qs / "
+        self._versus(f"{name}beanstalkd -f 0", rates, ("qs", "beanstalkd"), 3)
+        self._versus(f"{name}Redis always", rates, ("qs", "redis"), 2)
+        self._versus(f"{name}RabbitMQ confirms", rates, ("qs", "rabbitmq"), 1, above=True)
+        self._versus(f"{name}JetStream sync always", rates, ("qs", "nats-always"), 1, above=True)
+        self._versus(f"{name}beanstalkd -f 0, raw sockets both", rates, ("qs-raw", "beanstalkd-raw"), 3)
+        self._versus(f"{name}Redis always, raw sockets both", rates, ("qs-raw", "redis-raw"), 2)
+
+    def _cycles(self) -> None:
+        for clients, target in ((8, 2.0), (1, 0.8)):
+            with ExitStack() as stack:
+                keys = ("qs", "qs-raw", "beanstalkd", "beanstalkd-raw")
+                running = self._started(stack, keys, f"cycles-{clients}")
+                rates = self._turns(
+                    {key: self._side(self.peers[key], running[key], "cycle", clients) for key in running}
+                )
+            name = f"durable push + receive + delete, {clients} client{'s'[: clients > 1]}: qs / beanstalkd -f 0"
+            self._versus(name, rates, ("qs", "beanstalkd"), target)
+            self._versus(f"{name}, raw sockets both", rates, ("qs-raw", "beanstalkd-raw"), target)
+
+    @contextmanager
+    def _bare(self, *flags: str) -> Iterator[Running]:
+        command = [str(Path(__file__).with_name("bare_answers.py")), *flags]
+        with Listening(command, self.folder / "bare_answers.log") as server:
+            yield Running({"module": "peer_qs", "address": server.address, "lists": False}, server.process.pid)
+
+    def _pipelines(self) -> None:
+        if "qs-raw" not in self.peers:
+            return
+        peer = self.peers["qs-raw"]
+        with ExitStack() as stack:
+            server = self._started(stack, ("qs-raw",), "pipelines")["qs-raw"]
+            server.target["lists"] = False
+            bare, once = stack.enter_context(self._bare()), stack.enter_context(self._bare("--once"))
+            together = {"qs": server, "bare": bare}
+            rates = self._turns({name: self._side(peer, one, "push", 8, 32) for name, one in together.items()})
+            apart = {**together, "once": once}
+            singly = self._turns({name: self._side(peer, one, "push", 32) for name, one in apart.items()})
+        name = "durable push, 8 connections that pipeline 32: qs / a bare trio server that answers each"
+        self._versus(name, rates, ("qs", "bare"), 0.75)
+        name = "durable push, 32 connections, one at a time: qs / a bare trio server that answers"
+        self._versus(f"{name} each", singly, ("qs", "bare"), None)
+        self._versus(f"{name} once per read", singly, ("qs", "once"), None)
+
+    def _batches(self) -> None:
+        with ExitStack() as stack:
+            journal = stack.enter_context(BareJournal(self.folder / "journal", _SIZE, 100))
+            running = self._started(stack, ("qs", "qs-raw"), "batches")
+            sides: dict[str, Side] = {
+                key: self._side(self.peers[key], one, "push", 8, 100) for key, one in running.items()
+            }
+            rates = self._turns({**sides, "journal": lambda: journal.rate(self.plan.round.counted)})
+        if not rates.get("journal"):
+            raise CellError(self._why["journal"])
+        bar = max(50_000, 0.25 * median(rates["journal"]))
+        figures = f"the journal alone: {median(rates['journal']):,.0f}/s; target: 50,000/s or 0.25 of that"
+        for key, shown_as in (("qs", "Python clients"), ("qs-raw", "raw sockets")):
+            if rates.get(key):
+                name = f"durable push, lists of 100, 8 {shown_as}: messages a second"
+                self._add(Ratio(name, median(rates[key]), float(round(bar)), figures, unit="/s"))
+
+    def _depths(self) -> None:
+        """Deep and shallow each with a server of its own. The shallow queue is made anew before each push."""
+        depth = self.plan.depth
+        if "qs" not in self.peers or not depth:
+            return
+        peer = self.peers["qs"]
+        with ExitStack() as stack:
+            deep = self._started(stack, ("qs",), "deep")["qs"]
+            shallow = self._started(stack, ("qs",), "shallow")["qs"]
+            _say(f"filling to {depth:,}")
+            pushed = filled(peer, deep, depth, _SIZE, self.plan.fill * 1.5)
+            if pushed < 0.98 * depth:
+                raise CellError(f"only {pushed:,} of {depth:,} messages in {self.plan.fill * 1.5:.0f} s")
+
+            def anew(side: Side) -> Side:
+                def measure() -> float:
+                    with QueueClient(*shallow.target["address"], timeout=60) as client:
+                        client.purge(QUEUE)
+                        client.push_many(QUEUE, [b"x" * _SIZE] * _SHALLOW)
+                    return side()
+
+                return measure
+
+            for work, name in (("cycle", "push + receive + delete"), ("push", "push")):
+                sides = {"deep": self._side(peer, deep, work, 32), "shallow": anew(self._side(peer, shallow, work, 32))}
+                rates = self._turns(sides)
+                self._versus(
+                    f"durable {name}, 32 clients: {depth:,} deep / 1,000 deep", rates, ("deep", "shallow"), 0.9
+                )

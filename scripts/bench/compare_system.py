@@ -1,0 +1,90 @@
+"""What a process and the machine have used: CPU, memory and the disk, from /proc and /sys."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = _stat(int(entry.name))
+            if fields:
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields from the state on; none when the process has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time of these processes, until now."""
+    total = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if fields:
+            total += int(fields[11]) + int(fields[12])
+    return total / _TICK
+
+
+def all_cpu_seconds() -> float:
+    """What all processes and the kernel have used on all cores, until now."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, hardware, software = map(int, fields[:7])
+    return (user + nice + system + hardware + software) / _TICK
+
+
+def highest_bytes(pids: list[int]) -> int:
+    """The most memory that each has had resident, added up."""
+    total = 0
+    for pid in pids:
+        try:
+            found = _HIGHEST.search(Path(f"/proc/{pid}/status").read_text())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += int(found[1]) * 1024 if found else 0
+    return total
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The block device that a folder is on, if it can be told."""
+
+    stat: Path | None
+
+    @classmethod
+    def of(cls, folder: Path) -> "Disk":
+        device = folder.stat().st_dev
+        stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+        return cls(stat if stat.exists() else None)
+
+    def busy_seconds(self) -> float:
+        """How long it has had something to do, until now; 0 when that cannot be told.
+
+        Flushes are counted apart, in the last field, and several at once several times: so a share of time can be more
+        than one.
+        """
+        if self.stat is None:
+            return 0.0
+        fields = self.stat.read_text().split()
+        return (int(fields[9]) + int(fields[16] if len(fields) > 16 else 0)) / 1000
+
+
+def memory_bytes() -> int:
+    """Of the machine."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

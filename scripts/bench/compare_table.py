@@ -1,0 +1,125 @@
+"""The tables of `compare`, as Markdown, from its results. Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from compare_plan import WORKS, Point, in_table
+from compare_ratios import HEAD, ratio_of
+
+Results = dict[str, Any]
+"""What results.json holds: machine, versions, peers, missing, cells, ratios, notes, as `compare` writes it."""
+
+_GROUPS = {
+    "always": "an answer survives power loss",
+    "interval": "power loss may take the last moments",
+    "none": "nothing, or not all, is synced",
+}
+
+
+def figures_of(results: Results, peer: str, point: Point) -> dict[str, Any] | None:
+    """What was measured there; None when nothing was."""
+    for cell in results["cells"]:
+        if cell["peer"] == peer and Point(**cell["point"]) == point:
+            found: dict[str, Any] | None = cell["figures"]
+            return found
+    return None
+
+
+def measured_points(results: Results, work: str) -> list[Point]:
+    """In the order of the plan; those that some peer has figures for."""
+    there = {Point(**cell["point"]) for cell in results["cells"] if cell["figures"]}
+    planned = [Point(work, point.row, point.clients, point.batch, point.size, point.depth) for point in in_table()]
+    return [point for point in planned if point in there]
+
+
+def grouped(results: Results) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What the peers of a group have in common, and the peers that have a cell."""
+    there = {cell["peer"] for cell in results["cells"]}
+    for durability, shown in _GROUPS.items():
+        found = [peer for peer in results["peers"] if peer["durability"] == durability and peer["key"] in there]
+        if found:
+            yield shown, found
+
+
+def ratio_table(results: Results) -> list[str]:
+    """Each ratio with its target."""
+    return [*HEAD, *(ratio_of(written).line() for written in results["ratios"])]
+
+
+def rate_table(results: Results, work: str) -> list[str]:
+    """Messages a second: a row for each peer, a column for each point."""
+    points = measured_points(results, work)
+    head = f"| {WORKS[work]}, messages/s | {' | '.join(point.name for point in points)} |"
+    lines = [head, "|---" + "|---:" * len(points) + "|"]
+    for shown, peers in grouped(results):
+        lines.append(f"| *{shown}* |" + " |" * len(points))
+        for peer in peers:
+            cells = (figures_of(results, peer["key"], point) for point in points)
+            lines.append(f"| {peer['name']} | {' | '.join(_rate(found) for found in cells)} |")
+    return lines
+
+
+def _rate(found: dict[str, Any] | None) -> str:
+    return f"{found['rate']:,.0f}" if found else "-"
+
+
+def point_table(results: Results, point: Point) -> list[str]:
+    """All figures of one point."""
+    lines = [
+        "| peer | messages/s | p50 | p99 | CPU s per 10,000: server | clients | memory of the server | limit |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for shown, peers in grouped(results):
+        lines.append(f"| *{shown}* |" + " |" * 7)
+        lines += [_line(peer["name"], figures_of(results, peer["key"], point)) for peer in peers]
+    return lines
+
+
+def _line(name: str, found: dict[str, Any] | None) -> str:
+    if found is None:
+        return f"| {name} |" + " - |" * 7
+    server = "-" if found["server"] is None else f"{found['server']:.2f}"
+    memory = "-" if found["memory"] is None else f"{found['memory'] / 1e6:,.0f} MB"
+    columns = (_rate(found), _time(found["p50"]), _time(found["p99"]), server, f"{found['clients']:.2f}", memory)
+    return f"| {name} | {' | '.join(columns)} | {found['limit']} |"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:,.2f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
+
+
+def peer_table(results: Results) -> list[str]:
+    """What each peer is, and what is left after a power loss."""
+    lines = ["| peer | driven by | a power loss leaves | versions |", "|---|---|---|---|"]
+    for _, peers in grouped(results):
+        lines += [
+            f"| {peer['name']} | {peer['client']} | {peer['survives']} | {', '.join(peer['versions'])} |"
+            for peer in peers
+        ]
+    return lines
+
+
+def dashes(results: Results) -> list[str]:
+    """Why there is no figure, once for each reason."""
+    names = {peer["key"]: peer["name"] for peer in results["peers"]}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in results["cells"]:
+        if cell["note"]:
+            point = Point(**cell["point"])
+            reasons.setdefault((names[cell["peer"]], cell["note"]), []).append(f"{point.work}, {point.name}")
+    return [f"- {name}: {note} ({'; '.join(where)})" for (name, note), where in reasons.items()]
+
+
+def whole(results: Results) -> str:
+    """table.md."""
+    lines = ["# Comparison", "", results["machine"], "", *results["notes"], "", "## Ratios", "", *ratio_table(results)]
+    lines += ["", "## Peers", "", *peer_table(results)]
+    lines += [f"- {name}: left out: {why}" for name, why in results["missing"].items()]
+    for work, shown in WORKS.items():
+        points = measured_points(results, work)
+        if points:
+            lines += ["", f"## {shown}", "", *rate_table(results, work)]
+        for point in points:
+            lines += ["", f"### {shown}: {point.name}", "", *point_table(results, point)]
+    lines += ["", "## Dashes", "", *(dashes(results) or ["None."])]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,109 @@
+"""What `compare` compares: a queue with its usual Python client, or with bytes on a raw socket.
+
+A peer has two sides. `started` runs its server, in the process of the bench. What it yields names a target: a
+dictionary that a load process gets as JSON, and from which it makes its clients with the function that the target
+names. So a client's package is imported where it is used, and nowhere else.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+QUEUE = "q"
+"""The name of the queue, where one has a name."""
+
+Durability = Literal["always", "interval", "none"]
+"""What an answered push survives: power loss; power loss but for the last moments; a crash of the server at best."""
+
+Target = dict[str, Any]
+"""module and connect: the function that makes a client of this target; queue; and whatever that function wants."""
+
+
+class Client(Protocol):
+    """One connection, as a Python program has it. A blocking client blocks in these: it is alone in its process.
+
+    It may have a `fill` that does as `push` and is faster: with that a queue is made deep, which is not measured.
+    """
+
+    async def push(self, payloads: Sequence[bytes]) -> None:
+        """Stores one message, or several in the way that the client has for that; returns when they are stored."""
+        ...
+
+    async def receive(self, count: int) -> Sequence[Any]:
+        """At most so many messages, whatever `delete` wants of each; none when none came in a second."""
+        ...
+
+    async def delete(self, received: Sequence[Any]) -> None:
+        """Acknowledges them: they are gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+Exchange = tuple[bytes, int]
+"""Bytes to send, and how many lines end in the answer."""
+
+
+class Script(Protocol):
+    """What a raw connection says: gets the answer, gives the next request."""
+
+    worth: int
+    """Messages that are done when a round is."""
+
+    def round(self) -> Iterator[Exchange]:
+        """One round after the other: yields exchanges, is sent their answers' bytes."""
+        ...
+
+
+@dataclass
+class Running:
+    """A server that runs. pid: None for a library; target: of the clients."""
+
+    target: Target
+    pid: int | None = None
+    drop: Any = None
+    """Removes every message. None when a cell gets a server and a folder of its own, which costs less."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What is the same for every peer; `start` is what differs.
+
+    name: as the tables show it; survives: which messages are there after a power loss; package: what has to be
+    installed; batches: whether the client can push and take several at once; threads: its clients are threads of one
+    process, as it does not go with several; many_files: a file for each message, so that the folder is not removed
+    before everything is measured; keeps: one server serves all cells, because starting it takes long.
+    """
+
+    key: str
+    name: str
+    durability: Durability
+    survives: str
+    client: str
+    batches: bool = True
+    raw: bool = False
+    library: bool = False
+    threads: bool = False
+    many_files: bool = False
+    keeps: bool = False
+    single: bool = True
+    """Its server does its work in one thread: more than one core is nothing to it."""
+    missing: str = ""
+    """Why it cannot run here, and what would help; "" when it can."""
+    versions: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    fills_apart: bool = False
+    """Whether it is filled in a run of its own, with `filling`."""
+    fills_raw: bool = False
+    """Whether it is filled through raw sockets, as its client has no batches."""
+    deep: bool = True
+    """Whether depths and sizes are measured too."""
+
+    def started(self, folder: Path, filling: bool = False) -> AbstractContextManager[Running]:
+        """Runs it with all its files in the folder, which exists. filling: as fast as it can, for what is not measured;
+        afterwards it is started again on the same folder."""
+        raise NotImplementedError

@@ -1,0 +1,115 @@
+"""NATS JetStream in files with nats-py: a work queue, of which all clients are one durable pull consumer."""
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peer import QUEUE, Peer, Running, Target
+from systems import nats_configuration, nats_server, version
+
+_CONSUMER = "consumer"
+_SYNC_ALWAYS = "sync_interval: always"
+
+
+class NatsClient:
+    """What is pushed together waits for its answers together. `ack` is nats-py's: it waits for no answer."""
+
+    async def open(self, target: Target) -> None:
+        import nats  # noqa: PLC0415 - the server can be started without it
+
+        self._nats = nats
+        self._client = await nats.connect(f"nats://127.0.0.1:{target['port']}", allow_reconnect=False)
+        self._stream = self._client.jetstream(timeout=60)
+        self._pull = await self._stream.pull_subscribe(QUEUE, durable=_CONSUMER, stream=QUEUE)
+
+    async def push(self, payloads: Sequence[bytes]) -> None:
+        if len(payloads) == 1:
+            await self._stream.publish(QUEUE, payloads[0])
+        else:
+            await asyncio.gather(*(self._stream.publish(QUEUE, payload) for payload in payloads))
+
+    async def fill(self, payloads: Sequence[bytes]) -> None:
+        """As push, for what is not measured: only the last one is answered, and it comes after the others."""
+        for payload in payloads[:-1]:
+            await self._client.publish(QUEUE, payload)
+        await self._stream.publish(QUEUE, payloads[-1])
+
+    async def receive(self, count: int) -> list[Any]:
+        try:
+            return await self._pull.fetch(count, timeout=1)
+        except TimeoutError:
+            return []
+
+    async def delete(self, received: Sequence[Any]) -> None:
+        for message in received:
+            await message.ack()
+
+    async def close(self) -> None:
+        await self._client.flush()
+        await self._client.close()
+
+
+async def connect(target: Target) -> NatsClient:
+    client = NatsClient()
+    await client.open(target)
+    return client
+
+
+async def _prepare(port: int) -> None:
+    import nats  # noqa: PLC0415
+    from nats.js.api import RetentionPolicy  # noqa: PLC0415
+
+    client = await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+    stream = client.jetstream(timeout=60)
+    await stream.add_stream(name=QUEUE, subjects=[QUEUE], retention=RetentionPolicy.WORK_QUEUE)
+    await stream.pull_subscribe(QUEUE, durable=_CONSUMER, stream=QUEUE)
+    await client.close()
+
+
+@dataclass(frozen=True)
+class JetStream(Peer):
+    """settings: jetstream, lines of its block in the configuration; command: the program."""
+
+    @contextmanager
+    def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
+        lines = "" if filling else self.settings["jetstream"]
+        with nats_server(folder, jetstream=lines, command=self.settings["command"]) as program:
+            asyncio.run(_prepare(program.port))
+            yield Running({"module": "peer_nats", "port": program.port}, program.pid)
+
+
+def _knows_sync_always(command: str) -> bool:
+    """Since 2.10; an earlier one refuses the configuration."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = nats_configuration(Path(folder), _SYNC_ALWAYS)
+        tested = [command, "--config", str(written), "-t"]
+        return subprocess.run(tested, capture_output=True, timeout=30, check=False).returncode == 0
+
+
+def peers(command: str) -> list[Peer]:
+    """As it is installed, and with a sync for each message where the server knows that."""
+    missing = "" if shutil.which(command) else "apt-get install nats-server"
+    common: dict[str, Any] = {
+        "client": "nats-py",
+        "single": False,
+        "versions": (version(command, "--version"), "nats-py"),
+    }
+    never = missing
+    if not missing and not _knows_sync_always(command):
+        never = f"{version(command, '--version')} does not know sync_interval (2.10 does): name one with --nats-server"
+    return [
+        JetStream(
+            "nats-always", "NATS JetStream, sync_interval always", "always", "what was answered", missing=never,
+            fills_apart=True, settings={"jetstream": _SYNC_ALWAYS, "command": command}, **common,
+        ),
+        JetStream(
+            "nats", "NATS JetStream", "interval", "all but the last 2 minutes", missing=missing,
+            settings={"jetstream": "", "command": command}, **common,
+        ),
+    ]  # fmt: skip
