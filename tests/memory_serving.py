@@ -6,19 +6,22 @@ thread is tested in real time.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
 import trio.testing
 from documents import new_queue
+from memory_stream import Stream, stream_pair
 
 from qs_server.options import ServerLimits, ServerOptions
 from qs_server.server import Server, wall_clock
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 from qs_server.storage.files import FilesEngine
+from qs_serving.hub import Hub, Reader
+from qs_serving.transport import Transport
 
-Stream = trio.StapledStream
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
@@ -32,8 +35,7 @@ class MemoryListener(trio.abc.Listener[Stream]):
 
     def connect(self, *, lockstep: bool = False) -> Stream:
         """The client's side. lockstep: whatever is sent is waited for until it has been read."""
-        make = trio.testing.lockstep_stream_pair if lockstep else trio.testing.memory_stream_pair
-        ours, theirs = make()
+        ours, theirs = stream_pair(lockstep=lockstep)
         self._send.send_nowait(theirs)
         return ours
 
@@ -44,24 +46,104 @@ class MemoryListener(trio.abc.Listener[Stream]):
         await self._receive.aclose()
 
 
-class MemoryTransport:
-    """A memory stream as a transport: it takes nothing without waiting, so everything is sent by the outbox's task."""
+class MemoryHub(Hub):
+    """Sweeps as the other does; which of its readers are ready it is told by their pipes. A reader of anything else is
+    read as the other does it."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.receive_some = stream.receive_some
-        self.send_all = stream.send_all
-        self.send_eof = stream.send_eof
-        self.aclose = stream.aclose
+    def __init__(self) -> None:
+        super().__init__()
+        self._noted: dict[MemoryTransport, None] = {}
+        self._changed = trio.Event()
+
+    def note(self, reader: "MemoryTransport") -> None:
+        """Something has come for it. They are read from in the order in which it came."""
+        self._noted[reader] = None
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_descriptors() -> None:
+                await super(MemoryHub, self)._wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_for_descriptors)
+            await self._changed.wait()
+            nursery.cancel_scope.cancel()
+
+    def _poll(self) -> list[Reader]:
+        self._changed = trio.Event()
+        noted, self._noted = self._noted, {}
+        return [*super()._poll(), *(reader for reader in noted if reader.watched and reader.is_ready)]
+
+    def watch(self, reader: Reader) -> None:
+        if isinstance(reader, MemoryTransport):
+            assert not reader.watched
+            reader.watched = True
+            self.note(reader)
+        else:
+            super().watch(reader)
+
+    def drop(self, reader: Reader) -> None:
+        if isinstance(reader, MemoryTransport):
+            reader.watched = False
+        else:
+            super().drop(reader)
+
+
+class MemoryTransport(Transport):
+    """A stream in memory, read by a hub. What a pipe in lockstep is given waits until it has been read."""
+
+    def __init__(self, stream: Stream, hub: MemoryHub) -> None:
+        super().__init__(hub, "memory")
+        self._in, self._out = stream.coming, stream.going
+        self._in.on_change = partial(hub.note, self)
+
+    def fileno(self) -> int:
+        raise AssertionError("it has none")
+
+    @property
+    def is_ready(self) -> bool:
+        return self._in.is_ready
+
+    def ready(self) -> int:
+        count = super().ready()
+        if self.watched and self.is_ready:
+            assert isinstance(self._hub, MemoryHub)
+            self._hub.note(self)  # there is more, or nobody has taken it
+        return count
+
+    def _receive_now(self, max_bytes: int) -> bytes:
+        return self._in.take(max_bytes)
 
     def send_now(self, data: bytes | memoryview) -> int:
+        if not self._out.lockstep:
+            self._out.put(data)
+            return len(data)
+        self._out.check()
         return 0
+
+    async def send_all(self, data: bytes | memoryview) -> None:
+        await self._out.send(data)
+
+    async def send_eof(self) -> None:
+        self._out.end()
+
+    async def aclose(self) -> None:
+        self._close_reading()
+        self._in.forget()
+        self._out.end()
 
 
 class MemoryServer(Server):
     """Takes memory streams."""
 
+    def _new_hub(self) -> Hub:
+        return MemoryHub()
+
     async def _serve_socket(self, stream: Stream) -> None:
-        await self.serve_connection(MemoryTransport(stream))
+        assert isinstance(self._hub, MemoryHub)
+        await self.serve_connection(MemoryTransport(stream, self._hub))
 
 
 class Client:

@@ -5,7 +5,8 @@ sync asked for, or a lone client, whom a thread would only cost time), the batch
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
@@ -21,6 +22,23 @@ _MESSAGES = 2000
 """Messages that one batch is about, if there are several groups: some 300 ms with every one of them synced."""
 
 
+_Outcome = tuple[dict[str, int], int | None, int | None]
+"""Of a batch: what has become visible where, when the next window ends, and when the engine has work at leisure."""
+
+
+class Record(Protocol):
+    """What keeps a record of what batches do. Nothing that it is asked to raises anything."""
+
+    def begin(self, peer: str) -> None:
+        """What follows is done for a client, by its address; empty: for nobody."""
+
+    def commit(self) -> None:
+        """What has been done since the last call is there to stay."""
+
+    def discard(self) -> None:
+        """It is not."""
+
+
 class Committer:
     """The only one who touches the engine once the server runs."""
 
@@ -29,33 +47,73 @@ class Committer:
         self._durability = durability
         self._waiters = waiters
         self._subscriptions = subscriptions
-        self._waiting: list[tuple[Work, trio.Event | None]] = []
+        self._waiting: list[Work] = []
         self._more = trio.Event()
-        self._idle = trio.lowlevel.ParkingLot()
         self._dirty = trio.Event()
         self._rest: Chore | None = None
+        self._outdated = False
+        self.batch_done: Callable[[], None] = lambda: None
+        """Called in the loop at the end of every batch."""
+        self.record: Record | None = None
         self.busy = False
         self.clients = 0
         """How many connections there are."""
-        self.next_expiry: int | None = None
-        self.expiry_changed = trio.Event()
+        self._expiry: int | None = None
+        self._announced: int | None = None  # the expiry that somebody sleeps until
+        self._too_late = trio.Event()
+        self.next_spill: int | None = None
+        """When the engine's work at leisure is due; None: there is none."""
+        self.spill_changed = trio.Event()
+
+    @property
+    def _in_loop(self) -> bool:
+        """Whether the next batch is run in the loop: a thread would only cost time."""
+        return self._durability is not Durability.ALWAYS or self._storage.quick or self.clients <= 1
 
     async def run(self, work: Work) -> None:
         """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
         stopped, and a pause for messages has its place among the waiters. Not to be cancelled: what is begun is
         finished."""
-        if not self.busy and not self._waiting and (self._durability is not Durability.ALWAYS or self.clients <= 1):
-            self._finish([work], *self._batch([work]))
+        if not self.busy and not self._waiting and self._in_loop:
+            self._run_in_loop([work])
             return
         done = trio.Event()
-        self._waiting.append((work, done))
-        self._more.set()
+        work.ended = done.set
+        self.post(work)
         with trio.CancelScope(shield=True):
             await done.wait()
 
     def post(self, work: Work) -> None:
         """Has the work advanced in one of the next batches, and waits for nothing."""
-        self._waiting.append((work, None))
+        self._waiting.append(work)
+        self._more.set()
+
+    def gather(self, work: Work) -> None:
+        """Has the work advanced with what else comes in this sweep of the hub: `swept`, or `hurry`, is called later."""
+        self._waiting.append(work)
+
+    def swept(self) -> bool:
+        """At the end of a sweep: runs what has gathered, at once if that is for the loop. False when there is something
+        left that `serve` has to do."""
+        if (self._waiting or self._outdated) and not self.busy and self._in_loop:
+            self._run_in_loop(self._next_batch())
+        if not self._waiting:
+            return True
+        self._more.set()
+        return False
+
+    def notice(self) -> bool:
+        """Others may have changed something of the engine's, or it has itself: before the end of this sweep it looks.
+        False when it cannot look now: it does in a batch, of which `batch_done` tells the end."""
+        if not self.busy and self._in_loop:
+            self._outdated = True
+            return True
+        if not self.busy:
+            self.post(Chore())
+        return False
+
+    def hurry(self) -> None:
+        """No sweep is under way: what has been gathered is run soon."""
         self._more.set()
 
     async def give_back(self) -> None:
@@ -70,39 +128,43 @@ class Committer:
             await self._more.wait()
             self._more = trio.Event()
             while self._waiting:
-                if self._durability is not Durability.ALWAYS:
+                if self._in_loop:
                     await trio.lowlevel.checkpoint()  # whatever is done in the loop must not hold it
-                batch = self._next_batch()
-                works = [work for work, _ in batch]
-                if self._durability is not Durability.ALWAYS:
-                    self._finish(works, *self._batch(works))
+                    if self._waiting:
+                        self._run_in_loop(self._next_batch())
                 else:
-                    self.busy = True
-                    with trio.CancelScope(shield=True):
-                        expiry, arrived = await trio.to_thread.run_sync(self._batch, works)
-                    self.busy = False
-                    self._finish(works, expiry, arrived)
-                for _, done in batch:
-                    if done is not None:
-                        done.set()
+                    await self._run_in_thread(self._next_batch())
 
-    def _next_batch(self) -> list[tuple[Work, trio.Event | None]]:
+    def expiry(self) -> tuple[int | None, trio.Event]:
+        """When the next window ends, and what is set should that become too late. It may become too early: that is not
+        worth waking anybody for, with every message that is received and deleted."""
+        self._announced, self._too_late = self._expiry, trio.Event()
+        return self._announced, self._too_late
+
+    def _run_in_loop(self, batch: list[Work]) -> None:
+        self._finish(batch, self._batch(batch))
+
+    async def _run_in_thread(self, batch: list[Work]) -> None:
+        self.busy = True
+        with trio.CancelScope(shield=True):
+            outcome = await trio.to_thread.run_sync(self._batch, batch)
+        self.busy = False
+        self._finish(batch, outcome)
+
+    def _next_batch(self) -> list[Work]:
         """Whoever waits, but no more than some messages: a batch must not take so long that the next ones suffer."""
+        waiting = self._waiting
         held = taken = 0
-        while taken < len(self._waiting) and held < _MESSAGES:
-            held += self._waiting[taken][0].weight
+        for work in waiting:
+            if held >= _MESSAGES:
+                break
+            held += work.weight
             taken += 1
-        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
-        return batch
+        self._waiting = waiting[taken:]
+        return waiting[:taken]
 
-    async def batch_done(self) -> None:
-        """Waits for the end of the batch that is running."""
-        if self.busy:
-            await self._idle.park()
-
-    def _batch(self, works: Sequence[Work]) -> tuple[int | None, dict[str, int]]:
-        """One batch, start to end: when the next window ends, and what has become visible where. In the worker thread,
-        or in the loop while no thread is at it."""
+    def _batch(self, works: Sequence[Work]) -> _Outcome:
+        """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
         try:
             self._advance(works)
         except Exception as error:
@@ -111,19 +173,28 @@ class Committer:
             _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
             for work in works:
                 work.fail(error)
-        failures = self._storage.take_failures()
+            if self.record is not None:
+                self.record.discard()
+        storage, subscriptions = self._storage, self._subscriptions
+        failures = storage.take_failures()
         if failures:
             for work in works:
                 work.fail_pushes(failures)
-        arrived = self._hand_out()
-        expiry, due = self._storage.next_expiry(), self._subscriptions.next_due()
+        arrived = storage.take_arrivals()
+        due = subscriptions.next_due()
+        if due is not None or subscriptions.active or subscriptions.unfinished:
+            self._hand_out(arrived)
+            due = subscriptions.next_due()
+        if self.record is not None:
+            self.record.commit()
+        expiry = storage.next_expiry()
         if due is not None and (expiry is None or due < expiry):
             expiry = due
-        return expiry, arrived
+        return arrived, expiry, storage.next_spill()
 
-    def _hand_out(self) -> dict[str, int]:
-        """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay."""
-        arrived = self._storage.take_arrivals()
+    def _hand_out(self, arrived: dict[str, int]) -> None:
+        """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay.
+        What arrives by that is added."""
         self._subscriptions.dispatch(arrived)
         if self._subscriptions.active:
             self._refresh()
@@ -131,25 +202,41 @@ class Committer:
                 arrived.update(more)
                 self._subscriptions.dispatch(more)
                 self._refresh()
-        return arrived
 
     def _advance(self, works: Sequence[Work]) -> None:
+        if self._outdated:
+            self._outdated = False
+            self._refresh()
+        if self._durability is Durability.ALWAYS and not self._storage.quick:
+            self._advance_by_kind(works)
+        else:
+            self._advance_each(works, None)
+            self._storage.flush()
+        self._storage.commit()
+
+    def _advance_each(self, works: Sequence[Work], pushing: bool | None) -> None:
+        record = self.record
+        for work in works:
+            if record is not None:
+                record.begin(work.peer)
+            work.advance(pushing=pushing)
+        if record is not None:
+            record.begin("")
+
+    def _advance_by_kind(self, works: Sequence[Work]) -> None:
+        """Pushes of all groups first, so that their files are synced together."""
         active = works
         while active:
-            # Pushes of all groups first, so that their files are synced together.
-            for work in active:
-                work.advance(pushing=True)
+            self._advance_each(active, True)
             self._storage.flush()
             # What others have changed, and the reports of what we have: after each half, so that the one that follows
             # knows the truth, and the descriptor is quiet in the end.
             self._refresh()
             active = [work for work in active if work.runnable]
             if active:
-                for work in active:
-                    work.advance(pushing=False)
+                self._advance_each(active, False)
                 self._refresh()
                 active = [work for work in active if work.runnable]
-        self._storage.commit()
 
     def _refresh(self) -> None:
         try:
@@ -157,8 +244,9 @@ class Committer:
         except OSError as error:
             _logger.error("changes of other programs could not be followed: %s", error)
 
-    def _finish(self, works: Sequence[Work], expiry: int | None, arrived: dict[str, int]) -> None:
+    def _finish(self, works: Sequence[Work], outcome: _Outcome) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
+        arrived, expiry, spill = outcome
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
@@ -170,13 +258,23 @@ class Committer:
                 self._waiters.add(work, pause)
         for qid, count in arrived.items():
             self._waiters.wake(qid, count)
-        if expiry != self.next_expiry:
-            self.next_expiry = expiry
-            self.expiry_changed.set()
+        self._note_times(expiry, spill)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        if self._idle:
-            self._idle.unpark_all()
+        self.batch_done()
+        for work in works:
+            ended, work.ended = work.ended, None
+            if ended is not None:
+                ended()
+
+    def _note_times(self, expiry: int | None, spill: int | None) -> None:
+        self._expiry = expiry
+        if expiry is not None and (self._announced is None or expiry < self._announced):
+            self._announced = expiry
+            self._too_late.set()
+        if spill != self.next_spill:
+            self.next_spill = spill
+            self.spill_changed.set()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

@@ -1,4 +1,9 @@
-"""One connection: its requests, in groups of what is at hand, applied and answered in order."""
+"""One connection: its requests, in groups of what is at hand, applied and answered in order.
+
+A group that is answered at once never wakes the connection's task: from the hub's sweep it goes into the committer's
+batch, and when that is over its answers go straight to the socket. The task takes over, with everything as it is, where
+there is something to wait for, or something to do but to answer.
+"""
 
 from functools import partial
 from typing import Any
@@ -42,14 +47,19 @@ class Connection(Conversation):
     ) -> None:
         super().__init__(stream, peer, limits, writers)
         self._subscriptions = subscriptions
-        self._service = Service(storage, subscriptions, self._become_subscriber, wire.list_length, wire.document)
+        self._service = Service(
+            storage, subscriptions, self._become_subscriber, wire.list_length, wire.document, stream.peer
+        )
         self._committer = committer
         self._waiters = waiters
+        self._group: Group | None = None  # that is under way
+        self._sent = True  # the answers that were made last have been taken by the socket
+        self._landed: trio.Event | None = None  # set when it has come out of its batch, for a task that has to go
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
     def _become_subscriber(self) -> Subscriber:
-        return Subscriber(self._limits.outbox, self._deliver)
+        return Subscriber(self._limits.outbox, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
         """Sends what a batch has handed out to this client."""
@@ -79,30 +89,114 @@ class Connection(Conversation):
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    async def _answer(self) -> bool:
-        events = [self._events.popleft()]
+    @property
+    def _at_hand(self) -> bool:
+        return self._group is not None or super()._at_hand
+
+    def _next_group(self) -> Group:
+        queue = self._events
+        events = [queue.popleft()]  # nearly always the only one, and of one message
         held = weight(events[0])
-        while self._events and len(events) < _GROUP and (held := held + weight(self._events[0])) <= _MESSAGES:
-            events.append(self._events.popleft())
-        group = Group(events, self._service, self._limits.outbox)
+        while queue and len(events) < _GROUP and (more := held + weight(queue[0])) <= _MESSAGES:
+            events.append(queue.popleft())
+            held = more
+        return Group(events, self._service, self._limits.outbox, held)
+
+    # without the task
+
+    def _begin(self) -> None:
+        self._stream.hold()
+        self._interruptible = None  # what is begun is finished
+        self._group = group = self._next_group()
+        group.ended = self._advanced
+        self._committer.gather(group)
+
+    def _advanced(self) -> None:
+        """The batch with the group is over, and the task is asleep, or has to go and waits for this."""
         try:
-            while not group.done:
-                await self._committer.run(group)
-                await self._send(group.take_answers())
+            if not self._settle():
+                self._stream.rouse()
+            elif self._landed is not None:
+                pass  # nothing more is begun
+            elif self._events:
+                self._begin()
+                self._committer.hurry()
+            else:
+                self._idle()
+        except Exception as error:  # the others of the batch have nothing to do with it
+            self._stream.rouse(error)
+        if self._landed is not None:
+            self._landed.set()
+
+    def _settle(self) -> bool:
+        """Sends the answers that the group has. Whether that is all there is to do about it."""
+        group = self._group
+        if group is None or not self._put(group.take_answers()):
+            return False
+        subscriber = self._service.subscriber
+        if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
+            self._committer.post(Chore(partial(self._subscriptions.start, subscriber)))
+        if group.unsettled or self._stopping:
+            return False
+        self._group = None
+        if self._more:
+            self._parse()
+        return True
+
+    async def _listen(self) -> None:
+        try:
+            await super()._listen()
+        except BaseException:
+            if self._group is not None:
+                await self._abandon(self._group)
+            raise
+
+    async def _abandon(self, group: Group) -> None:
+        """The task has to go, and the group is under way: what is begun is finished."""
+        if group.ended is not None:
+            self._landed = trio.Event()
+            with trio.CancelScope(shield=True):
+                await self._landed.wait()
+        self._waiters.leave(group)
+
+    # with the task
+
+    async def _answer(self) -> bool:
+        group = self._group
+        if group is None:
+            self._group = group = self._next_group()
+            await self._advance(group)
+        try:
+            while True:
+                if not self._sent:
+                    await self._outbox.drained()
                 await self._begin_subscriptions()
                 if group.pause is not None:
                     await self._wait(group)
-            await self._send(group.take_answers())  # of a wait that was ended
+                if group.done:
+                    break
+                await self._advance(group)
+            if not self._put(group.take_answers()):  # of a wait that was ended
+                await self._outbox.drained()
         finally:
+            self._group = None
             self._waiters.leave(group)
         if group.closes:
             return False
         self._parse()
         return True
 
-    async def _send(self, answers: list[Message]) -> None:
-        if answers:
-            await self._outbox.send(b"".join(map(self._peer.send, answers)))
+    async def _advance(self, group: Group) -> None:
+        await self._committer.run(group)
+        self._put(group.take_answers())
+
+    def _put(self, answers: list[Message]) -> bool:
+        """Whether the socket has taken them all."""
+        if len(answers) == 1:
+            self._sent = self._outbox.put(self._peer.send(answers[0]))
+        else:
+            self._sent = not answers or self._outbox.put(b"".join(map(self._peer.send, answers)))
+        return self._sent
 
     async def _wait(self, group: Group) -> None:
         """Until what the group waits for is over. Meanwhile, what comes in is taken up to the bound."""

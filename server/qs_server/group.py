@@ -6,7 +6,7 @@ Groups of many connections are advanced together in a batch, and share one commi
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from qs_schemas import (
     CopyMessage,
@@ -46,13 +46,26 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
 }
 
 
+_WEIGHTS: dict[type, Callable[[Any], int]] = {
+    PushMessage: lambda push: len(push.messages) or 1,
+    CopyMessage: lambda copy: len(copy.mids or [0]) * len(copy.queues),
+    DeleteMessage: lambda delete: len(delete.mids) or 1,
+}
+
+# About how long an answer is when it is written, if it can be long.
+_SIZES: dict[type, Callable[[Any], int]] = {
+    ReceiveMessage: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    GetMessage: lambda answer: len(answer.payload or b""),
+    ListMessages: lambda answer: 32 * len(answer.mids),
+    ListQueues: lambda answer: 256 * len(answer.queues),
+    QueueStats: lambda answer: 256 * len(answer.queues),
+}
+
+
 def weight(event: Message | Fault) -> int:
     """How many messages a request is about: a list counts with its length."""
-    if isinstance(event, PushMessage):
-        return len(event.messages) or 1
-    if isinstance(event, CopyMessage):
-        return len(event.mids or [0]) * len(event.queues)
-    return len(event.mids) or 1 if isinstance(event, DeleteMessage) else 1
+    count = _WEIGHTS.get(type(event))
+    return 1 if count is None else count(event)
 
 
 class Work(Protocol):
@@ -70,8 +83,16 @@ class Work(Protocol):
     def pause(self) -> Pause | None:
         """What it waits for, if that is why it is not runnable."""
 
-    def advance(self, *, pushing: bool) -> None:
-        """Does what there is to do, of pushes or of everything else, up to the next of the other kind."""
+    ended: Callable[[], None] | None
+    """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client whose requests these are; empty when it is nobody's."""
+
+    def advance(self, *, pushing: bool | None) -> None:
+        """Does what there is to do: up to the next that is of the other kind, if only pushes or only others are
+        wanted; None: all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """Pushes have come to nothing after they were answered."""
@@ -84,6 +105,7 @@ class Chore:
     """A function to run once on the engine, for nobody in particular."""
 
     pause = None
+    peer = ""
 
     def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
         """weight: how much work it is, in messages."""
@@ -91,8 +113,9 @@ class Chore:
         self.weight = weight
         self.runnable = True
         self.failed = False
+        self.ended: Callable[[], None] | None = None
 
-    def advance(self, *, pushing: bool) -> None:
+    def advance(self, *, pushing: bool | None) -> None:
         if not pushing:
             self.runnable = False
             try:
@@ -111,8 +134,11 @@ class Chore:
 class Group:
     """Requests and faults in the order in which they came, and their answers."""
 
-    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
-        """outbox: bytes of answers after which the answers have to be taken before more are made."""
+    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int, weight: int = 1) -> None:
+        """outbox: bytes of answers after which the answers have to be taken before more are made; weight: of the
+        events, see `weight`."""
+        self.weight = weight
+        self.ended: Callable[[], None] | None = None
         self._events = events
         self._service = service
         self._outbox = outbox
@@ -121,14 +147,16 @@ class Group:
         self._answers: list[Message] = []
         self._held = 0
         self._over: bool | None = None  # what the handler is sent next
+        self.closes = False
+        """Whether the last event is a fault, answered by now, after which the connection is closed."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
         """When the pause ends, on the loop's clock; whoever lets it wait sets it."""
 
     @property
-    def weight(self) -> int:
-        """How much work it is, in messages."""
-        return sum(map(weight, self._events))
+    def peer(self) -> str:
+        """The client's address."""
+        return self._service.peer
 
     @property
     def done(self) -> bool:
@@ -140,10 +168,9 @@ class Group:
         return self.pause is None and not self.done and self._held <= self._outbox
 
     @property
-    def closes(self) -> bool:
-        """Whether the last event is a fault after which the connection is closed."""
-        last = self._events[-1]
-        return isinstance(last, Fault) and last.error.closes
+    def unsettled(self) -> bool:
+        """Whether there is anything left to do but to send the answers."""
+        return self.closes or self._at != len(self._events)
 
     def take_answers(self) -> list[Message]:
         """The answers since the last call, in order of the requests."""
@@ -163,34 +190,33 @@ class Group:
             self._answer(ReceiveMessage(req=self._events[self._at].req))
         self.pause = None
 
-    def advance(self, *, pushing: bool) -> None:
-        events, bound = self._events, self._outbox
-        while self._at < len(events) and self.pause is None and self._held <= bound:
+    def advance(self, *, pushing: bool | None) -> None:
+        events, bound, count = self._events, self._outbox, len(self._events)
+        while self._at < count and self.pause is None and self._held <= bound:
             event = events[self._at]
-            if isinstance(event, PushMessage) is not pushing:
+            if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
             self._step(event)
 
     def _step(self, event: Message | Fault) -> None:
         if isinstance(event, Fault):
+            self.closes = event.error.closes
             self._answer(event.message())
             return
         try:
             answer = self._run(event)
         except engine.StorageError as error:
-            self._answer(_error(event, _ERRORS.get(type(error), table.INTERNAL), str(error)))
+            answer = _error(event, _ERRORS.get(type(error), table.INTERNAL), str(error))
         except BadRequestError as error:
-            self._answer(_error(event, table.BAD_REQUEST, str(error)))
+            answer = _error(event, table.BAD_REQUEST, str(error))
         except OSError as error:
-            self._answer(_disk_error(event, error))
+            answer = _disk_error(event, error)
         except Exception:
             answer = _error(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
-            self._answer(answer)
             _logger.exception("resp %s: %s failed", answer.resp, event.op)
-        else:
-            if answer is not None:
-                answer.req = event.req
-                self._answer(answer)
+        if answer is not None:
+            answer.req = event.req
+            self._answer(answer)
 
     def _run(self, request: Message) -> Message | None:
         """The answer, or None when the handler waits."""
@@ -220,7 +246,9 @@ class Group:
         if answer.resp is None:
             answer.resp = new_resp()
         self._answers.append(answer)
-        self._held += _size(answer)
+        size = _SIZES.get(type(answer))
+        if size is not None:
+            self._held += size(answer)
         self._at += 1
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
@@ -254,14 +282,3 @@ def _storage_error(about: Message, error: Exception, remark: str) -> Error:
     answer = _error(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
     _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
     return answer
-
-
-def _size(answer: Message) -> int:
-    """About how long an answer is when it is written, if it can be long."""
-    if isinstance(answer, ReceiveMessage):
-        return sum(len(delivery.payload) for delivery in answer.messages)
-    if isinstance(answer, GetMessage):
-        return len(answer.payload or b"")
-    if isinstance(answer, ListMessages):
-        return 32 * len(answer.mids)
-    return 256 * len(answer.queues) if isinstance(answer, (ListQueues, QueueStats)) else 0

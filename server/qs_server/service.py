@@ -27,13 +27,14 @@ class BadRequestError(Exception):
 @dataclass(slots=True)
 class Service:
     """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
-    message; become_subscriber: what the client is as one, made when it first subscribes."""
+    message; become_subscriber: what the client is as one, made when it first subscribes; peer: its HOST:PORT."""
 
     storage: Engine
     subscriptions: Subscriptions
     become_subscriber: Callable[[], Subscriber]
     list_length: int = 1000
     document: int = 8 * 1024 * 1024
+    peer: str = ""
     subscriber: Subscriber | None = None
 
 

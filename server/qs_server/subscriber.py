@@ -17,13 +17,14 @@ def cost(message: Message) -> int:
 @dataclass(slots=True, eq=False)
 class Subscriber:
     """A connection with subscriptions. outbox: bytes of deliveries that may wait for it to read them; deliver: called
-    in the loop when there is mail.
+    in the loop when there is mail; peer: its address.
 
     assigned is counted in batches, written by the loop: each by one thread.
     """
 
     outbox: int
     deliver: Callable[[], None]
+    peer: str = ""
     subscriptions: dict[str | None, "Subscription"] = field(default_factory=dict)
     assigned: int = 0
     written: int = 0

@@ -13,6 +13,7 @@ from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
+from .history import History
 from .leases import Key, Leases
 from .storage.engine import SECOND, Clock, Engine, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from .storage.engine import Message as Received
@@ -32,8 +33,10 @@ _TRY_AGAIN = 1 * SECOND
 class Subscriptions:
     """Of one server."""
 
-    def __init__(self, storage: Engine, clock: Clock) -> None:
+    def __init__(self, storage: Engine, clock: Clock, history: History | None = None) -> None:
+        """history: is told for whom something is done."""
         self._storage = storage
+        self._history = history
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
         """Who is sent messages of a queue; whose turn it is comes first."""
@@ -113,6 +116,8 @@ class Subscriptions:
         receives = subscription.receives.get(key)
         if receives is None:
             return  # somebody has acknowledged it meanwhile, or received it
+        if self._history is not None:
+            self._history.begin(subscription.subscriber.peer)
         try:
             self._storage.release(key[0], Receipt(key[1], receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
@@ -258,6 +263,8 @@ class Subscriptions:
         if len(self._rings[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
+        if self._history is not None:
+            self._history.begin(subscriber.peer)
         found = self._storage.receive((qid,), count, subscription.visibility, room, held=True)
         for message in found:
             self.settled(qid, message.mid)  # should anybody have held it, that is over

@@ -9,6 +9,7 @@ import trio
 from qs_schemas import errors as table
 
 from .conversation import Conversation
+from .hub import Hub
 from .options import ServerLimits
 from .transport import SocketTransport, Transport
 
@@ -21,10 +22,15 @@ class Acceptor(Generic[C]):
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
+        self._hub = self._new_hub()
         self._connections: set[C] = set()
         self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._clients: trio.Nursery | None = None
+
+    def _new_hub(self) -> Hub:
+        """What all clients are read by."""
+        return Hub()
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> C:
         """The conversation for a new client."""
@@ -38,11 +44,15 @@ class Acceptor(Generic[C]):
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and every client has gone. Closes the listeners."""
-        async with trio.open_nursery() as clients:
-            self._clients = clients
-            with trio.CancelScope() as self._listening:
-                await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
-            clients.cancel_scope.deadline = trio.current_time() + self._limits.grace
+        async with trio.open_nursery() as reading:
+            reading.start_soon(self._hub.serve)
+            async with trio.open_nursery() as clients:
+                self._clients = clients
+                with trio.CancelScope() as self._listening:
+                    await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
+                clients.cancel_scope.deadline = trio.current_time() + self._limits.grace
+            reading.cancel_scope.cancel()
+        self._hub.close()
         if clients.cancel_scope.cancelled_caught:
             _logger.warning("clients that did not read their answers in time were cut off")
 
@@ -60,7 +70,7 @@ class Acceptor(Generic[C]):
             self._clients.cancel_scope.cancel()
 
     async def _serve_socket(self, stream: trio.SocketStream) -> None:
-        await self.serve_connection(SocketTransport.adopt(stream))
+        await self.serve_connection(SocketTransport.adopt(stream, self._hub))
 
     async def serve_connection(self, stream: Transport) -> None:
         """Serves one client, until it has gone or the server stops."""

@@ -15,11 +15,9 @@ from qs_schemas import errors as table
 from .answers import new_resp
 from .options import ServerLimits
 from .outbox import Outbox
-from .transport import Transport
+from .transport import CHUNK, Transport
 
 _logger = logging.getLogger(__name__)
-CHUNK = 64 * 1024
-"""Bytes that one read takes at most."""
 
 
 class Conversation:
@@ -34,7 +32,9 @@ class Conversation:
         self._limits = limits
         self._outbox = Outbox(stream, writers, self._written)
         self._events: deque[Message | Fault] = deque()
+        self._more = False  # there may be events beyond those that are taken
         self._begun_at: float | None = None
+        self._timed = False  # the document that has begun has to be complete by the deadline of the connection's life
         self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
         self._stopping = False
@@ -80,15 +80,25 @@ class Conversation:
     async def _converse(self) -> bool:
         """Whether the client has been told why nothing more is read."""
         while await self._read():
-            while self._events and not self._stopping:
+            while self._at_hand:
                 if not await self._answer():
                     await self._close_gently()
                     return True
         return False
 
+    @property
+    def _at_hand(self) -> bool:
+        """Whether there is something for `_answer`."""
+        return bool(self._events) and not self._stopping
+
     async def _answer(self) -> bool:
         """Handles at least one of the events at hand. False when the connection is to be closed: it has been told."""
         raise NotImplementedError
+
+    def _begin(self) -> None:
+        """There are events, in a sweep of the hub. A subclass may do what they ask for without waking the task; that
+        reads again when it calls `_idle`, and goes on by itself when it is roused."""
+        self._stream.rouse()
 
     def _written(self, token: object) -> None:
         """What was put into the outbox with this token has been taken by the socket."""
@@ -96,27 +106,59 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _read(self) -> bool:
-        """Until there is at least one event. False when there will be none any more, or none is wanted."""
-        timed = False
+        """Until something is at hand. False when there will be nothing any more, or nothing is wanted."""
         if not self._events:
             self._unanswered = 0
-        while not self._events and not self._stopping:
+        while not self._stopping and not self._at_hand:
             if self._ended:
                 return False
-            if self._peer.begun:
-                # From its first byte: a client that sends a byte a second must not hold on to its place.
-                timed = True
-                if self._begun_at is None:
-                    self._begun_at = trio.current_time()
-                self._life.deadline = self._begun_at + self._limits.document_time
+            self._time_document()
             self._interruptible = self._life
-            data = await self._stream.receive_some(CHUNK)
+            await self._listen()
             self._interruptible = None
-            self._take(data)
-        if timed and not self._life.cancel_called:
-            self._life.deadline = float("inf")
+        self._document_in_time()
         # Too late is too late, also when the rest came in the same moment: what is refused must not be done as well.
-        return not self._stopping and not self._life.cancel_called
+        return self._at_hand and not self._life.cancel_called
+
+    async def _listen(self) -> None:
+        """Sleeps while what comes can be taken without the task."""
+        await self._stream.feed(self._arrived)
+
+    def _arrived(self, data: bytes) -> None:
+        """Bytes, in a sweep of the hub, while the task sleeps."""
+        self._take(data)
+        if self._ended:
+            self._stream.rouse()
+        elif not self._events:
+            self._time_document()
+        elif not self._timed or self._document_in_time():
+            self._begin()
+
+    def _idle(self) -> None:
+        """Everything is answered, and the task has slept on: more is read."""
+        self._unanswered = 0
+        if self._peer.begun:
+            self._time_document()
+        self._interruptible = self._life
+        self._stream.resume()
+
+    def _time_document(self) -> None:
+        """From its first byte: a client that sends a byte a second must not hold on to its place."""
+        if self._peer.begun:
+            if self._begun_at is None:
+                self._begun_at = trio.current_time()
+            self._timed = True
+            self._life.deadline = self._begun_at + self._limits.document_time
+
+    def _document_in_time(self) -> bool:
+        """Something is complete. False when that was too late."""
+        if not self._timed:
+            return True
+        if self._life.cancel_called:
+            return False
+        self._timed = False
+        self._life.deadline = float("inf")
+        return True
 
     def _take(self, data: bytes | bytearray) -> None:
         """Turns bytes into events."""
@@ -132,8 +174,13 @@ class Conversation:
             self._events.append(fault)
 
     def _parse(self) -> None:
-        events, most = self._events, self._limits.pipeline
-        while len(events) < most and (event := self._peer.next_event()) is not None:
+        events, most, next_event = self._events, self._limits.pipeline, self._peer.next_event
+        self._more = True
+        while len(events) < most:
+            event = next_event()
+            if event is None:
+                self._more = False
+                return
             events.append(event)
             self._begun_at = None
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from qs_serving.hub import Hub
 from qs_serving.outbox import Outbox
 from qs_serving.transport import SocketTransport
 
@@ -174,8 +175,10 @@ async def test_close(pipe: Pipe, outbox: Outbox, told: list[object], nursery: tr
 async def test_over_a_real_socket(nursery: trio.Nursery) -> None:
     """Far more than a socket's buffer holds arrives whole and in order at a reader that starts late; a reader that
     goes breaks it."""
+    hub = Hub()
+    nursery.start_soon(hub.serve)
     ours, theirs = socket.socketpair()
-    transport, reader = SocketTransport(ours), SocketTransport(theirs)
+    transport, reader = SocketTransport(ours, hub), SocketTransport(theirs, hub)
     told: list[object] = []
     outbox = Outbox(transport, nursery, told.append)
     parts = [bytes([number]) * 100_000 for number in range(50)]
@@ -208,7 +211,7 @@ async def test_keepalive() -> None:
     """The kernel looks after a machine that has gone without a word: within half a minute it is known to have."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     client = await trio.open_tcp_stream(*listener.socket.getsockname())
-    transport = SocketTransport.adopt(await listener.accept())
+    transport = SocketTransport.adopt(await listener.accept(), Hub())
     assert {option: transport._socket.getsockopt(*option) for option in OPTIONS} == OPTIONS
     idle, interval, count = (
         OPTIONS[socket.IPPROTO_TCP, name] for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)

@@ -1,0 +1,104 @@
+"""Where all clients are read from: one descriptor to wait for, and one pass over everything that is ready.
+
+A task that waits for a socket is registered with the kernel, woken and registered again, for every few bytes that
+come. The hub instead has every socket registered once, and hands what comes to whoever reads, in a plain call, without
+waking the reader's task; that decides what is worth waking it for. When the pass is over, what it has gathered can be
+done together.
+"""
+
+import select
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import trio
+
+_READY = 256
+"""Readers of which the kernel is asked at once."""
+_TURN = 128 * 1024
+"""Bytes that are read before the loop's tasks have their turn: some 20 ms of work at most, and usually less than 5. The
+readers that are left over come first the next time."""
+_READ = 1024
+"""Bytes that a read counts at least."""
+
+
+class Reader(Protocol):
+    """What the hub calls when something can be read."""
+
+    watched: bool
+    """Whether the hub looks at it; only the hub writes that."""
+
+    def fileno(self) -> int: ...
+    def ready(self) -> int:
+        """Reads once, and gives how many bytes there were. It raises nothing."""
+
+
+class Hub:
+    """Reads from whoever is watched."""
+
+    def __init__(self, swept: Callable[[], bool] = lambda: True) -> None:
+        """swept: is called at the end of every sweep; False when the loop's tasks are to have their turn now."""
+        self._epoll = select.epoll()
+        self._readers: dict[int, Reader] = {}
+        self._ready: deque[Reader] = deque()
+        self.swept = swept
+        self.first: Reader | None = None
+        """Is read from before all others; also when there may be nothing."""
+
+    async def serve(self) -> None:
+        """For ever. Sleeps while nothing comes."""
+        while True:
+            if self._ready:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._wait()
+            self._take_turn()
+
+    async def _wait(self) -> None:
+        """Until there is something for `_poll`."""
+        await trio.lowlevel.wait_readable(self._epoll.fileno())
+
+    def _poll(self) -> Iterable[Reader]:
+        """Those that something can be read from, or some of them."""
+        readers = self._readers
+        return [readers[descriptor] for descriptor, _ in self._epoll.poll(0, _READY)]
+
+    def _take_turn(self) -> None:
+        """Sweeps until nothing is ready, or it is the others' turn: that costs as much as some requests."""
+        ready, first, left = self._ready, self.first, _TURN
+        if ready and first is not None:
+            ready.appendleft(first)
+        while left > 0:
+            if not ready:
+                ready.extend(self._poll())
+                if not ready:
+                    break
+                if first is not None and first in ready:
+                    ready.appendleft(first)
+            while ready and left > 0:
+                reader = ready.popleft()
+                if reader.watched:  # it may have gone since the kernel named it
+                    left -= max(reader.ready(), _READ)
+            if not self.swept():
+                break
+
+    def watch(self, reader: Reader) -> None:
+        """`ready` is called whenever there is something, until it is dropped; never, once the hub is closed."""
+        if self._epoll.closed:
+            return
+        reader.watched = True
+        self._readers[reader.fileno()] = reader
+        self._epoll.register(reader.fileno(), select.EPOLLIN)
+
+    def drop(self, reader: Reader) -> None:
+        """`ready` is not called any more. To be done before its descriptor is closed."""
+        if reader.watched:
+            reader.watched = False
+            del self._readers[reader.fileno()]
+            self._epoll.unregister(reader.fileno())
+
+    def close(self) -> None:
+        """Nobody is watched any more."""
+        for reader in list(self._readers.values()):
+            self.drop(reader)
+        self._epoll.close()
