@@ -10,6 +10,8 @@ from typing import Any
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options
 from qs_server.storage.files import FilesEngine
+from qs_server.storage.journal.engine import JournalEngine
+from qs_server.storage.journal.ledger import SpillLimits
 
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
@@ -43,7 +45,7 @@ class Crash(BaseException):
     """The process has ended here."""
 
 
-OPERATIONS = ("open", "_write", "fsync", "rename", "link", "unlink", "setxattr", "mkdir")
+OPERATIONS = ("open", "_write", "_pwrite", "fsync", "fdatasync", "_syncfs", "rename", "link", "unlink", "setxattr", "mkdir")
 """What can be made to fail."""
 
 
@@ -111,6 +113,16 @@ class FaultyDisk(Disk):
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self._step("fsync")
 
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        self._step("fdatasync")
+
+    def _syncfs(self, fd: int) -> None:
+        self._step("_syncfs")
+
+    def _pwrite(self, fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
+        self._step("_pwrite")
+        return os.pwrite(fd, data, offset)
+
     def rename(self, old: str, new: str) -> None:  # type: ignore[override]
         self._step("rename")
         os.rename(old, new)
@@ -170,9 +182,32 @@ def files_engine(
     return lambda root: lambda clock: FilesEngine(str(root), clock=clock, durability=durability, disk=disk())
 
 
+class SpillingEngine(JournalEngine):
+    """Has everything in the directories, and next to nothing in memory, after each commit."""
+
+    def commit(self) -> None:
+        super().commit()
+        while (spill := self.begin_spill()) is not None:
+            spill.run()
+            self.finish_spill(spill)
+            super().commit()
+
+
+def journal_engine(
+    durability: Durability, disk: Callable[[], Disk] = Disk, *, spilling: bool = False
+) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
+    """disk: called for each engine; spilling: messages are written to files at once."""
+    kind, limits = (SpillingEngine, SpillLimits(age=0)) if spilling else (JournalEngine, SpillLimits())
+    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), limits=limits)
+
+
 ENGINES = {
     "files-always": files_engine(Durability.ALWAYS),
     "files-none": files_engine(Durability.NONE),
     "files-sidecar": files_engine(Durability.NONE, WithoutAttributes),
+    "journal-always": journal_engine(Durability.ALWAYS),
+    "journal-none": journal_engine(Durability.NONE),
+    "journal-sidecar": journal_engine(Durability.NONE, WithoutAttributes),
+    "journal-spilling": journal_engine(Durability.ALWAYS, spilling=True),
 }
 """Name -> root directory -> clock -> engine. A later engine adds a line."""

@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
-from qs_serving.command import add_limits, limit_group, make_parser, read_limits, run_command
+from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
 
-from .options import PORT, ServerOptions
+from .options import PORT, HistoryOptions, ServerOptions
 from .server import ENGINES, run_server
-from .storage.engine import Durability
+from .storage.engine import SECOND, Durability
+from .storage.journal.ledger import SpillLimits
 
 _PROGRAM = "queue-server.py"
 _DURABILITY_HELP = (
@@ -23,13 +24,77 @@ def _parser() -> argparse.ArgumentParser:
         "--root", default="qs-data", help="directory of the queues, made if missing (default: ./%(default)s)"
     )
     parser.add_argument(
-        "--storage", choices=ENGINES, default=ENGINES[0], help="engine of new queues (default: %(default)s)"
+        "--storage", choices=list(ENGINES), default=next(iter(ENGINES)), help="engine of new queues (default: %(default)s)"
     )
     parser.add_argument(
         "--durability", choices=[d.value for d in Durability], default=Durability.ALWAYS.value, help=_DURABILITY_HELP
     )
+    _add_spill(parser)
+    _add_history(parser)
     add_limits(limit_group(parser))
     return parser
+
+
+def _add_spill(parser: argparse.ArgumentParser) -> None:
+    default = SpillLimits()
+    group = parser.add_argument_group("journal")
+    group.add_argument(
+        "--spill-age",
+        type=at_least(0, float),
+        default=default.age / SECOND,
+        metavar="SECONDS",
+        help="a message that is still there after so long is written to a file (default: %(default)g)",
+    )
+    group.add_argument(
+        "--spill-memory",
+        type=at_least(1, int),
+        default=default.memory,
+        metavar="BYTES",
+        help="messages are written to files at once when more are in memory (default: %(default)s)",
+    )
+    group.add_argument(
+        "--journal-size",
+        type=at_least(1, int),
+        default=default.journal,
+        metavar="BYTES",
+        help="or when the journal is larger (default: %(default)s)",
+    )
+
+
+def _read_spill(parsed: argparse.Namespace) -> SpillLimits:
+    return SpillLimits(round(parsed.spill_age * SECOND), parsed.spill_memory, parsed.journal_size)
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    default = HistoryOptions("")
+    group = parser.add_argument_group("lifecycle record")
+    group.add_argument("--history", metavar="DIR", help="record what happens to each message in files in DIR")
+    group.add_argument(
+        "--history-size",
+        type=at_least(1, int),
+        default=default.size,
+        metavar="BYTES",
+        help="a file is finished when it has so many (default: %(default)s)",
+    )
+    group.add_argument(
+        "--history-age",
+        type=at_least(0.1, float),
+        default=default.age,
+        metavar="SECONDS",
+        help="or so long after its first line (default: %(default)g)",
+    )
+    group.add_argument(
+        "--history-keep",
+        type=at_least(1, int),
+        metavar="BYTES",
+        help="remove the oldest files when there are more (default: keep all)",
+    )
+
+
+def _read_history(parsed: argparse.Namespace) -> HistoryOptions | None:
+    if parsed.history is None:
+        return None
+    return HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
@@ -44,6 +109,8 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
         durability=Durability(parsed.durability),
         limits=limits,
         wire=wire,
+        history=_read_history(parsed),
+        spill=_read_spill(parsed),
     )
     return options, parsed.verbose
 

@@ -63,18 +63,18 @@ def list_messages(service: Service, request: wire.ListMessages) -> Message:
 
 
 def push_message(service: Service, request: wire.PushMessage) -> Message:
-    if request.key is not None or any(draft.key is not None for draft in request.messages):
-        raise UnsupportedError("'key' is not implemented")
     if request.messages:
         if request.payload is not None:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
+        if request.key is not None:
+            raise BadRequestError("a list has a 'key' for each 'message', and none on 'op'")
         delay = request.delay  # for those that do not say
         drafts = [
-            Draft(_bytes(draft.payload), microseconds(delay if draft.delay is None else draft.delay) or 0)
+            Draft(_bytes(draft.payload), microseconds(delay if draft.delay is None else draft.delay) or 0, draft.key)
             for draft in request.messages
         ]
         return wire.PushMessage(request.qid, mids=service.storage.push(qid_of(request), drafts))
-    draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0)
+    draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0, request.key)
     return wire.PushMessage(request.qid, mid=service.storage.push(qid_of(request), [draft])[0])
 
 

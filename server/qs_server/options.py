@@ -6,20 +6,35 @@ from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 
 from .storage.engine import Durability
+from .storage.journal.ledger import SpillLimits
 
-__all__ = ["PORT", "ServerLimits", "ServerOptions"]
+__all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions"]
 
 PORT = 9876
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Where the lifecycle record is kept, and when one of its files is finished: at so many bytes, or seconds after its
+    first line. keep: bytes of finished files that stay, None: all."""
+
+    folder: str
+    size: int = 64 * 1024 * 1024
+    age: float = 60.0
+    keep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine."""
+    """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
+    None for no record; spill: when the journal's messages are written to files."""
 
     root: str
     host: str = "127.0.0.1"
     port: int = PORT
-    storage: str = "files"
+    storage: str = "journal"
     durability: Durability = Durability.ALWAYS
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
+    history: HistoryOptions | None = None
+    spill: SpillLimits = field(default_factory=SpillLimits)

@@ -19,13 +19,18 @@ from qs_serving.listening import (
 )
 from qs_serving.transport import Transport
 
+from .changes import Changes
 from .committer import Committer
 from .connection import Connection
 from .group import Chore
+from .history import History, recording
 from .options import ServerOptions
+from .spilling import Spiller
+from .storage.directories import DirectoriesEngine
 from .storage.disk import Disk
 from .storage.engine import SECOND, Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
+from .storage.journal.engine import JournalEngine
 from .subscriptions import Subscriptions
 from .waiting import Waiters
 
@@ -35,8 +40,8 @@ _EXPIRE_SLICE = 500
 _TRY_AGAIN = 1
 """Seconds after which leases that could not be ended are tried again."""
 
-ENGINES = ("files",)
-"""The storages that a queue can have."""
+ENGINES: dict[str, type[DirectoriesEngine]] = {"journal": JournalEngine, "files": FilesEngine}
+"""The storages that a queue can have; the first is the default."""
 
 
 def wall_clock() -> int:
@@ -44,14 +49,16 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-def open_storage(options: ServerOptions, clock: Clock) -> Engine:
-    """The default engine on the root directory. StartError when that cannot be used."""
+def open_storage(options: ServerOptions, clock: Clock, history: History | None = None) -> Engine:
+    """The default engine on the root directory. history: is told of what happens to messages. StartError when the root
+    cannot be used."""
     root = os.path.abspath(options.root)
     try:
         Disk().make_directories(root, sync=options.durability is not Durability.NONE)
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
-        return FilesEngine(root, clock=clock, durability=options.durability)
+        engine = ENGINES[options.storage]
+        return engine(root, clock=clock, durability=options.durability, limits=options.spill, lifecycle=history)
     except OSError as error:
         reason = error.strerror or str(error)
         where = f" ({error.filename})" if error.filename not in (None, root) else ""
@@ -63,14 +70,19 @@ def open_storage(options: ServerOptions, clock: Clock) -> Engine:
 class Server(Acceptor[Connection]):
     """Serves the queues of one engine."""
 
-    def __init__(self, storage: Engine, options: ServerOptions, clock: Clock = wall_clock) -> None:
+    def __init__(
+        self, storage: Engine, options: ServerOptions, clock: Clock = wall_clock, history: History | None = None
+    ) -> None:
+        """history: what the engine tells of its messages, None for no record."""
         super().__init__(options.limits)
         self._wire = options.wire
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
-        self._subscriptions = Subscriptions(storage, clock)
+        self._subscriptions = Subscriptions(storage, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
+        self._committer.record = history
+        self._hub.swept = self._committer.swept
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -78,7 +90,9 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
-            background.start_soon(self._notice_others)
+            background.start_soon(Spiller(self._storage, self._committer, self._clock).serve)
+            if (descriptor := self._storage.fileno()) is not None:
+                self._committer.batch_done = Changes(descriptor, self._hub, self._committer).watch
             await self.accept(listeners)
             await self._committer.give_back()
             background.cancel_scope.cancel()
@@ -108,11 +122,10 @@ class Server(Acceptor[Connection]):
         committer = self._committer
         await self._expire()
         while True:
-            committer.expiry_changed = trio.Event()
-            due = committer.next_expiry
+            due, too_late = committer.expiry()
             wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
             with trio.move_on_after(wait) as timer:
-                await committer.expiry_changed.wait()
+                await too_late.wait()
             if timer.cancelled_caught:
                 await self._expire()
 
@@ -122,28 +135,18 @@ class Server(Acceptor[Connection]):
         if chore.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due
 
-    async def _notice_others(self) -> None:
-        """Lets the engine look when other processes have changed its files."""
-        descriptor = self._storage.fileno()
-        while descriptor is not None:
-            await trio.lowlevel.wait_readable(descriptor)
-            if self._committer.busy:
-                # The reports may be of the batch that is running; it clears them away at its end.
-                await self._committer.batch_done()
-            else:
-                await self._committer.run(Chore())
-
 
 async def run_server(options: ServerOptions, announce: Announce) -> None:
     """Serves until SIGTERM or SIGINT. StartError."""
     raise_descriptor_limit(options.limits.connections)
-    storage = open_storage(options, wall_clock)
-    try:
-        listeners = await open_listeners(options.host, options.port)
-        server = Server(storage, options)
-        await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
-    finally:
+    with recording(options.history, options.root, wall_clock) as history:
+        storage = open_storage(options, wall_clock, history)
         try:
-            storage.close()
-        except OSError as error:
-            _logger.error("the last changes may not survive a power loss: %s", error)
+            listeners = await open_listeners(options.host, options.port)
+            server = Server(storage, options, history=history)
+            await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
+        finally:
+            try:
+                storage.close()
+            except OSError as error:
+                _logger.error("the last changes may not survive a power loss: %s", error)

@@ -2,10 +2,11 @@
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from documents import (
     receive,
     request,
 )
-from serving import FAST, ServerProcess, Wire, serving
+from serving import COMMAND, FAST, Wire, serving
+
+from qs_server.storage import inotify
 
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])
@@ -76,7 +79,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(small_disk: Path, durability: str) -> None:
     """Pushes that find the disk full are 507; what was answered stays; receiving and deleting go on and make room."""
     root = small_disk / "root"
-    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+    flags = ("--storage", "files", "--durability", durability)
+    with serving(root, *flags) as server, Wire(server) as wire:
         wire.ask(new_queue("q"))
         stored: list[int] = []
         while code(answer := wire.ask(push("q", "x" * 20_000))) == 0:
@@ -96,9 +100,41 @@ def test_a_full_disk(small_disk: Path, durability: str) -> None:
         assert not [name for name in os.listdir(root / "q") if name.endswith((".new", ".tmp")) or "batch" in name]
         wire.close()
         assert server.stop() == 0
-        with serving(root, "--durability", durability) as again, Wire(again) as later:
+        with serving(root, *flags) as again, Wire(again) as later:
             listed = request("list-messages", "<qid>q</qid>", state="all")
             assert mids(later.ask(listed)) == stored[2:] + new
+
+
+@pytest.mark.parametrize("age", ["0", "3600"])
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_a_full_disk_and_the_journal(small_disk: Path, durability: str, age: str) -> None:
+    """The same with a journal: what is acknowledged makes room once a segment holds nothing else. Whether messages are
+    written to files meanwhile or not."""
+    root = small_disk / "root"
+    flags = ("--durability", durability, "--spill-age", age)
+    with serving(root, *flags) as server, Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        stored: list[int] = []
+        while code(answer := wire.ask(push("q", "x" * 8_000))) == 0:
+            stored += mids(answer)
+        assert code(answer) == 507
+        assert len(stored) > 10
+        assert code(wire.ask(push_list("q", *["y" * 9000] * 40))) == 507
+        assert mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))) == stored
+        received: list[int] = []
+        while found := mids(wire.ask(receive("q", max=1000))):
+            received += found
+        assert received == stored
+        left = list(stored)
+        while left and code(answer := wire.ask(push("q", "x" * 8_000))) == 507:
+            assert mids(wire.ask(delete("q", left[0]))) == left[:1]
+            del left[0]
+        assert code(answer) == 0
+        left += mids(answer)
+        wire.close()
+        assert server.stop() == 0
+        with serving(root, *flags) as again, Wire(again) as later:
+            assert mids(later.ask(request("list-messages", "<qid>q</qid>", state="all"))) == left
 
 
 def test_the_root_vanishes(tmp_path: Path) -> None:
@@ -116,7 +152,8 @@ def test_the_root_vanishes(tmp_path: Path) -> None:
 def test_two_servers_share_a_queue(tmp_path: Path) -> None:
     """Two servers on one root: what is pushed at one wakes who waits at the other, and nothing is given twice."""
     root = tmp_path / "root"
-    with serving(root, *FAST) as one, serving(root, *FAST) as two, Wire(one) as first, Wire(two) as second:
+    flags = (*FAST, "--storage", "files")
+    with serving(root, *flags) as one, serving(root, *flags) as two, Wire(one) as first, Wire(two) as second:
         first.ask(new_queue("q"))
         second.send(receive("q", wait=20))
         while "404" in (answer := (first.ask(push("q", "across")), second.line())[1]):
@@ -151,21 +188,73 @@ manager.close()
 """
 
 
-def test_a_vsqs_process_publishes(server: ServerProcess, wire: Wire) -> None:
+@pytest.mark.parametrize("storage", ["files", "journal"])
+def test_a_vsqs_process_publishes(tmp_path: Path, storage: str) -> None:
     """The original vsqs publishes into a directory that is being served, and that wakes who waits there; it sees it
-    gone once it is deleted here."""
+    gone once it is deleted here: at once, or when a server with a journal has stopped."""
     pytest.importorskip("vsqs")
-    publisher = subprocess.Popen(
-        [sys.executable, "-c", PUBLISH, str(server.root), "q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert publisher.stdin is not None
-    assert publisher.stdout is not None
-    wire.send(receive("q", wait=20))
-    publisher.stdin.write("go\n")
-    publisher.stdin.flush()
-    mid = int(publisher.stdout.readline())
-    answer = wire.line()
-    assert (mids(answer), payloads(answer)) == ([mid], ["from vsqs"])
-    assert mids(wire.ask(delete("q", mid))) == [mid]
-    out, _ = publisher.communicate("go\n", timeout=20)
-    assert int(out) == 0
+    with serving(tmp_path / "root", *FAST, "--storage", storage) as server, Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        publisher = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH, str(server.root), "q"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert publisher.stdin is not None
+        assert publisher.stdout is not None
+        wire.send(receive("q", wait=20))
+        publisher.stdin.write("go\n")
+        publisher.stdin.flush()
+        mid = int(publisher.stdout.readline())
+        answer = wire.line()
+        assert (mids(answer), payloads(answer)) == ([mid], ["from vsqs"])
+        assert mids(wire.ask(delete("q", mid))) == [mid]
+        if storage == "journal":
+            assert server.stop() == 0
+        out, _ = publisher.communicate("go\n", timeout=20)
+        assert int(out) == 0
+
+
+def test_a_journal_has_one_server(tmp_path: Path) -> None:
+    """A second server on the same root does not start, and says why and what to do; the first one goes on."""
+    root = tmp_path / "root"
+    with serving(root, *FAST) as server, Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        for storage in ("journal", "files"):
+            second = subprocess.run(
+                [*COMMAND, "--root", str(root), "--port", "0", "--storage", storage],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            assert second.returncode == 1
+            assert second.stderr.count("\n") == 1
+            assert "another server" in second.stderr
+            assert "--storage files" in second.stderr
+        assert "<mid>" in wire.ask(push("q", "x"))
+
+
+def test_messages_become_files(tmp_path: Path) -> None:
+    """With a journal, what stays becomes a file after a moment, and a file goes after what was deleted."""
+    with serving(tmp_path / "root", "--spill-age", "0") as server, Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        directory = tmp_path / "root" / "q"
+        mid = mids(wire.ask(push("q", "here")))[0]
+        wait_for_names(directory, lambda names: str(mid) in names)
+        assert (directory / str(mid)).read_text() == "here"
+        wire.ask(delete("q", mid))
+        wait_for_names(directory, lambda names: str(mid) not in names)
+
+
+def wait_for_names(directory: Path, good: Callable[[list[str]], bool]) -> None:
+    """Until the names in a directory are good: looks whenever the kernel reports a change."""
+    changes = inotify.Inotify()
+    try:
+        changes.add(str(directory), inotify.MOVED_TO | inotify.DELETE)
+        while not good(os.listdir(directory)):
+            assert select.select([changes.fd], [], [], 20)[0], os.listdir(directory)
+            list(changes.events())
+    finally:
+        changes.close()

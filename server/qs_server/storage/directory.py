@@ -18,6 +18,7 @@ from .disk import Disk
 from .engine import SECOND, Clock, Durability, Options
 from .holders import Holders
 from .index import Index
+from .lifecycle import Lifecycle
 from .names import MAX_MID, NEW, message_name, parse_message
 from .staging import finish_batches
 from .watch import Watch
@@ -33,7 +34,7 @@ _STALE_AFTER = 600
 @dataclass(slots=True)
 class Shared:
     """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone;
-    holders: None where nobody subscribes."""
+    holders: None where nobody subscribes; lifecycle: who is told of what happens to messages, if anybody is."""
 
     clock: Clock
     durability: Durability
@@ -42,6 +43,7 @@ class Shared:
     activity: Activity
     vanished: Callable[[str], None] = lambda qid: None
     holders: Holders | None = None
+    lifecycle: Lifecycle | None = None
 
 
 class MessageDirectory:
@@ -53,6 +55,7 @@ class MessageDirectory:
         self.qid = qid
         self.options = options
         self.last_mid = -1
+        self._shared = shared
         self._clock = shared.clock
         self._durability = shared.durability
         self._disk = shared.disk

@@ -26,7 +26,9 @@ class Disk:
     getxattr = staticmethod(os.getxattr)
     setxattr = staticmethod(os.setxattr)
     removexattr = staticmethod(os.removexattr)
+    fdatasync = staticmethod(os.fdatasync)
     _write = staticmethod(os.write)
+    _pwrite = staticmethod(os.pwrite)
     _advise = staticmethod(os.posix_fadvise)
 
     def files_in(self, path: str) -> list[str]:
@@ -45,6 +47,12 @@ class Disk:
         while written < len(data):
             written += self._write(fd, data[written:])
 
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        """All of the data, at a place in the file."""
+        written = self._pwrite(fd, data, offset)
+        while written < len(data):
+            written += self._pwrite(fd, data[written:], offset + written)
+
     def begin_writing(self, fd: int) -> None:
         """Starts the write-out of a file, without waiting. With it, the syncs of many new files share journal
         commits: half as much again for 8 files, twice as many for 32 (ext4)."""
@@ -53,7 +61,11 @@ class Disk:
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
-        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sync_file(path, os.O_DIRECTORY)
+
+    def sync_file(self, path: str, flags: int = 0) -> None:
+        """Makes the content and the attributes of a file durable."""
+        fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         try:
             self.fsync(fd)
         finally:
@@ -71,15 +83,28 @@ class Disk:
         if sync:
             self.sync_directory(above)
 
+    def can_sync_file_system(self, device: int) -> bool:
+        """Whether `sync_file_system` does anything there: on FUSE it says so and does nothing. device: st_dev."""
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+                kinds = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == wanted]
+        except (OSError, IndexError):
+            return False
+        return bool(kinds) and not any(kind.startswith("fuse") for kind in kinds)
+
     def sync_file_system(self, path: str) -> None:
         """Makes everything on the file system that holds the directory durable (syncfs(2))."""
         fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), path)
+            self._syncfs(fd)
         finally:
             self.close(fd)
+
+    def _syncfs(self, fd: int) -> None:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """A whole new file that is there completely or not at all."""

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -87,10 +87,12 @@ class State(Enum):
 
 
 class Draft(NamedTuple):
-    """A message to store. delay: microseconds until it becomes visible, 0 or more."""
+    """A message to store. delay: microseconds until it becomes visible, 0 or more; key: a push with the same one within
+    five minutes stores nothing, and gets the id of the first."""
 
     payload: bytes
     delay: int = 0
+    key: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -144,6 +146,13 @@ class Stats:
     storage: str = ""
 
 
+class Background(Protocol):
+    """Work of an engine that may be done while it goes on."""
+
+    def run(self) -> None:
+        """Does it. Raises nothing."""
+
+
 class Engine(ABC):
     """Keeps queues. Methods that name a queue raise NoSuchQueueError. Any may raise OSError: then nothing has changed.
 
@@ -153,6 +162,11 @@ class Engine(ABC):
     name: ClassVar[str]
     unsupported: ClassVar[frozenset[str]] = frozenset()
     """Names of methods that raise UnsupportedError."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether a batch with its commit is over so soon that a thread for it would only cost time."""
+        return False
 
     # -- queues
 
@@ -255,6 +269,18 @@ class Engine(ABC):
         """With durability INTERVAL: what makes durable all that has happened so far, to be called in any thread
         while the engine goes on. None when nothing has."""
         return None
+
+    def next_spill(self) -> int | None:
+        """When `begin_spill` should be called next (a time that has passed: now); None: there is nothing to do."""
+        return None
+
+    def begin_spill(self) -> Background | None:
+        """Work that an engine has to do at leisure: to be run in any thread while the engine goes on, and then given to
+        `finish_spill`. None when there is nothing to do. One at a time."""
+        return None
+
+    def finish_spill(self, spill: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
+        """The work has been run."""
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""

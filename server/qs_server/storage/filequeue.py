@@ -60,6 +60,7 @@ class FileQueue(PublishingDirectory):
             raise
         self._hide(mid, expiry, delayed=False, durable=not holder)
         self.counts.delivered += 1
+        self.note("received", mid, receives)
         return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
 
     def _put_back(self, mid: int, expiry: int) -> None:
@@ -174,7 +175,7 @@ class FileQueue(PublishingDirectory):
         """Removes a message, in whatever state it is."""
         while True:
             expiry = self._found(receipt.mid) if receipt.receives is None else self._held(receipt)[0]
-            if self.unlink(receipt.mid, expiry):
+            if self.remove(receipt.mid, expiry):
                 self.counts.deleted += 1
                 self.touch()
                 return
@@ -194,19 +195,21 @@ class FileQueue(PublishingDirectory):
                 break
         if until:
             self._hide(mid, until, delayed=True)
-            return self.time(until)
-        if expiry:
+        elif expiry:
             self._index.show(mid)
             self.arrived()
             self.touch()
-        return None
+        else:
+            return None  # it was visible before
+        self.note("released", mid, attributes.receives)
+        return self.time(until) if until else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Moves the end of the window of a message in flight."""
         mid = receipt.mid
         while True:
             self.expire()
-            expiry, _ = self._held(receipt)
+            expiry, attributes = self._held(receipt)
             if not self.load(mid):
                 continue
             if not expiry or self._index.is_delayed(mid):
@@ -215,6 +218,7 @@ class FileQueue(PublishingDirectory):
             self._keep_holder(mid, expiry, until)
             if until == expiry or self.rename(mid, expiry, until):
                 self._hide(mid, until, delayed=False)
+                self.note("extended", mid, attributes.receives)
                 return self.time(until)
 
     def _keep_holder(self, mid: int, old: int, new: int) -> None:
@@ -240,10 +244,13 @@ class FileQueue(PublishingDirectory):
             if not self.load(mid):
                 continue
             if self.rename(mid, self._index.expiry(mid) or 0, 0):
-                self.counts.expired += not self._index.is_delayed(mid)
+                delayed = self._index.is_delayed(mid)
                 self._index.show(mid)
                 self.arrived()
                 self.touch()
+                if not delayed:
+                    self.counts.expired += 1
+                    self.note("expired", mid, peer="")
         return done
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -304,7 +311,7 @@ class FileQueue(PublishingDirectory):
         removed = 0
         try:
             while removed < count and (mid := self._index.messages.first()) is not None and mid <= upto:
-                removed += self.unlink(mid, self._index.expiry(mid) or 0)
+                removed += self.remove(mid, self._index.expiry(mid) or 0)
         finally:
             self.counts.deleted += removed
             self.touch()

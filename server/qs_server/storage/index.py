@@ -60,16 +60,43 @@ class Index:
         if expiry:
             self._set_delayed(mid)
 
-    def remove(self, mid: int) -> None:
-        """A message that is there."""
-        self._show(mid)
-        self.ready.pop(mid)
-        self.new.pop(mid)
+    def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
+        """A message that was removed, as it was. facts: what `remove` gave back, then or later."""
+        self.messages.set(mid, facts & ~_DELAYED)
+        if facts & _LOADED:
+            self.bytes += facts >> _SIZE_SHIFT
+        else:
+            self.unloaded += 1
+        if new:
+            self.new.set(mid)
+        if not expiry:
+            self.ready.set(mid)
+            return
+        self._hide(mid, expiry)
+        if delayed:
+            self._set_delayed(mid)
+
+    def remove(self, mid: int, *, retrieved: bool = False) -> int:
+        """A message that is there. retrieved: it is known to have been. What `messages` had."""
+        if self.hidden.pop(mid) is None:
+            self.ready.pop(mid)
+        if not retrieved:
+            self.new.pop(mid)
         facts = self.messages.pop(mid) or 0
+        if facts & _DELAYED:
+            self.delayed -= 1
         if facts & _LOADED:
             self.bytes -= facts >> _SIZE_SHIFT
         else:
             self.unloaded -= 1
+        return facts
+
+    def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
+        """A ready, loaded message becomes hidden because it is received. retrieved: not for the first time."""
+        self.ready.pop(mid)
+        self._hide(mid, expiry)
+        if not retrieved:
+            self.new.pop(mid)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .attributes import Attributes
-from .directory import READ, MessageDirectory, Shared
-from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats
+from .directory import READ, Shared
+from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats, UnsupportedError
 from .names import MAX_MID, message_name
+from .recording import RecordingDirectory
 from .settings import write_options
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
 
 
-class PublishingDirectory(MessageDirectory):
+class PublishingDirectory(RecordingDirectory):
     """Takes pushes, request by request, each all or nothing."""
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
@@ -23,6 +24,7 @@ class PublishingDirectory(MessageDirectory):
         super().__init__(path, qid, options, shared)
         self._staging = Staging(path, shared.disk, sync=shared.durability is Durability.ALWAYS)
         self.counts = Stats()
+        self._pushers: dict[int, str] = {}  # whose pushes are staged, by first id, if there is a record
         try:
             self.rescan()
             self._free_orphans()
@@ -41,6 +43,7 @@ class PublishingDirectory(MessageDirectory):
                 self.rename(mid, expiry, 0)
                 self._index.show(mid)
                 self.arrived()
+                self.note("released", mid, peer="")
 
     def is_staged(self, name: str) -> bool:
         return self._staging.holds(name)
@@ -55,7 +58,9 @@ class PublishingDirectory(MessageDirectory):
         return [request[0].mid for request in requests if request]
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, invisible until `flush`. Their ids."""
+        """Writes messages, all or none, invisible until `flush`. Their ids. UnsupportedError for one with a key."""
+        if any(draft.key is not None for draft in drafts):
+            raise UnsupportedError("the storage 'files' keeps no keys: 'key' is for queues of the storage 'journal'")
         capacity = self.options.capacity
         if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
             self._watch.refresh()  # somebody may just have made room
@@ -69,6 +74,8 @@ class PublishingDirectory(MessageDirectory):
             self._discard(request)
             raise
         self._staging.add(request)
+        if self._shared.lifecycle is not None and request:
+            self._pushers[request[0].mid] = self._shared.lifecycle.peer
         return [staged.mid for staged in request]
 
     def _stage(self, draft: Draft) -> Staged:
@@ -129,6 +136,18 @@ class PublishingDirectory(MessageDirectory):
         self._staging.add([staged])
         return True
 
+    def take_in(self, mid: int, payload: bytes) -> bool:
+        """As `copy_in`, of a message that has no file."""
+        if self._index.expiry(mid) is not None:
+            if self._content_of(self.name_path(mid, self._index.expiry(mid) or 0)) != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            return False
+        if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self._staging.add([self._staging.write(mid, 0, payload)])
+        self._saw(mid)
+        return True
+
     def _holds(self, mid: int, path: str) -> bool:
         """Whether it is here already, that is: the same file, or the same bytes. OtherMessageError if neither."""
         while (expiry := self._index.expiry(mid)) is not None:
@@ -176,6 +195,7 @@ class PublishingDirectory(MessageDirectory):
             except OSError as error:
                 self._discard(request)
                 failures[request[0].mid] = error
+        self._pushers.clear()
         return failures
 
     def _publish(self, request: list[Staged]) -> None:
@@ -191,6 +211,14 @@ class PublishingDirectory(MessageDirectory):
             raise
         self.counts.pushed += len(request)
         self.touch()
+        self._note_pushed(request)
+
+    def _note_pushed(self, request: list[Staged]) -> None:
+        lifecycle = self._shared.lifecycle
+        if lifecycle is not None and request:
+            peer = self._pushers.get(request[0].mid)  # else it is made visible by whoever stored it
+            for staged in request:
+                lifecycle.note("pushed", self.qid, staged.mid, staged.size, 0, peer=peer)
 
     def _take_back(self, staged: Staged) -> None:
         try:

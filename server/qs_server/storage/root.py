@@ -27,11 +27,14 @@ from .engine import (
 )
 from .filequeue import FileQueue
 from .holders import Holders
+from .lifecycle import Lifecycle
 from .names import directory_of, parse_message, qid_of
 from .settings import read_options, write_options
 from .watch import Watch
 
 _logger = logging.getLogger(__name__)
+STORAGES = ("journal", "files")
+"""Kinds of queues: the options of each say which it is."""
 _MAKING = ".making-"
 _REMOVING = ".removing-"
 _LEFT_AFTER = 60
@@ -45,7 +48,15 @@ _FEW = 1000
 class RootDirectory(Engine):
     """The part of an engine that is about queues, where they are directories in one."""
 
-    def __init__(self, root: str, *, clock: Clock, durability: Durability, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        clock: Clock,
+        durability: Durability,
+        disk: Disk | None = None,
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
         """root: an existing directory. OSError when it cannot be used, StorageError when a `.queue.toml` is wrong."""
         self._root = root
         self._clock = clock
@@ -59,7 +70,9 @@ class RootDirectory(Engine):
         self._staged: dict[str, FileQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
         self._holders = Holders(root, self._disk)
-        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen, self._holders)
+        self._shared = Shared(
+            clock, durability, self._disk, self._watch, self._activity, self._reopen, self._holders, lifecycle
+        )
         self._watch.add(root, self, of_queues=True)
         self._scan(strict=True)
         self._holders.clear()
@@ -89,13 +102,17 @@ class RootDirectory(Engine):
             return
         try:
             options = read_options(path, self.name)
-            if options.storage != self.name:
+            if options.storage not in STORAGES:
                 raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
-            self._queues[qid] = FileQueue(path, qid, options, self._shared)
+            self._queues[qid] = self._take_up(path, qid, options)
         except (OSError, StorageError) as error:
             if strict:
                 raise
             _logger.error("%s cannot be used: %s", path, error)
+
+    def _take_up(self, path: str, qid: str, options: Options) -> FileQueue:
+        """The queue in a directory."""
+        return FileQueue(path, qid, options, self._shared)
 
     def _forget(self, qid: str) -> None:
         queue = self._queues.pop(qid, None)
@@ -154,9 +171,10 @@ class RootDirectory(Engine):
         path = f"{self._root}/{directory}"
         if qid in self._queues or os.path.lexists(path):
             raise QueueExistsError(f"'{qid}' is already an existing queue")
-        if options.storage not in ("", self.name):
-            raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {self.name!r}")
-        options = replace(options, storage=self.name)
+        if options.storage and options.storage not in STORAGES:
+            known = " and ".join(map(repr, STORAGES))
+            raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
+        options = replace(options, storage=options.storage or self.name)
         making = f"{self._root}/{_MAKING}{secrets.token_hex(8)}"
         self._disk.mkdir(making)
         try:
@@ -192,6 +210,13 @@ class RootDirectory(Engine):
         removing = f"{self._root}/{_REMOVING}{secrets.token_hex(8)}"
         held = len(queue)
         self._disk.rename(queue.path, removing)
+        if self._durability is Durability.ALWAYS:
+            try:
+                self._disk.sync_directory(self._root)  # before it is emptied: the queue is all there, or gone
+            except OSError:
+                self._disk.rename(removing, queue.path)
+                raise
+        queue.note_removed()
         self._forget(qid)
         self._root_dirty = True
         clear = partial(shutil.rmtree, removing, ignore_errors=True)

@@ -1,0 +1,192 @@
+"""The files of the lifecycle record: how they are named, locked, finished, and found again after a kill.
+
+The one that is being written has a name that begins with a dot, which Spark and Hadoop do not read. A finished one is
+synced and renamed, and never changes again. The lock on an open one tells other servers in the same folder that
+somebody lives who will finish it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+from datetime import UTC, datetime
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import SECOND
+
+_logger = logging.getLogger(__name__)
+_NAME = re.compile(r"history-[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}\.jsonl")
+_OPEN = "."
+"""What the name of a file that is being written begins with."""
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+_CHUNK = 1 << 16
+
+
+class HistoryDisk(Disk):
+    """What a record needs beside the operations of the storage."""
+
+    pread = staticmethod(os.pread)
+    ftruncate = staticmethod(os.ftruncate)
+
+
+class OpenFile:
+    """A file that is being written: whole lines up to `size`, whatever has gone wrong."""
+
+    def __init__(self, name: str, fd: int, disk: HistoryDisk) -> None:
+        self.name = name
+        """As it will be when it is finished."""
+        self.fd = fd
+        self.size = 0
+        self._disk = disk
+        self.torn = False
+        """Whether there may be something beyond the size."""
+
+    def append(self, data: bytes) -> None:
+        """Writes whole lines, all or none. OSError."""
+        self.cut()
+        try:
+            self._disk.pwrite(self.fd, data, self.size)
+        except OSError:
+            self.torn = True
+            with contextlib.suppress(OSError):  # the next one tries again
+                self.cut()
+            raise
+        self.size += len(data)
+
+    def cut(self) -> None:
+        """Takes away what is beyond the size."""
+        if self.torn:
+            self._disk.ftruncate(self.fd, self.size)
+            self.torn = False
+
+
+class HistoryFolder:
+    """The directory that holds the record. Several servers may share it."""
+
+    def __init__(self, path: str, disk: HistoryDisk, keep: int | None = None) -> None:
+        """path: an existing directory; keep: bytes of finished files that stay, None: all."""
+        self.path = path
+        self._disk = disk
+        self._keep = keep
+
+    def open(self, now: int) -> OpenFile:
+        """A new file, for lines from then (microseconds) on. OSError."""
+        while True:
+            name = _name_of(now)
+            path = self._open_path(name)
+            file = OpenFile(name, self._disk.open(path, _NEW_FILE, 0o666), self._disk)
+            # A server that just starts may have taken it for one that was left behind.
+            if _lock(file.fd) is not False and self._in_place(file):
+                return file
+            self._disk.close(file.fd)
+
+    def _open_path(self, name: str) -> str:
+        return f"{self.path}/{_OPEN}{name}"
+
+    def _in_place(self, file: OpenFile) -> bool:
+        try:
+            return os.path.samestat(self._disk.lstat(self._open_path(file.name)), self._disk.fstat(file.fd))
+        except FileNotFoundError:
+            return False
+
+    def finish(self, file: OpenFile) -> None:
+        """Syncs a file and gives it its name; one without a line is removed. What fails is logged, and left to the
+        next start."""
+        path = self._open_path(file.name)
+        try:
+            file.cut()
+            if file.size:
+                self._disk.fsync(file.fd)
+                self._disk.rename(path, f"{self.path}/{file.name}")
+                self._disk.sync_directory(self.path)
+            else:
+                self._disk.unlink(path)
+        except OSError as error:
+            _logger.error("the history file %s could not be finished: %s", path, error)
+        finally:
+            self._disk.close(file.fd)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Removes the oldest finished files, when there are more bytes than are to stay. The last one always does."""
+        if self._keep is None:
+            return
+        try:
+            names = sorted(filter(_NAME.fullmatch, self._disk.files_in(self.path)))
+            sizes = {name: self._disk.lstat(f"{self.path}/{name}").st_size for name in names}
+            held = sum(sizes.values())
+            for name in names[:-1]:
+                if held <= self._keep:
+                    break
+                self._disk.unlink(f"{self.path}/{name}")
+                held -= sizes[name]
+        except FileNotFoundError:
+            pass  # another server that shares the folder is at it
+        except OSError as error:
+            _logger.error("old history files in %s could not be removed: %s", self.path, error)
+
+    def recover(self) -> None:
+        """Finishes what servers have left that were killed. What fails is logged. OSError when it cannot be listed."""
+        for name in sorted(self._disk.files_in(self.path)):
+            if name.startswith(_OPEN) and _NAME.fullmatch(name[1:]):
+                try:
+                    self._recover(name[1:])
+                except OSError as error:
+                    _logger.error("the history file %s/%s could not be finished: %s", self.path, name, error)
+        self._make_room()
+
+    def _recover(self, name: str) -> None:
+        try:
+            fd = self._disk.open(self._open_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        file = OpenFile(name, fd, self._disk)
+        try:
+            # Without locks nobody knows whether its writer lives.
+            dead = _lock(fd) is True and self._in_place(file)
+            if dead:
+                held = self._disk.fstat(fd).st_size
+                file.size = self._end_of_lines(fd, held)
+                file.torn = held > file.size
+        except OSError:
+            self._disk.close(fd)
+            raise
+        if not dead:
+            self._disk.close(fd)
+            return
+        if file.torn:
+            _logger.warning(
+                "the history file %s/%s ended in a torn line: %d bytes of it are cut off",
+                self.path,
+                name,
+                held - file.size,
+            )
+        self.finish(file)
+
+    def _end_of_lines(self, fd: int, size: int) -> int:
+        """Where the last whole line ends."""
+        while size:
+            start = max(size - _CHUNK, 0)
+            found = self._disk.pread(fd, size - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            size = start
+        return 0
+
+
+def _lock(fd: int) -> bool | None:
+    """Whether it is ours now; None where there are no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
+
+
+def _name_of(now: int) -> str:
+    """Sorts by time; without a colon, which Hadoop does not take in a name."""
+    seconds, micro = divmod(now, SECOND)
+    return f"history-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{micro:06d}Z-{secrets.token_hex(4)}.jsonl"

@@ -1,0 +1,330 @@
+"""The engine over a root directory: queues of files, and queues of the journal, side by side.
+
+Each queue is a directory in the vsqs layout, and its options say which kind it is. With queues of files only, several
+servers and any vsqs process may share the root while they run; the journal has one server.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from .disk import Disk
+from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
+from .filequeue import FileQueue
+from .journal.keeping import JournalKeeping
+from .journal.ledger import SpillLimits
+from .lifecycle import Lifecycle
+from .root import RootDirectory
+
+_STAGED = 1000
+"""Messages that are being written, each with an open file, before they are made visible."""
+
+
+class DirectoriesEngine(RootDirectory):
+    """What is asked of one queue is done by that; this is what concerns several, or all."""
+
+    _staged_count = 0
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        clock: Clock,
+        durability: Durability,
+        disk: Disk | None = None,
+        limits: SpillLimits = SpillLimits(),  # noqa: B008 - frozen
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
+        """root: an existing directory. limits: when what is in the journal is written to files. OSError when the root
+        cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
+        disk = disk or Disk()
+        self._journal = JournalKeeping(root, clock, durability, disk, limits)
+        if self.name == "journal":
+            self._journal.open()
+        try:
+            super().__init__(root, clock=clock, durability=durability, disk=disk, lifecycle=lifecycle)
+            self._journal.replay(self._queues)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def _take_up(self, path: str, qid: str, options: Options) -> FileQueue:
+        if options.storage == "journal":
+            return self._journal.open_queue(path, qid, options, self._shared)
+        return super()._take_up(path, qid, options)
+
+    def _forget(self, qid: str) -> None:
+        queue = self._queues.get(qid)
+        super()._forget(qid)
+        if queue is not None:
+            self._journal.forget(queue)
+
+    def create(self, qid: str, options: Options) -> None:
+        self._journal.commit_removals()  # before there is another queue of the name
+        super().create(qid, options)
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        self._journal.prepare_removal(self._queue(qid))
+        super().remove(qid, force=force)
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
+        queue = self._queue(qid)
+        mids = queue.push(drafts)
+        self._staged[qid] = queue
+        self._staged_count += len(mids)
+        if self._staged_count >= _STAGED:
+            self.flush()
+        return mids
+
+    def flush(self) -> None:
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, {}
+        self._staged_count = 0
+        for qid, queue in staged.items():
+            for mid, error in queue.flush().items():
+                self._failures[qid, mid] = error
+
+    def take_failures(self) -> dict[tuple[str, int], OSError]:
+        if not self._failures:
+            return {}
+        failures, self._failures = self._failures, {}
+        return failures
+
+    def receive(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    ) -> list[Message]:
+        queues = [self._queue(qid) for qid in (qids if len(qids) == 1 else dict.fromkeys(qids))]
+        self.flush()
+        for queue in queues:
+            queue.expire()
+        found: list[Message] = []
+        holder = (self._holders.own() if self._has_files else "journal") if held else ""
+        try:
+            _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
+        except OSError:
+            if not found:
+                raise  # else those that were received are handed out; the next call says it again
+        return found
+
+    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        self.flush()
+        return self._queue(qid).get(mid, peek=peek, visibility=visibility)
+
+    def read(self, qid: str, receipt: Receipt) -> Message:
+        self.flush()
+        return self._queue(qid).read_held(receipt)
+
+    def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
+        source = self._queue(qid)
+        targets = [self._queue(target) for target in dict.fromkeys(into)]
+        self.flush()
+        if any(target.options.timestamps != source.options.timestamps for target in targets):
+            raise UnsupportedError("a message cannot be copied to a queue whose ids have another unit (timestamps)")
+        done: list[FileQueue] = []
+        try:
+            for target in targets:
+                if target is source or not source.copy_to(mid, target):
+                    continue
+                failures = target.flush()
+                if failures:
+                    raise failures[mid]
+                done.append(target)
+        except BaseException:
+            for target in done:
+                target.remove(mid, 0)
+            raise
+
+    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
+        self.flush()
+        return self._queue(qid).list_mids(state, count, after)
+
+    def delete(self, qid: str, receipt: Receipt) -> None:
+        self.flush()
+        self._queue(qid).delete(receipt)
+
+    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
+        self.flush()
+        return self._queue(qid).release(receipt, delay)
+
+    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
+        self.flush()
+        return self._queue(qid).extend(receipt, visibility)
+
+    def purge(self, qid: str, upto: int, count: int) -> int:
+        self.flush()
+        return self._queue(qid).purge(upto, count)
+
+    def last_mid(self, qid: str) -> int:
+        return self._queue(qid).last_mid
+
+    # -- figures, time, durability --------------------------------------------------------------------------------
+
+    def prepare_stats(self, qid: str) -> bool:
+        return self._queue(qid).prepare_stats()
+
+    def stats(self, qid: str) -> Stats:
+        self.flush()
+        return self._queue(qid).stats()
+
+    @property
+    def _has_files(self) -> bool:
+        """Whether there are queues of files."""
+        return len(self._queues) > self._journal.queues
+
+    @property
+    def quick(self) -> bool:
+        return self._journal.quick and not self._has_files
+
+    def commit(self) -> None:
+        self.flush()
+        self._journal.commit()
+        if self._durability is Durability.ALWAYS:
+            self._commit_files()
+        self._journal.relieve(self.finish_spill)
+
+    def _commit_files(self) -> None:
+        dirty, self._activity.dirty = self._activity.dirty, set()
+        failure: OSError | None = None
+        for qid in sorted(dirty):
+            queue = self._queues.get(qid)
+            try:
+                if queue is not None:
+                    queue.commit()
+            except FileNotFoundError:
+                self._reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
+            except OSError as error:
+                failure = error  # the others are synced all the same
+                self._activity.dirty.add(qid)
+        if self._root_dirty:
+            self._disk.sync_directory(self._root)
+            self._root_dirty = False
+        if failure is not None:
+            raise failure
+
+    def background_sync(self) -> Callable[[], None] | None:
+        if self._durability is not Durability.INTERVAL:
+            return None
+        journal = self._journal.background_sync()
+        files = bool(self._activity.dirty or self._root_dirty)
+        self._activity.dirty.clear()
+        self._root_dirty = False
+
+        def sync() -> None:
+            if journal is not None:
+                journal()
+            if files:
+                self._disk.sync_file_system(self._root)
+
+        return sync if files or journal is not None else None
+
+    def next_spill(self) -> int | None:
+        return self._journal.next_spill()
+
+    def begin_spill(self) -> Background | None:
+        return self._journal.begin_spill()
+
+    def finish_spill(self, spill: Background) -> None:
+        self.refresh()  # what the spill has done is not taken for what others do
+        self._journal.finish_spill(spill)
+
+    def refresh(self) -> None:
+        self._watch.refresh()
+
+    def fileno(self) -> int | None:
+        return self._watch.fileno()
+
+    def next_expiry(self) -> int | None:
+        first = self._first_expiry()
+        return None if first is None else first[0]
+
+    def _first_expiry(self) -> tuple[int, FileQueue] | None:
+        while (announced := self._activity.first()) is not None:
+            expiry, qid = announced
+            queue = self._queues.get(qid)
+            actual = None if queue is None else queue.next_expiry()
+            if queue is not None and actual == expiry:
+                return expiry, queue
+            self._activity.drop()
+            if actual is not None:
+                self._activity.announce(qid, actual)
+        return None
+
+    def expire(self, count: int) -> None:
+        failed: list[FileQueue] = []
+        failure: OSError | None = None
+        while count > 0 and (first := self._first_expiry()) is not None and first[0] <= self._clock():
+            try:
+                count -= max(first[1].expire(count), 1)
+            except OSError as error:  # the others' leases end all the same
+                failure = error
+                failed.append(first[1])
+                self._activity.drop()
+        for queue in failed:
+            if (due := queue.next_expiry()) is not None:
+                self._activity.announce(queue.qid, due)
+        if failure is not None:
+            raise failure
+
+    def take_arrivals(self) -> dict[str, int]:
+        if not self._activity.arrived and not self._gone:
+            return {}
+        arrived, self._activity.arrived = self._activity.arrived, set()
+        found = ((qid, self._queues[qid].ready) for qid in arrived if qid in self._queues)
+        arrivals = {qid: ready for qid, ready in found if ready}
+        arrivals.update(dict.fromkeys(self._gone, sys.maxsize))
+        self._gone.clear()
+        return arrivals
+
+    def close(self) -> None:
+        try:
+            self.commit()
+            self._journal.come_to_rest(self.finish_spill)
+            if (sync := self.background_sync()) is not None:
+                sync()
+        finally:
+            self._journal.close()
+            for queue in list(self._queues.values()):
+                queue.close()
+            self._holders.close()
+            self._watch.close()
+
+
+def _take_oldest(
+    queues: Sequence[FileQueue],
+    found: list[Message],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    holder: str,
+) -> None:
+    room: int | None = None  # the first message is handed out whatever its size
+    while len(found) < count:
+        first = _oldest(queues)
+        if first is None:
+            return
+        mid, queue = first
+        try:
+            message = queue.take(mid, visibility, room, holder=holder)
+        except OSError:
+            queue.arrived()  # it is there still, for whoever comes next
+            raise
+        if message is not None:
+            found.append(message)
+            room = (max_bytes if room is None else room) - len(message.payload or b"")
+        elif room is not None and queue.first_ready() == mid:
+            return  # too large for what room there is left
+
+
+def _oldest(queues: Sequence[FileQueue]) -> tuple[int, FileQueue] | None:
+    if len(queues) == 1:
+        mid = queues[0].first_ready()
+        return None if mid is None else (mid, queues[0])
+    found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
+    first = min(found, key=itemgetter(0), default=None)
+    return None if first is None else first[1:]

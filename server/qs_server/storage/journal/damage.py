@@ -1,0 +1,213 @@
+"""What is in a journal, whole or not: every segment file with what can be read of it, and what is missing between them.
+
+For `queue-journal.py`. Changes nothing, and may be used while a server runs. Whether a server would start over it is
+for `recover` to say, and asked there.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..disk import Disk
+from .frames import BLOCK, DamagedError, Header, read_header
+from .lock import read_last
+from .records import Checkpoint, Delete, Key, Push, Queue, Record, Remove, State
+from .recovery import JournalDamagedError, map_file, numbers_in, recover, segment_name
+from .salvage import Hole, Piece, find_salt, read_pieces
+
+
+class Part(NamedTuple):
+    """One segment file. number: what its header says, or else its name; first: the number of its first frame, as far as
+    known; life: what it has in common with others of the same start, None: not known; pieces: its frames, whole or
+    not, in order; faults: what is wrong with it; foreign: it belongs to another journal; obsolete: nothing in it is
+    needed any more."""
+
+    path: str
+    number: int
+    size: int
+    first: int | None
+    oldest: int
+    life: bytes | None
+    pieces: list[Piece]
+    holes: list[Hole]
+    faults: list[str]
+    foreign: bool = False
+    obsolete: bool = False
+
+    @property
+    def next(self) -> int | None:
+        """The number of the frame that should be the first of the following segment, as far as known."""
+        return self.pieces[-1].sequence + 1 if self.pieces else self.first
+
+    @property
+    def counts(self) -> bool:
+        """Whether a start, or a repair, has anything to take from it."""
+        return not self.foreign and not self.obsolete
+
+
+class Placed(NamedTuple):
+    """A record and the queue that it is about; None: what its number means is not known. number: for that queue,
+    and for no other in the whole journal."""
+
+    part: Part
+    piece: Piece
+    record: Queue | Push | State | Delete | Remove | Key
+    qid: str | None
+    number: int
+
+
+class Examined(NamedTuple):
+    """parts: all segment files, in their order; missing: segments that should be there, and frames between two; torn:
+    the file whose end the next start cuts off; refusal: why a start is refused, None: it is not; last: the greatest
+    number in use."""
+
+    parts: list[Part]
+    missing: list[str]
+    torn: str | None
+    refusal: JournalDamagedError | None
+    last: int
+
+    def placed(self) -> Iterator[Placed]:
+        """Every record that can be read, in the order in which they were written."""
+        names = {
+            (part.life, record.number): record.qid for part, _, record in self._records() if isinstance(record, Queue)
+        }
+        numbers: dict[tuple[bytes | None, int], int] = {}
+        for part, piece, record in self._records():
+            if not isinstance(record, Checkpoint):
+                meant = part.life, record.number
+                number = numbers.setdefault(meant, len(numbers) + 1)
+                yield Placed(part, piece, record, names.get(meant), number)
+
+    def _records(self) -> Iterator[tuple[Part, Piece, Record]]:
+        for part in self.parts:
+            if part.counts:
+                for piece in part.pieces:
+                    for record in piece.records():
+                        yield part, piece, record
+
+    def pushed(self) -> dict[str, Counter[str]]:
+        """How many messages each file holds of each queue."""
+        found: dict[str, Counter[str]] = {part.path: Counter() for part in self.parts}
+        for placed in self.placed():
+            if isinstance(placed.record, Push):
+                found[placed.part.path][placed.qid or f"(queue number {placed.number})"] += 1
+        return found
+
+
+def examine(directory: str, disk: Disk) -> Examined:
+    """Looks at everything. OSError; FileNotFoundError too when a server removes a segment meanwhile."""
+    begun = read_last(directory)
+    numbers = numbers_in(directory, disk)
+    parts = sorted((_read(directory, number) for number in numbers), key=lambda part: (part.number, part.path))
+    parts = [part._replace(foreign=begun is not None and part.number > begun + 1) for part in parts]
+    oldest = max((part.oldest for part in parts if not part.foreign), default=0)
+    parts = [part._replace(obsolete=part.number < oldest) for part in parts]
+    counting = _without_copies([part for part in parts if part.counts])
+    missing = list(_missing(directory, counting, oldest, begun))
+    others = [part for part in parts if not part.counts]
+    parts = sorted([*_with_lives(counting), *others], key=lambda part: (part.number, part.path))
+    torn, refusal = _verdict(directory, disk)
+    return Examined(parts, missing, torn, refusal, max([*(part.number for part in counting), begun or 0]))
+
+
+def _verdict(directory: str, disk: Disk) -> tuple[str | None, JournalDamagedError | None]:
+    try:
+        last = recover(directory, disk).torn
+    except JournalDamagedError as error:
+        return None, error
+    return None if last is None else last.path, None
+
+
+def _read(directory: str, number: int) -> Part:
+    path = f"{directory}/{segment_name(number)}"
+    data = map_file(path)
+    part = Part(path, number, len(data), None, 0, None, [], [], [])
+    try:
+        header = read_header(data, len(data))
+    except DamagedError as error:
+        part.faults.append(str(error))
+        return _read_without_header(part, data)
+    if header.number != number:
+        part.faults.append(f"its header says that it is segment {header.number}")
+    return _fill(part, data, header)
+
+
+def _read_without_header(part: Part, data: memoryview) -> Part:
+    try:
+        header = read_header(data, None)
+    except DamagedError:
+        try:
+            salt = find_salt(data)
+        except DamagedError as error:
+            part.faults.append(str(error))
+            return part
+        header = Header(part.number, len(data), -1, 0, salt)
+    return _fill(part, data, header)
+
+
+def _fill(part: Part, data: memoryview, header: Header) -> Part:
+    first = header.first if header.first >= 0 else None
+    oldest = header.oldest
+    for found in read_pieces(data, header.salt, first):
+        if isinstance(found, Hole):
+            part.holes.append(found)
+            part.pieces.extend(found.pieces)
+        else:
+            part.pieces.append(found)
+    for piece in part.pieces:
+        oldest = max([oldest, *(record.oldest for record in piece.records() if isinstance(record, Checkpoint))])
+    if first is None and part.pieces and part.pieces[0].start == BLOCK:
+        first = part.pieces[0].sequence
+    life = None if header.first < 0 else header.life
+    return part._replace(number=header.number, first=first, oldest=oldest, life=life)
+
+
+def _with_lives(parts: list[Part]) -> list[Part]:
+    """Where it is not known, it is that of the segments on both sides; or else no other's."""
+    done = []
+    for at, part in enumerate(parts):
+        if part.life is None:
+            before = next((p.life for p in reversed(parts[:at]) if p.life is not None), None)
+            after = next((p.life for p in parts[at + 1 :] if p.life is not None), None)
+            between = before is not None and before == after
+            part = part._replace(life=before if between else b"segment %d" % at)  # noqa: PLW2901
+        done.append(part)
+    return done
+
+
+def _without_copies(parts: list[Part]) -> list[Part]:
+    """Each frame once, and nothing that an earlier start has cut off: what is behind the last that is whole."""
+    done: list[Part] = []
+    for part in parts:
+        if done and done[-1].number == part.number:
+            known = {piece.sequence for piece in done[-1].pieces if piece.whole}
+            part = part._replace(pieces=[piece for piece in part.pieces if piece.sequence not in known])  # noqa: PLW2901
+        done.append(part)
+    for at, part in enumerate(done):
+        firsts = [later.first for later in done[at + 1 :] if later.number > part.number and later.first is not None]
+        if firsts:
+            limit = min(firsts)
+            whole = part.holes[0].start if part.holes else part.size
+            pieces = [piece for piece in part.pieces if piece.sequence < limit or piece.start < whole]
+            holes = [hole for hole in part.holes if hole.first < limit]
+            done[at] = part._replace(pieces=pieces, holes=holes)
+    return done
+
+
+def _missing(directory: str, parts: list[Part], oldest: int, begun: int | None) -> Iterator[str]:
+    """Between those that are there, each in one line."""
+    there = {part.number for part in parts}
+    last = max([*there, begun or 0])
+    for number in range(max(oldest, 1) if oldest or not there else min(there), last + 1):
+        if number not in there:
+            before = max((p.next for p in parts if p.number < number and p.next is not None), default=None)
+            after = min((p.first for p in parts if p.number > number and p.first is not None), default=None)
+            frames = "" if before is None or after is None else f", with frames {before} to {after - 1}"
+            yield f"{directory}/{segment_name(number)} is missing{frames}"
+    for one, two in pairwise(parts):
+        if one.next is None or two.first is None or two.number != one.number + 1 or one.holes:
+            continue
+        if one.next < two.first:
+            yield f"{one.path}: frames {one.next} to {two.first - 1} are not there"

@@ -1,0 +1,182 @@
+"""The layout of a segment: a header of one block, then frames, each the records of one commit.
+
+Everything is aligned to blocks of 4 KiB, as writing past the page cache (O_DIRECT) demands. A segment has its full size
+from the start, filled with zeros: so a sync has no metadata to write, a file that is shorter has been cut, and what is
+not zero behind the last frame was a frame. Frames are numbered through all segments, without a gap.
+
+This says what the bytes of one segment are; what follows from that is decided in `recovery.py`.
+"""
+
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from .records import BadRecordError, Record, parse, split
+
+BLOCK = 4096
+_MAGIC = b"qs-journal 1\n\0\0\0"
+FRAME_MAGIC = b"qsF\x01"
+_HEADER = struct.Struct("<16sQQQQ8sI")
+_FRAME = struct.Struct("<4sIQQII")
+FRAME_HEAD = _FRAME.size
+_CHUNK = 1 << 20
+_LIFE = 4
+
+
+class DamagedError(Exception):
+    """The bytes are not what was written. The text says what, and where."""
+
+
+class Header(NamedTuple):
+    """Of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from which on
+    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame."""
+
+    number: int
+    size: int
+    first: int
+    oldest: int
+    salt: bytes
+
+    @property
+    def life(self) -> bytes:
+        """The same for all segments of one start of a server, in which a number means one queue."""
+        return self.salt[:_LIFE]
+
+
+class Frame(NamedTuple):
+    """sequence: its number; synced: the number up to which all were durable when it was written; start: where it
+    begins in the file; length: bytes of its records."""
+
+    sequence: int
+    synced: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return padded(self.start + FRAME_HEAD + self.length)
+
+
+class Gap(NamedTuple):
+    """Where the frames end. why: what is wrong with the bytes there; None when they are zeros to the end. later: of the
+    frames behind it whose heads are whole, the one that calls the most durable, if there is any."""
+
+    start: int
+    why: str | None
+    later: Frame | None
+
+
+def new_salt(other: bytes) -> bytes:
+    """A random one. other: that of a segment of the same start, or nothing."""
+    return other[:_LIFE] + secrets.token_bytes(8 - len(other[:_LIFE]))
+
+
+def padded(length: int) -> int:
+    """Up to the end of the block."""
+    return -(-length // BLOCK) * BLOCK
+
+
+def pack_header(header: Header) -> bytes:
+    """The first block of a segment."""
+    fields = _HEADER.pack(_MAGIC, *header, 0)[:-4]
+    return (fields + struct.pack("<I", crc32(fields))).ljust(BLOCK, b"\0")
+
+
+def read_header(data: memoryview, size: int | None) -> Header:
+    """The header at the start of these bytes. size: of the file; None: whatever it says. DamagedError."""
+    if len(data) < _HEADER.size:
+        raise DamagedError(f"it has {len(data)} bytes, and no header")
+    magic, *fields, checksum = _HEADER.unpack_from(data)
+    if crc32(data[: _HEADER.size - 4]) != checksum:
+        raise DamagedError("the checksum of its header is wrong")
+    if magic != _MAGIC:
+        raise DamagedError("it was written by another version")
+    header = Header(*fields)
+    if size not in (None, header.size):
+        raise DamagedError(f"it has {size} bytes and should have {header.size}")
+    return header
+
+
+def seed(salt: bytes, sequence: int) -> int:
+    """What the checksums of a frame and its records begin with."""
+    return crc32(sequence.to_bytes(8, "little"), crc32(salt))
+
+
+def pack_frame_head(salt: bytes, sequence: int, synced: int, length: int, count: int) -> bytes:
+    """What stands before the records."""
+    fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
+    return fields + struct.pack("<I", crc32(fields, crc32(salt)))
+
+
+def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
+    """The frame whose head stands there, if one does. Its records are not looked at."""
+    if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
+        return None
+    _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
+    if crc32(data[start : start + FRAME_HEAD - 4], crc32(salt)) != checksum:
+        return None
+    return Frame(sequence, synced, start, length)
+
+
+def count_of(data: memoryview, frame: Frame) -> int:
+    """How many records its head says that it has."""
+    return int(_FRAME.unpack_from(data, frame.start)[4])
+
+
+def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
+    """What is wrong with the records of a frame, if anything is."""
+    if frame.start + FRAME_HEAD + frame.length > len(data):
+        return f"frame {frame.sequence} is said to reach beyond the end"
+    count = count_of(data, frame)
+    try:
+        found = sum(1 for _ in split(body_of(data, frame), seed(salt, frame.sequence)))
+    except BadRecordError as error:
+        return f"frame {frame.sequence}: {error}"
+    return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
+
+
+def body_of(data: memoryview, frame: Frame) -> memoryview:
+    """The bytes of its records."""
+    return data[frame.start + FRAME_HEAD : frame.start + FRAME_HEAD + frame.length]
+
+
+def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
+    """The records of a frame that `scan` has found. BadRecordError."""
+    return parse(split(body_of(data, frame), seed(salt, frame.sequence)))
+
+
+def scan(data: memoryview, header: Header, start: int = BLOCK, first: int | None = None) -> tuple[list[Frame], Gap]:
+    """The whole frames from there on, numbered without a gap, and where they end. first: the number of the first."""
+    expected = header.first if first is None else first
+    frames: list[Frame] = []
+    while start + BLOCK <= len(data):
+        frame = frame_at(data, start, header.salt)
+        if frame is None:
+            return frames, _gap(data, header.salt, start, "no frame begins there", expected)
+        if frame.sequence != expected:
+            why = f"frame {frame.sequence} stands where {expected} should"
+            return frames, _gap(data, header.salt, start, why, expected)
+        why_not = fault_of(data, frame, header.salt)
+        if why_not is not None:
+            return frames, _gap(data, header.salt, start, why_not, expected)
+        frames.append(frame)
+        expected += 1
+        start = frame.end
+    return frames, Gap(start, None, None)
+
+
+def _gap(data: memoryview, salt: bytes, start: int, why: str, expected: int) -> Gap:
+    if is_zero(data, start):
+        return Gap(start, None, None)
+    behind = (frame_at(data, at, salt) for at in range(start, len(data), BLOCK))
+    later = (frame for frame in behind if frame is not None and frame.sequence > expected)
+    return Gap(start, why, max(later, key=lambda frame: frame.synced, default=None))
+
+
+def is_zero(data: memoryview, start: int) -> bool:
+    """Whether nothing was ever written from there on."""
+    zeros = bytes(_CHUNK)
+    return all(bytes(data[at : at + _CHUNK]) == zeros[: len(data) - at] for at in range(start, len(data), _CHUNK))

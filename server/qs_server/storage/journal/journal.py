@@ -1,0 +1,375 @@
+"""The journal of a server: records gather, a commit writes them as one frame, full segments follow one another.
+
+Whoever appends has reserved the room before, so that a full disk is noticed before anything is changed, and by pushes
+first: the last part of a segment, and the spare one, are for what makes room again. A sync that has failed ends it all:
+what the kernel could not write it may have dropped, so nothing more is taken until a start has read what is really there.
+"""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from zlib import crc32
+
+from ..disk import Disk, has_no_room
+from ..engine import Durability
+from . import records
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
+from .lock import forget_last, read_last, take_lock, write_last
+from .recovery import Recovered, segment_name
+from .segment import SegmentWriter, make_file
+
+_logger = logging.getLogger(__name__)
+FIRST_SEGMENT = 1 << 20
+"""Bytes of the first segment after a start; each following one is four times as large, up to the limit."""
+LARGEST_SEGMENT = 64 << 20
+_SMALLEST = 128 << 10
+_RESERVE = 1 << 20
+"""Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
+_FRAME = 32 << 20
+"""Bytes of records after which a frame is written though its batch goes on."""
+_SPARE = "spare"
+_QUICK = 0.001
+"""Seconds of a commit below which handing it to a thread would cost more than it saves."""
+
+
+class JournalFailedError(OSError):
+    """The journal could not be synced, and takes nothing any more."""
+
+
+class Journal:
+    """Written by one process, in one thread at a time; `prepare_spare` and a background sync may run in another."""
+
+    def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
+        """directory: made if missing. clock: seconds that only go forward, to time commits by. InUseError, OSError."""
+        self._directory = directory
+        self._disk = disk
+        self._sync = durability is Durability.ALWAYS
+        self._keep = durability is not Durability.NONE
+        self._clock = clock
+        disk.make_directories(directory, sync=self._keep)
+        self._lock = take_lock(directory, disk)
+        self._life = new_salt(b"")
+        self._writer: SegmentWriter | None = None
+        self._number = 0
+        self._sequence = 0
+        self._sizes: dict[int, int] = {}
+        """Bytes of each segment that is there, oldest first."""
+        self._pending: list[tuple[bytes, bytes | None]] = []
+        self._length = 0
+        self._last: bytes | None = None
+        self._spare: int | None = None  # its size; the file is there when this is set
+        self._tight = False  # the last spare could not be made: the disk is full
+        self._next_size = FIRST_SEGMENT
+        self._obsolete: list[str] = []
+        self._dropping: list[int] = []
+        self._failed: OSError | None = None
+        self._cost = 0.0
+        self.first_records: Callable[[int], Iterable[bytes]] = lambda number: ()
+        """What a new segment of that number has to begin with: a QUEUE for each queue."""
+
+    def resume(self, recovered: Recovered) -> None:
+        """Goes on after what was found."""
+        self._number, self._sequence = recovered.number, recovered.sequence
+        self._sizes = {segment.header.number: segment.header.size for segment in recovered.segments}
+        self._obsolete = list(recovered.obsolete)
+        for name in (_SPARE, f"{_SPARE}.tmp", "next"):  # of a server that was killed
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{self._directory}/{name}")
+        if self._number and read_last(self._directory) != self._number:
+            write_last(self._lock, self._number, self._disk, sync=self._keep)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """Of the segment that what is appended now is in, or a later one."""
+        return self._number if self._writer is not None else self._number + 1
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._pending)
+
+    @property
+    def quick(self) -> bool:
+        """Whether a commit is over soon enough to wait for it."""
+        return self._cost < _QUICK
+
+    def reserve(self, size: int, *, push: bool = False) -> None:
+        """Makes sure that records of that many bytes (heads included) can be appended. OSError: they cannot, and
+        nothing has changed."""
+        if self._failed is not None:
+            raise JournalFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
+        needed = padded(FRAME_HEAD + self._length + size)
+        writer = self._writer
+        if writer is not None:
+            kept = min(_RESERVE, writer.header.size // 4) if push else 0
+            if needed <= writer.room - kept:
+                return
+        self._begin_segment(needed, push=push)
+
+    def append(self, body: bytes, payload: bytes | None = None) -> None:
+        """Adds a record to the next frame. The room is reserved."""
+        self._pending.append((body, payload))
+        if payload is not None:
+            self._last = payload
+        self._length += records.HEAD.size + len(body) + (0 if payload is None else len(payload))
+
+    def repeats(self, payload: bytes) -> bool:
+        """Whether the payload that was appended last to the same frame is the same."""
+        return self._last == payload
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the frame is as long as one should be."""
+        return self._length > _FRAME
+
+    def commit(self) -> None:
+        """Writes what was appended as one frame; durable when the journal is synced at each commit. OSError: none of it
+        counts; whoever appended it takes back what he did."""
+        if not self._pending:
+            return
+        if self._failed is not None:
+            self.discard()
+            raise JournalFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("appended without having reserved")
+        started = self._clock()
+        sequence = self._sequence + 1
+        parts = _join(self._pending, seed(writer.header.salt, sequence))
+        count, length = len(self._pending), self._length
+        self._pending, self._length, self._last = [], 0, None
+        try:
+            writer.write(sequence, parts, length, count)
+        except OSError as error:
+            self._dropping = []
+            if writer.failed is not None:
+                self._fail(error)
+            raise
+        self._sequence = sequence
+        if self._dropping:
+            self._drop()
+        self._cost += (self._clock() - started - self._cost) / 8
+
+    def discard(self) -> None:
+        """Forgets what was appended since the last commit."""
+        self._pending, self._length, self._last, self._dropping = [], 0, None, []
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = error
+        _logger.critical(
+            "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered before "
+            "is as durable as the disk is; see to it, and start the server again",
+            self._directory,
+            error,
+        )
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """What makes durable all that was committed so far, in any thread; None when that is so already."""
+        writer = self._writer
+        if self._sync or writer is None or writer.synced >= self._sequence or self._failed is not None:
+            return None
+        return partial(self._sync_behind, writer, self._sequence)
+
+    def _sync_behind(self, writer: SegmentWriter, sequence: int) -> None:
+        try:
+            writer.sync()
+        except OSError as error:
+            if writer is self._writer:
+                self._fail(error)
+            raise
+        writer.synced = max(writer.synced, sequence)
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def _begin_segment(self, needed: int, *, push: bool) -> None:
+        """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
+        number = self._number + 1
+        first = list(self.first_records(number))
+        begin = BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
+        size, path = self._make(begin + padded(needed), push=push)
+        if self._writer is not None and not self._sync:
+            self._writer.sync()  # all before the last segment is durable, whatever the durability
+        oldest = next(iter(self._sizes), number)
+        header = Header(number, size, self._sequence + 1, oldest, new_salt(self._life))
+        writer = SegmentWriter(path, header, self._disk, sync=self._sync)
+        try:
+            sequence = self._sequence + 1
+            writer.begin(sequence, _join([(body, None) for body in first], seed(header.salt, sequence)), len(first))
+            self._place(path, number)
+        except OSError:
+            writer.close()
+            raise
+        if self._writer is not None:
+            self._writer.close()
+        self._writer, self._number, self._sequence = writer, number, sequence
+        self._sizes[number] = size
+
+    def _place(self, path: str, number: int) -> None:
+        """Gives a new segment its name. OSError: for want of room, and the one before it may go on; or for good."""
+        name = f"{self._directory}/{segment_name(number)}"
+        self._disk.rename(path, name)
+        try:
+            self._disk.sync_directory(self._directory)
+            write_last(self._lock, number, self._disk, sync=self._keep)
+        except OSError as error:
+            if has_no_room(error) and self._take_back(name, number):
+                raise
+            self._fail(error)
+            raise
+
+    def _take_back(self, name: str, number: int) -> bool:
+        """A segment that has its name must go before the one before it gets more frames: they would be missing."""
+        try:
+            if read_last(self._directory) == number:
+                forget_last(self._lock, number, self._disk)
+            self._disk.unlink(name)
+        except OSError:
+            return False
+        return True
+
+    def _make(self, needed: int, *, push: bool) -> tuple[int, str]:
+        """A file of zeros for a segment. While the disk is full, the spare one, and the last blocks, are for what makes
+        room again."""
+        spare = self._spare
+        usual = needed + _SMALLEST
+        if spare is not None and spare >= usual and not (push and self._tight):
+            self._spare = None
+            return spare, f"{self._directory}/{_SPARE}"
+        path = f"{self._directory}/next"
+        sizes = [max(self._next_size, usual), usual] if push else [max(self._next_size, usual), usual, needed]
+        for size in sizes:
+            try:
+                make_file(path, size, self._disk, sync=self._keep)
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+            else:
+                self._grow(size)
+                return size, path
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def _grow(self, size: int) -> None:
+        self._next_size = min(max(size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
+
+    @property
+    def wants_spare(self) -> bool:
+        """Whether `prepare_spare` has something to do."""
+        writer = self._writer
+        return self._spare is None and writer is not None and writer.room * 2 < writer.header.size
+
+    def prepare_spare(self) -> None:
+        """Makes the next segment ready, so that nobody has to wait for it. OSError is for the log only."""
+        path = f"{self._directory}/{_SPARE}"
+        try:
+            make_file(f"{path}.tmp", self._next_size, self._disk, sync=self._keep)
+            self._disk.rename(f"{path}.tmp", path)
+        except OSError:
+            self._tight = True
+            raise
+        self._spare, self._tight = self._next_size, False
+        self._grow(self._next_size)
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return len(self._sizes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(self._sizes.values())
+
+    def oldest(self) -> int:
+        """The oldest segment that is there."""
+        return next(iter(self._sizes), self.number)
+
+    def checkpoint(self, oldest: int) -> None:
+        """Everything in segments before that one is in the directories, durably. They go with the next commit."""
+        self._dropping = [number for number in self._sizes if number < oldest]
+        if self._dropping:
+            self.append(records.checkpoint(oldest))
+
+    def _drop(self) -> None:
+        for number in self._dropping:
+            del self._sizes[number]
+            self._obsolete.append(f"{self._directory}/{segment_name(number)}")
+        self._dropping = []
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether `remove_garbage` has something to do."""
+        return bool(self._obsolete)
+
+    def take_garbage(self) -> list[str]:
+        """Files that are not needed any more, for the caller to remove in whatever thread."""
+        obsolete, self._obsolete = self._obsolete, []
+        return obsolete
+
+    def rest(self, bodies: list[bytes]) -> None:
+        """At a clean stop: everything is in the directories. A small segment with these records takes the place of all
+        others, which go."""
+        number, sequence = self._number + 1, self._sequence + 1
+        length = FRAME_HEAD + sum(records.HEAD.size + len(body) for body in bodies)
+        path = f"{self._directory}/next"
+        size = BLOCK + padded(length)
+        make_file(path, size, self._disk, sync=False)
+        writer = SegmentWriter(
+            path, Header(number, size, sequence, number, new_salt(self._life)), self._disk, sync=False
+        )
+        try:
+            seeded = seed(writer.header.salt, sequence)
+            writer.begin(sequence, _join([(body, None) for body in bodies], seeded), len(bodies))
+        finally:
+            writer.close()
+        self._place(path, number)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for old in [*self._sizes]:
+            self._disk.unlink(f"{self._directory}/{segment_name(old)}")
+        for path in self.take_garbage():
+            self._disk.unlink(path)
+        if self._spare is not None:
+            self._disk.unlink(f"{self._directory}/{_SPARE}")
+        self._sizes, self._number, self._sequence = {number: size}, number, sequence
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was written since the start."""
+        return self._writer is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it takes nothing any more."""
+        return self._failed is not None
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._disk.close(self._lock)
+
+
+def _join(pending: list[tuple[bytes, bytes | None]], begin: int) -> list[bytes]:
+    """The bytes of records, each with its length and checksum before it."""
+    parts: list[bytes] = []
+    pack = records.HEAD.pack
+    for body, payload in pending:
+        checksum = crc32(body, begin)
+        if payload is None:
+            parts += (pack(len(body), checksum), body)
+        else:
+            parts += (pack(len(body) + len(payload), crc32(payload, checksum)), body, payload)
+    return parts
+
+
+def seconds() -> float:
+    """To time commits by."""
+    return time.perf_counter()

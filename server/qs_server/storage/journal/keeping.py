@@ -1,0 +1,281 @@
+"""The journal of a root directory and its queues: opened when there is one, replayed, written back, brought to rest."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+
+from ..directory import Shared
+from ..disk import Disk, has_no_room
+from ..engine import SECOND, Background, Clock, Durability, Options
+from ..filequeue import FileQueue
+from . import records
+from .journal import Journal
+from .ledger import Ledger, SpillLimits
+from .queue import JournalQueue
+from .recorded import ANNOUNCE
+from .recovery import Recovered, recover, set_torn_aside
+from .replay import Replay
+from .spill import Spill
+
+_logger = logging.getLogger(__name__)
+DIRECTORY = ".journal"
+_TRY_AGAIN = 1 * SECOND
+"""After which what could not be written back is tried again."""
+
+
+class JournalKeeping:
+    """What an engine has to do about its journal."""
+
+    def __init__(self, root: str, clock: Clock, durability: Durability, disk: Disk, limits: SpillLimits) -> None:
+        """Opens nothing: see `open_queue`."""
+        self._root = root
+        self._clock = clock
+        self._durability = durability
+        self._disk = disk
+        self._limits = limits
+        self._ledger: Ledger | None = None
+        self._recovered: Recovered | None = None
+        self._queues: dict[str, JournalQueue] = {}
+        self._removals: list[tuple[int, str]] = []
+        self._running: Spill | None = None
+        self._not_before = 0
+        self._replayed = False
+
+    @property
+    def queues(self) -> int:
+        """How many there are."""
+        return len(self._queues)
+
+    @property
+    def quick(self) -> bool:
+        """Whether a commit is over soon enough to wait for it."""
+        return self._ledger is not None and self._ledger.journal.quick
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Takes the journal, though there may be no queue yet. JournalDamagedError, InUseError."""
+        if self._ledger is None:
+            self._ledger = self._open()
+
+    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> JournalQueue:
+        """The queue in a directory. JournalDamagedError, InUseError with the first one."""
+        self.open()
+        assert self._ledger is not None
+        queue = JournalQueue(path, qid, options, shared, self._ledger)
+        self._queues[qid] = queue
+        return queue
+
+    def _open(self) -> Ledger:
+        directory = f"{self._root}/{DIRECTORY}"
+        journal = Journal(directory, self._disk, self._durability, perf_counter)
+        try:
+            self._recovered = recover(directory, self._disk)
+            journal.resume(self._recovered)
+        except BaseException:
+            journal.close()
+            raise
+        journal.first_records = self._announcements
+        ledger = Ledger(journal, self._limits)
+        ledger.make_room = self._make_room
+        return ledger
+
+    def _announcements(self, segment: int) -> Iterable[bytes]:
+        return [queue.record(segment) for queue in self._queues.values()]
+
+    def replay(self, queues: Mapping[str, FileQueue]) -> None:
+        """Applies to the queues, which have been listed, what the journal says of them."""
+        recovered, self._recovered = self._recovered, None
+        if self._ledger is None or recovered is None:
+            return
+        if recovered.torn is not None:
+            set_torn_aside(recovered.torn, self._disk)
+            self._replayed = True
+        replay = Replay(queues, self._ledger)
+        replay.apply(recovered.records())
+        self._replayed |= replay.changes > 0
+
+    def forget(self, queue: FileQueue) -> None:
+        """A queue's directory has gone."""
+        if self._queues.get(queue.qid) is queue and isinstance(queue, JournalQueue):
+            del self._queues[queue.qid]
+            self._removals.append((queue.journal_number, queue.qid))
+
+    def prepare_removal(self, queue: FileQueue) -> None:
+        """A queue is about to be removed: nothing writes to its directory any more, and it shows what is true."""
+        if isinstance(queue, JournalQueue):
+            self._wait_for_spill()
+            if not len(queue):
+                queue.clear_directory()
+
+    def commit_removals(self) -> None:
+        """That queues have gone is durable, as directories and in the journal; from then on there may be others of the
+        same names. OSError."""
+        if self._removals and self._ledger is not None:
+            self._note_removals(self._ledger)
+            self._ledger.commit_early()
+            self._removals.clear()
+
+    def _note_removals(self, ledger: Ledger) -> None:
+        if self._durability is not Durability.NONE:
+            self._disk.sync_directory(self._root)  # first: what the journal calls removed must not come back
+        ledger.reserve((ANNOUNCE + records.SMALL) * len(self._removals))
+        for number, qid in self._removals:
+            ledger.journal.append(records.queue(number, -1, qid))  # no segment may have said so yet
+            ledger.journal.append(records.remove(number))
+
+    # -- durability -----------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Everything that was asked of the queues since the last one. OSError: it has been taken back."""
+        if self._ledger is None:
+            return
+        if self._removals:
+            self._note_removals(self._ledger)
+        self._ledger.commit()
+        self._removals.clear()
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """See Engine."""
+        return None if self._ledger is None else self._ledger.journal.background_sync()
+
+    # -- writing back ---------------------------------------------------------------------------------------------
+
+    def relieve(self, finish: Callable[[Background], None]) -> None:
+        """While far too much is in memory, and the disk has room: writes some of it back at once. To be called when
+        nothing is uncommitted."""
+        ledger = self._ledger
+        if ledger is None or not ledger.overloaded or ledger.full:
+            return
+        spill = self._running or self.begin_spill()
+        if spill is not None:
+            spill.run()
+            finish(spill)
+
+    def next_spill(self) -> int | None:
+        """See Engine."""
+        ledger = self._ledger
+        if ledger is None or self._running is not None:
+            return None
+        journal = ledger.journal
+        if ledger.urgent or journal.wants_spare or journal.has_garbage:
+            return self._not_before
+        if ledger.due is None:
+            if journal.segments == 1 or not journal.used:
+                return None
+            ledger.behind(self._clock())
+        return max(ledger.due or 0, self._not_before)
+
+    def begin_spill(self, *, everything: bool = False) -> Spill | None:
+        """See Engine. everything: whatever its age."""
+        ledger = self._ledger
+        if ledger is None or self._running is not None or ledger.journal.failed:
+            return None
+        now = self._clock()
+        self._checkpoint(ledger, now)
+        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE)
+        spill.garbage = ledger.journal.take_garbage()
+        spill.plan(self._queues.values(), now, 0 if everything or ledger.urgent else self._limits.age)
+        self._reschedule(ledger)
+        if not spill:
+            return None
+        self._running = spill
+        return spill
+
+    def _reschedule(self, ledger: Ledger) -> None:
+        since = min((s for q in self._queues.values() if (s := q.entries.since()) is not None), default=None)
+        ledger.due = None
+        if since is not None:
+            ledger.behind(min(since, self._clock()))
+
+    def finish_spill(self, spill: Background) -> None:
+        """See Engine."""
+        if spill is not self._running or not isinstance(spill, Spill) or self._ledger is None:
+            return
+        self._running = None
+        spill.settle()
+        self._ledger.full = spill.error is not None and has_no_room(spill.error)
+        if spill.error is not None:
+            self._not_before = self._clock() + _TRY_AGAIN
+            _logger.error("what is in the journal could not be written to files, and stays there: %s", spill.error)
+        self._reschedule(self._ledger)
+        self._checkpoint(self._ledger, self._clock())
+
+    def _wait_for_spill(self) -> None:
+        if self._running is not None:
+            self._running.run()
+            self.finish_spill(self._running)
+
+    def _removable(self, ledger: Ledger) -> int | None:
+        """The oldest segment that is needed, if there are older ones."""
+        journal = ledger.journal
+        if journal.segments <= 1:
+            return None
+        needed = [segment for q in self._queues.values() if (segment := q.entries.oldest_segment()) is not None]
+        oldest = min([*needed, journal.number])
+        return oldest if oldest > journal.oldest() else None
+
+    def _checkpoint(self, ledger: Ledger, now: int) -> None:
+        """Gives up the segments that nothing needs any more, with the next commit."""
+        journal, oldest = ledger.journal, self._removable(ledger)
+        if oldest is None:
+            return
+        try:
+            for queue in self._queues.values():
+                queue.carry_keys(oldest, now)
+            ledger.reserve(records.SMALL)
+        except OSError as error:
+            _logger.warning("old segments of the journal stay for now: %s", error)
+        else:
+            journal.checkpoint(oldest)
+
+    def _make_room(self) -> bool:
+        """On a full disk, in the middle of a batch: removes the files of messages that are deleted, and the segments that
+        nothing needs, if there are any. OSError: see Ledger.commit_early."""
+        ledger = self._ledger
+        if ledger is None or self._running is not None:
+            return False
+        if not any(q.entries.gone for q in self._queues.values()) and not self._removable(ledger):
+            return False
+        ledger.commit_early()
+        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
+        spill.plan_burials(self._queues.values())
+        spill.run()
+        spill.settle()
+        self._checkpoint(ledger, self._clock())
+        ledger.commit_early()
+        for path in ledger.journal.take_garbage():
+            self._disk.unlink(path)
+        return True
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def come_to_rest(self, finish: Callable[[Background], None]) -> None:
+        """Everything goes to the directories, and the journal is left with nothing but what they cannot show. What
+        cannot be written stays in the journal."""
+        ledger = self._ledger
+        if ledger is None or ledger.journal.failed:
+            return
+        if self._running is not None:
+            self._running.run()
+            finish(self._running)
+        while (spill := self.begin_spill(everything=True)) is not None:
+            spill.run()
+            finish(spill)
+            self.commit()
+            if spill.error is not None:
+                return
+        if ledger.journal.used or self._replayed:
+            now = self._clock()
+            bodies = [queue.record(0) for queue in self._queues.values()]
+            for queue in self._queues.values():
+                bodies += queue.key_records(now)
+            ledger.journal.rest(bodies)
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        if self._ledger is not None:
+            if self._running is not None:
+                self._running.run()
+            self._ledger.journal.close()
+            self._ledger = None

@@ -1,0 +1,50 @@
+"""The keys of idempotent pushes: which message a key stands for, for as long as a repeated push has to be recognised."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from ..engine import SECOND
+
+WINDOW = 300 * SECOND
+"""How long a key is remembered after its push."""
+
+
+def digest(key: str) -> bytes:
+    """What stands for a key: 16 bytes, as two keys with the same ones are not to be expected."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Keys:
+    """Of one queue."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[int, int, int]] = {}
+        """Digest -> (id, time of the push, segment that says so), in the order in which they were noted."""
+
+    def find(self, key: bytes, now: int) -> int | None:
+        """The message that was pushed with a key, if that was not too long ago."""
+        found = self._known.get(key)
+        return found[0] if found is not None and found[1] > now - WINDOW else None
+
+    def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
+        """A message has been pushed with a key."""
+        self._known.pop(key, None)
+        self._known[key] = mid, at, segment
+
+    def forget(self, key: bytes) -> None:
+        """The push did not happen."""
+        self._known.pop(key, None)
+
+    def forget_old(self, now: int) -> None:
+        """Those whose time is over, a few at a time."""
+        for _ in range(4):
+            first = next(iter(self._known), None)
+            if first is None or self._known[first][1] > now - WINDOW:
+                return
+            del self._known[first]
+
+    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int]]:
+        """Those which only older segments know of: key, id, time of the push."""
+        for key, (mid, at, where) in list(self._known.items()):
+            if where < segment and at > now - WINDOW:
+                yield key, mid, at

@@ -1,0 +1,260 @@
+"""The operations on a queue of the journal: each a record or more, and the same change in memory.
+
+What is answered is in the journal; the directory follows later (`spill.py`). A message that is deleted before that
+never gets a file.
+"""
+
+from collections.abc import Sequence
+
+from ..engine import (
+    Draft,
+    Message,
+    NoSuchMessageError,
+    OtherMessageError,
+    QueueFullError,
+    Receipt,
+    StaleReceiptError,
+)
+from ..names import MAX_MID
+from ..publishing import PublishingDirectory
+from . import records
+from .entries import CLEAN, IN_FILE, NOWHERE, Entry
+from .keys import digest
+from .recorded import ANNOUNCE, RecordedQueue
+
+
+class JournalQueue(RecordedQueue):
+    """The messages of one directory, of which this process is the only consumer."""
+
+    _arriving = False
+
+    # -- pushing --------------------------------------------------------------------------------------------------
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        now = self._clock()
+        if len(drafts) == 1 and drafts[0].key is None:
+            mids = [self._next_mid(now)]
+            fresh: list[tuple[int, Draft, bytes | None]] = [(mids[0], drafts[0], None)]
+        else:
+            mids, fresh = self._assign(drafts, now)
+        capacity = self.options.capacity
+        if capacity is not None and len(self) + len(fresh) > capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        size = ANNOUNCE
+        for _, draft, _ in fresh:
+            size += len(draft.payload) + records.PUSH_SIZE
+        self.ledger.reserve(size, push=True)
+        for mid, draft, key in fresh:
+            visible = self.number(now + draft.delay) if draft.delay else 0
+            self._keep(mid, visible, draft.payload, key, now)
+        if fresh:
+            self.last_mid = max(fresh[-1][0], self.last_mid)
+            self.counts.pushed += len(fresh)
+        return mids
+
+    def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
+        """A new message, for which the room is reserved."""
+        self._append(records.push(self.journal_number, mid, visible, key, now), payload)
+        self._add(mid, visible, payload, key, now)
+
+    def _add(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
+        self._undo[mid] = None
+        if key is not None:
+            self.keys.note(key, mid, now, self._journal.number)
+            self._undo_keys.append(key)
+        self.entries.add(mid, Entry(payload, 0, NOWHERE, self._journal.number, now))
+        self._index.add(mid, visible, len(payload))
+        if visible:
+            self.hidden(visible)
+        else:
+            self._arriving = True
+        self.note("pushed", mid, 0)
+
+    def flush(self) -> dict[int, OSError]:
+        """They were visible at once; now they are announced."""
+        if self._arriving:
+            self._arriving = False
+            self.arrived()
+        return {}
+
+    def _assign(self, drafts: Sequence[Draft], now: int) -> tuple[list[int], list[tuple[int, Draft, bytes | None]]]:
+        """An id for each: that of an earlier message where the key is known. And those that are to be stored."""
+        mids: list[int] = []
+        fresh: list[tuple[int, Draft, bytes | None]] = []
+        asked: dict[bytes, int] = {}
+        following = self._next_mid(now)
+        for draft in drafts:
+            key = None
+            if draft.key is not None:
+                key = digest(draft.key)
+                self.keys.forget_old(now)
+                known = asked.get(key) or self.keys.find(key, now)
+                if known is not None:
+                    mids.append(known)
+                    continue
+            if key is not None:
+                asked[key] = following
+            fresh.append((following, draft, key))
+            mids.append(following)
+            following = self._free(following + 1)
+        return mids, fresh
+
+    def _next_mid(self, now: int) -> int:
+        return self._free(max(now // self._unit, self.last_mid + 1))
+
+    def _free(self, mid: int) -> int:
+        """This id, or the first one after it that nobody has. QueueFullError."""
+        last = self._index.messages.last()
+        while last is not None and mid <= last and self._index.expiry(mid) is not None:
+            mid += 1
+        if mid > MAX_MID:
+            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
+        return mid
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def copy_to(self, mid: int, target: PublishingDirectory) -> bool:
+        entry = self.entries.get(mid)
+        if not isinstance(target, JournalQueue) and (entry is None or entry.payload is None):
+            return super().copy_to(mid, target)
+        while True:
+            expiry = self._found(mid)
+            payload = self._content(mid, expiry, None)
+            if payload is not None:
+                return target.take_in(mid, payload)
+
+    def copy_in(self, mid: int, path: str, size: int) -> bool:
+        return self.take_in(mid, self._content_of(path))
+
+    def take_in(self, mid: int, payload: bytes) -> bool:
+        """Stores the message of another queue. False: it is here. OtherMessageError, QueueFullError."""
+        while (expiry := self._index.expiry(mid)) is not None:
+            own = self._content(mid, expiry, None)
+            if own is not None and own != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            if own is not None:
+                return False
+        if self.options.capacity is not None and len(self) >= self.options.capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self.ledger.reserve(len(payload) + records.PUSH_SIZE + ANNOUNCE, push=True)
+        if self._journal.repeats(payload):  # when it is copied into several queues
+            self._append(records.same(self.journal_number, mid, 0))
+            self._add(mid, 0, payload, None, self._clock())
+        else:
+            self._keep(mid, 0, payload, None, self._clock())
+        self._saw(mid)
+        self.counts.pushed += 1
+        return True
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def _change(
+        self, mid: int, entry: Entry | None, expiry: int, receives: int, visible: int, *, delayed: bool, held: bool = False
+    ) -> None:
+        """A message's state has another record: how often it was received, and until when it is hidden. entry, expiry:
+        as they are now."""
+        self._reserve()
+        self._remember(mid, entry, expiry)
+        self._append(records.state(self.journal_number, mid, receives, visible, delayed))
+        if entry is None:
+            self.entries.add(mid, Entry(None, receives, expiry, self._journal.number, self._clock(), held))
+        elif entry.segment == CLEAN:
+            changed = Entry(entry.payload, receives, entry.disk, self._journal.number, self._clock(), held)
+            self.entries.replace(mid, changed)
+        else:
+            payload, _, disk, segment, since, _ = entry
+            self.entries.replace(mid, Entry(payload, receives, disk, segment, since, held))
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+    ) -> Message | None:
+        entry = self.entries.get(mid)
+        if entry is not None and entry.payload is not None:
+            payload: bytes | None = entry.payload
+            if max_bytes is not None and len(entry.payload) > max_bytes:
+                return None
+            receives = entry.receives + 1
+        else:
+            payload = self._content(mid, 0, max_bytes)
+            if payload is None or not self.load(mid):
+                return None
+            receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
+        expiry = self._end_of(visibility)
+        self._change(mid, entry, 0, receives, 0 if holder else expiry, delayed=False, held=bool(holder))
+        self._index.take(mid, expiry, retrieved=receives > 1)
+        self.hidden(expiry)
+        self.counts.delivered += 1
+        self.note("received", mid, receives)
+        return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
+
+    def delete(self, receipt: Receipt) -> None:
+        mid = receipt.mid
+        expiry = self._found(mid) if receipt.receives is None else self._held(receipt)[0]
+        self.remove(mid, expiry)
+        self.counts.deleted += 1
+
+    def unlink(self, mid: int, expiry: int) -> bool:
+        """Removes a message. Its file, if it has one, goes later."""
+        entry = self.entries.get(mid)
+        self._reserve()
+        self._remember(mid, entry, expiry)
+        self._append(records.delete(self.journal_number, mid))
+        if entry is None:
+            self.entries.bury(mid, Entry(None, 0, expiry, self._journal.number, self._clock()))
+        else:
+            self.entries.pop(mid)
+            if entry.disk != NOWHERE:
+                segment = self._journal.number if entry.segment == CLEAN else entry.segment
+                self.entries.bury(mid, Entry(None, 0, entry.disk, segment, entry.since))
+        self._facts[mid] = self._index.remove(mid, retrieved=entry is not None and entry.receives > 0)
+        return True
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        mid = receipt.mid
+        self.expire()
+        expiry, attributes = self._held(receipt)
+        until = self.number(self._clock() + delay) if delay else 0
+        if not self.load(mid):
+            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+        entry = self.entries.get(mid)
+        if not until and entry is not None and entry.held:
+            self._remember(mid, entry, expiry)  # for the journal it is ready already
+            self.entries.replace(mid, entry._replace(held=False))
+        elif until or expiry:
+            self._change(mid, entry, expiry, attributes.receives, until, delayed=bool(until))
+        if until:
+            self._index.hide(mid, until, delayed=True)
+            self.hidden(until)
+        elif expiry:
+            self._index.show(mid)
+            self.arrived()
+        else:
+            return None  # it was visible before
+        self.note("released", mid, attributes.receives)
+        return self.time(until) if until else None
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        mid = receipt.mid
+        self.expire()
+        expiry, attributes = self._held(receipt)
+        if not expiry or not self.load(mid) or self._index.is_delayed(mid):
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
+        until = self._end_of(visibility)
+        entry = self.entries.get(mid)
+        if entry is not None and entry.held:
+            self._remember(mid, entry, expiry)
+        else:
+            self._change(mid, entry, expiry, attributes.receives, until, delayed=False)
+        self._index.hide(mid, until, delayed=False)
+        self.hidden(until)
+        self.note("extended", mid, attributes.receives)
+        return self.time(until)
+
+    def rename(self, mid: int, old: int, new: int) -> bool:
+        """A window, or a delay, is over: what a name says of it is in the past, and true without a record."""
+        entry = self.entries.get(mid)
+        if entry is None:
+            self.entries.add(mid, Entry(None, IN_FILE, old, CLEAN, self._clock()))
+        elif entry.held:
+            self.entries.replace(mid, entry._replace(held=False))
+        return True

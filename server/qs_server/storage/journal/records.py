@@ -1,0 +1,197 @@
+"""The records of a journal, as bytes and back. Pure: no files in here.
+
+A record is its body's length and checksum (both 32 bits, little endian) and the body, whose first byte is the kind. The
+checksum (CRC-32) begins with a number that the frame which holds the record gives, so that a record never counts in a
+place where it was not written. Each record says what is true after it, not what was done: replaying one twice is the
+same as once.
+
+| kind | fields after it |
+|---|---|
+| QUEUE | queue number, last id given (-1: none), name in UTF-8: what the number means from here on |
+| PUSH | queue number, id, visible from (0: at once), key (16 bytes; zeros: none), time of the push, payload |
+| SAME | queue number, id, visible from: a message with the payload of the PUSH before it in the same frame |
+| STATE | queue number, id, receives, visible from, 1 if that is a delay |
+| DELETE | queue number, id |
+| REMOVE | queue number: the queue is gone, with everything before this |
+| KEY | queue number, id, key, time of the push: a key whose PUSH is in a segment that is removed |
+| CHECKPOINT | number of the oldest segment that is needed: everything before is in the directories |
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+HEAD = struct.Struct("<II")
+NO_KEY = bytes(16)
+
+
+class Kind(IntEnum):
+    """The first byte of a body."""
+
+    QUEUE = 1
+    PUSH = 2
+    SAME = 3
+    STATE = 4
+    DELETE = 5
+    REMOVE = 6
+    KEY = 7
+    CHECKPOINT = 8
+
+
+_QUEUE = struct.Struct("<BIq")
+_PUSH = struct.Struct("<BIQQ16sQ")
+_SAME = struct.Struct("<BIQQ")
+_STATE = struct.Struct("<BIQIQB")
+_DELETE = struct.Struct("<BIQ")
+_REMOVE = struct.Struct("<BI")
+_KEY = struct.Struct("<BIQ16sQ")
+_CHECKPOINT = struct.Struct("<BQ")
+PUSH_SIZE = HEAD.size + _PUSH.size
+"""Bytes of a PUSH beside its payload."""
+SMALL = HEAD.size + max(_SAME.size, _STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size)
+"""Bytes that any record without a payload or a name takes at most."""
+
+
+class BadRecordError(Exception):
+    """These bytes are no record. The text says why."""
+
+
+class Queue(NamedTuple):
+    number: int
+    last_mid: int
+    qid: str
+
+
+class Push(NamedTuple):
+    """key: None when it has none; at: the time of the push."""
+
+    number: int
+    mid: int
+    visible: int
+    payload: bytes
+    key: bytes | None
+    at: int
+
+
+class State(NamedTuple):
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+
+
+class Delete(NamedTuple):
+    number: int
+    mid: int
+
+
+class Remove(NamedTuple):
+    number: int
+
+
+class Key(NamedTuple):
+    number: int
+    mid: int
+    key: bytes
+    at: int
+
+
+class Checkpoint(NamedTuple):
+    oldest: int
+
+
+Record = Queue | Push | State | Delete | Remove | Key | Checkpoint
+
+
+def queue(number: int, last_mid: int, qid: str) -> bytes:
+    """The body of a QUEUE."""
+    return _QUEUE.pack(Kind.QUEUE, number, last_mid) + qid.encode()
+
+
+def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
+    """The body of a PUSH, as far as its payload, which follows."""
+    return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
+
+
+def same(number: int, mid: int, visible: int) -> bytes:
+    """The body of a SAME."""
+    return _SAME.pack(Kind.SAME, number, mid, visible)
+
+
+def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
+    """The body of a STATE."""
+    return _STATE.pack(4, number, mid, receives, visible, delayed)
+
+
+def delete(number: int, mid: int) -> bytes:
+    """The body of a DELETE."""
+    return _DELETE.pack(5, number, mid)
+
+
+def remove(number: int) -> bytes:
+    """The body of a REMOVE."""
+    return _REMOVE.pack(Kind.REMOVE, number)
+
+
+def key_of(number: int, mid: int, key: bytes, at: int) -> bytes:
+    """The body of a KEY."""
+    return _KEY.pack(Kind.KEY, number, mid, key, at)
+
+
+def checkpoint(oldest: int) -> bytes:
+    """The body of a CHECKPOINT."""
+    return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
+
+
+def split(data: memoryview, seed: int) -> Iterator[memoryview]:
+    """The bodies of the records that fill these bytes, each checked. seed: of the frame. BadRecordError."""
+    at = 0
+    while at < len(data):
+        if len(data) - at < HEAD.size:
+            raise BadRecordError(f"{len(data) - at} bytes are left over at byte {at}")
+        length, checksum = HEAD.unpack_from(data, at)
+        body = data[at + HEAD.size : at + HEAD.size + length]
+        if not length or len(body) != length:
+            raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
+        if crc32(body, seed) != checksum:
+            raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
+        yield body
+        at += HEAD.size + length
+
+
+def parse(bodies: Iterator[memoryview]) -> Iterator[Record]:
+    """The records of one frame. BadRecordError for a kind that is not known."""
+    payload: bytes | None = None
+    for body in bodies:
+        kind = body[0]
+        if kind == Kind.PUSH:
+            _, number, mid, visible, key, at = _PUSH.unpack_from(body)
+            payload = bytes(body[_PUSH.size :])
+            yield Push(number, mid, visible, payload, None if key == NO_KEY else key, at)
+        elif kind == Kind.SAME and payload is not None:
+            _, number, mid, visible = _SAME.unpack(body)
+            yield Push(number, mid, visible, payload, None, mid)
+        else:
+            yield _parse_short(kind, body)
+
+
+def _parse_short(kind: int, body: memoryview) -> Record:
+    if kind == Kind.STATE:
+        _, number, mid, receives, visible, delayed = _STATE.unpack(body)
+        return State(number, mid, receives, visible, bool(delayed))
+    if kind == Kind.DELETE:
+        return Delete(*_DELETE.unpack(body)[1:])
+    if kind == Kind.QUEUE:
+        _, number, last_mid = _QUEUE.unpack_from(body)
+        return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
+    if kind == Kind.REMOVE:
+        return Remove(*_REMOVE.unpack(body)[1:])
+    if kind == Kind.KEY:
+        _, number, mid, key, at = _KEY.unpack(body)
+        return Key(number, mid, key, at)
+    if kind == Kind.CHECKPOINT:
+        return Checkpoint(*_CHECKPOINT.unpack(body)[1:])
+    raise BadRecordError(f"kind {kind} is not known: a later version may have written it")

@@ -1,0 +1,263 @@
+"""What can be read of a segment that is damaged: whole frames before and behind it, and single records within.
+
+Each record has a checksum of its own, which begins with the segment's salt and its frame's number. So one that is whole
+is known as such wherever it stands, and to which frame it belongs. The salt can be worked out from any frame's head, so
+that a header which is lost takes nothing with it.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from . import records
+from .frames import (
+    BLOCK,
+    FRAME_HEAD,
+    FRAME_MAGIC,
+    DamagedError,
+    Frame,
+    body_of,
+    count_of,
+    fault_of,
+    frame_at,
+    is_zero,
+    padded,
+    seed,
+)
+from .records import HEAD, BadRecordError, Kind, Record, parse, split
+
+_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x08])")
+"""Where a record may begin, as far as its length's last byte and its kind can tell."""
+
+_SHORT = {
+    body[0]: len(body)
+    for body in (
+        records.same(0, 0, 0),
+        records.state(0, 0, 0, 0, False),
+        records.delete(0, 0),
+        records.remove(0),
+        records.key_of(0, 0, records.NO_KEY, 0),
+        records.checkpoint(0),
+    )
+}
+"""The length of a body of each kind that has always the same."""
+_QUEUE = len(records.queue(0, 0, ""))
+_PUSH = len(records.push(0, 0, 0, None, 0))
+_BAD = (BadRecordError, struct.error, UnicodeDecodeError)
+
+
+class Piece(NamedTuple):
+    """What was found of one frame. start: byte in the file; bodies: its whole records; lost: how many are not, None:
+    not known; synced: what its head says, None: it has none."""
+
+    sequence: int
+    start: int
+    bodies: list[memoryview]
+    lost: int | None
+    synced: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is missing."""
+        return self.lost == 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return sum(HEAD.size + len(body) for body in self.bodies)
+
+    def records(self) -> Iterator[Record]:
+        """What the records say."""
+        return parse(iter(self.bodies))
+
+
+class Hole(NamedTuple):
+    """Bytes that are no whole frames. first: the number of the first frame that should be there, next: of the first one
+    behind it, None when there is none; pieces: what there is in it."""
+
+    start: int
+    end: int
+    why: str
+    first: int
+    next: int | None
+    pieces: list[Piece]
+
+
+def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Piece | Hole]:
+    """Everything behind the header. first: the number of the first frame, None: whatever stands there."""
+    at, expected = BLOCK, first
+    while at + FRAME_HEAD <= len(data):
+        frame = frame_at(data, at, salt)
+        if expected is None:
+            expected = 0 if frame is None else frame.sequence
+        why = _why_not(data, frame, salt, expected)
+        if frame is not None and why is None:
+            yield _whole(data, frame, salt)
+        elif is_zero(data, at):
+            return
+        else:
+            frame = _next_whole(data, at, salt, expected)
+            end = len(data) if frame is None else frame.start
+            following = None if frame is None else frame.sequence
+            pieces = list(_loose_pieces(data[:end], at, salt, expected, following))
+            yield Hole(at, end, why or "", expected, following, pieces)
+            if frame is None:
+                return
+            yield _whole(data, frame, salt)
+        at, expected = frame.end, frame.sequence + 1
+
+
+def _why_not(data: memoryview, frame: Frame | None, salt: bytes, expected: int) -> str | None:
+    if frame is None:
+        return "no frame begins there"
+    if frame.sequence != expected:
+        return f"frame {frame.sequence} stands where {expected} should"
+    return _fault(data, frame, salt)
+
+
+def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
+    why = fault_of(data, frame, salt)
+    if why is None:
+        try:
+            for _ in parse(split(body_of(data, frame), seed(salt, frame.sequence))):
+                pass
+        except _BAD as error:
+            why = f"frame {frame.sequence}: {error}"
+    return why
+
+
+def _whole(data: memoryview, frame: Frame, salt: bytes) -> Piece:
+    bodies = list(split(body_of(data, frame), seed(salt, frame.sequence)))
+    return Piece(frame.sequence, frame.start, bodies, 0, frame.synced)
+
+
+def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame | None:
+    for start in range(at, len(data), BLOCK):
+        frame = frame_at(data, start, salt)
+        if frame is not None and frame.sequence >= expected and _fault(data, frame, salt) is None:
+            return frame
+    return None
+
+
+def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: int | None) -> Iterator[Piece]:
+    """The single records in bytes that are not whole frames, to the end of the data. sequence: the least number that
+    they may have; limit: a greater one than that."""
+    while at + FRAME_HEAD < len(data) and (limit is None or sequence < limit):
+        frame = frame_at(data, at, salt)
+        if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
+            end = min(at + FRAME_HEAD + frame.length, len(data))
+            bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, frame.sequence)))
+            kept = [body for _, body in bodies]
+            yield Piece(frame.sequence, at, kept, count_of(data, frame) - len(kept), frame.synced)
+            at, sequence = frame.end, frame.sequence + 1
+            continue
+        end = _next_head(data, at + BLOCK, salt)
+        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, sequence)))
+        if bodies:
+            yield Piece(sequence, at, [body for _, body in bodies], None, None)
+            last, body = bodies[-1]
+            at, sequence = padded(last + len(body)), sequence + 1
+        else:
+            at = end
+
+
+def _next_head(data: memoryview, at: int, salt: bytes) -> int:
+    heads = (start for start in range(at, len(data), BLOCK) if frame_at(data, start, salt) is not None)
+    return next(heads, len(data))
+
+
+def _loose_bodies(data: memoryview, at: int, begin: int) -> Iterator[tuple[int, memoryview]]:
+    """Each whole record with where its body stands. A SAME of which the PUSH may be missing is not whole."""
+    pushed = False
+    while at is not None and at + HEAD.size < len(data):
+        body = _body_at(data, at, begin)
+        if body is None:
+            pushed = False
+            found = _BEGIN.search(data, at + 1)
+            if found is None:
+                return
+            at = found.start()
+            continue
+        if body[0] == Kind.PUSH:
+            pushed = True
+        if pushed or body[0] != Kind.SAME:
+            yield at + HEAD.size, body
+        at += HEAD.size + len(body)
+
+
+def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
+    length, checksum = HEAD.unpack_from(data, at)
+    body = data[at + HEAD.size : at + HEAD.size + length]
+    if len(body) != length or not _is_plausible(body) or crc32(body, begin) != checksum:
+        return None
+    return body
+
+
+def _is_plausible(body: memoryview) -> bool:
+    """Whether it may be a record, before its checksum is looked at: most bytes are not."""
+    if not body:
+        return False
+    if body[0] == Kind.PUSH:  # numbers of queues are small, ids and times have 18 digits at most
+        return len(body) >= _PUSH and not body[4] and body[12] < 14 and body[20] < 14 and not body[_PUSH - 1]
+    if body[0] == Kind.QUEUE:
+        return _QUEUE < len(body) < _QUEUE + 1000 and not body[4]
+    return _SHORT.get(body[0]) == len(body)
+
+
+# -- a segment whose header is lost ---------------------------------------------------------------------------------
+
+
+def find_salt(data: memoryview) -> bytes:
+    """A salt with which the frames' checksums are right. DamagedError when there is no frame that would tell."""
+    for at in range(0, len(data) - FRAME_HEAD, BLOCK):
+        if data[at : at + 4] != FRAME_MAGIC:
+            continue
+        fields, checksum = data[at : at + FRAME_HEAD - 4], struct.unpack_from("<I", data, at + FRAME_HEAD - 4)[0]
+        salt = _message_of(_begin_of(fields, checksum))
+        frame = frame_at(data, at, salt)
+        # The records' checksums begin with it too, and there it is no longer true by construction.
+        if frame is not None and count_of(data, frame) and _holds_records(data, frame, salt):
+            return salt
+    raise DamagedError("no frame in it can be read")
+
+
+def _holds_records(data: memoryview, frame: Frame, salt: bytes) -> bool:
+    begin = seed(salt, frame.sequence)
+    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, begin), None) is not None
+
+
+def _tables() -> tuple[list[int], dict[int, int]]:
+    table = []
+    for index in range(256):
+        value = index
+        for _ in range(8):
+            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+        table.append(value)
+    return table, {value >> 24: index for index, value in enumerate(table)}
+
+
+_TABLE, _BY_TOP = _tables()
+
+
+def _back(state: int, byte: int) -> int:
+    """What the register of a CRC-32 held before a byte."""
+    index = _BY_TOP[state >> 24]
+    return (((state ^ _TABLE[index]) << 8) & 0xFFFFFFFF) | (index ^ byte)
+
+
+def _begin_of(data: memoryview, checksum: int) -> int:
+    """With what the CRC-32 of the data has to begin, so that it is that."""
+    state = checksum ^ 0xFFFFFFFF
+    for byte in reversed(data):
+        state = _back(state, byte)
+    return state ^ 0xFFFFFFFF
+
+
+def _message_of(checksum: int) -> bytes:
+    """Four bytes that have this CRC-32."""
+    state = checksum ^ 0xFFFFFFFF
+    for _ in range(4):
+        state = _back(state, 0)
+    return (state ^ 0xFFFFFFFF).to_bytes(4, "little")

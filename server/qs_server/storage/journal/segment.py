@@ -1,0 +1,123 @@
+"""One segment that is being written: made with its full size, then frame after frame, each durable by one write.
+
+Where the file system allows it, writes go past the page cache and are durable when they return (O_DIRECT, O_DSYNC): one
+system call instead of two, and a third less time than fdatasync takes. Elsewhere: pwrite and fdatasync.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+
+from ..disk import Disk, has_no_room
+from .frames import BLOCK, Header, pack_frame_head, pack_header, padded
+
+_DIRECT = os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
+_PLAIN = os.O_WRONLY | os.O_CLOEXEC
+_NO_DIRECT = frozenset({errno.EINVAL, errno.ENOTSUP})
+_CHUNK = 1 << 20
+_zeros = mmap.mmap(-1, _CHUNK)
+"""Page-aligned, as O_DIRECT wants it. Never written to."""
+
+
+def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
+    """A file of zeros that has all its blocks. Nothing stays of one that could not be made."""
+    fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        for at in range(0, size, _CHUNK):
+            disk.pwrite(fd, memoryview(_zeros)[: min(_CHUNK, size - at)], at)
+        if sync:
+            disk.fsync(fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(path)
+        raise
+    finally:
+        disk.close(fd)
+
+
+class SegmentWriter:
+    """Appends frames to a file of zeros. sync: each is durable when `write` returns; else when `sync` has."""
+
+    def __init__(self, path: str, header: Header, disk: Disk, *, sync: bool) -> None:
+        self.path = path
+        self.header = header
+        self.end = BLOCK
+        self.synced = header.first - 1
+        """The number of the last frame that is durable."""
+        self.failed: OSError | None = None
+        self._disk = disk
+        self._sync = sync
+        self._buffer = mmap.mmap(-1, _CHUNK)
+        self._dsync = False
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        if self._sync:
+            try:
+                fd = self._disk.open(self.path, _DIRECT)
+            except OSError as error:
+                if error.errno not in _NO_DIRECT:
+                    raise
+            else:
+                self._dsync = True
+                return fd
+        return self._disk.open(self.path, _PLAIN)
+
+    def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
+        """Writes the header and a first frame, in one piece, and makes them durable. parts: the records' bytes."""
+        length = sum(map(len, parts))
+        head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
+        self.end = self._put(b"".join([pack_header(self.header), head, *parts]), 0)
+        self.synced = sequence
+        if not self._dsync:
+            self._disk.fdatasync(self._fd)
+
+    def write(self, sequence: int, parts: list[bytes], length: int, count: int) -> None:
+        """Appends a frame of that many bytes of records. OSError: it does not count. If `failed` is set then, what was
+        written before may be lost too, and nothing may be written any more."""
+        head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
+        try:
+            end = self._put(b"".join([head, *parts]), self.end)
+        except OSError as error:
+            if not has_no_room(error):
+                self.failed = error
+            with contextlib.suppress(OSError):
+                self._put(bytes(BLOCK), self.end)  # what may stand there shall not count after a crash
+            raise
+        if self._sync and not self._dsync:
+            self.sync()
+        if self._sync:
+            self.synced = sequence
+        self.end = end
+
+    def _put(self, data: bytes, at: int) -> int:
+        """Where what follows can begin."""
+        length = padded(len(data))
+        if length > len(self._buffer):
+            self._buffer = mmap.mmap(-1, length)
+        view = memoryview(self._buffer)[:length]
+        view[: len(data)] = data
+        if length > len(data):
+            view[len(data) :] = bytes(length - len(data))
+        self._disk.pwrite(self._fd, view, at)
+        if length > _CHUNK:
+            self._buffer = mmap.mmap(-1, _CHUNK)  # for a large frame only
+        return at + length
+
+    def sync(self) -> None:
+        """Makes durable what was written. OSError: see `write`."""
+        try:
+            self._disk.fdatasync(self._fd)
+        except OSError as error:
+            # The kernel may have dropped what it could not write, and would say nothing the next time.
+            self.failed = error
+            raise
+
+    @property
+    def room(self) -> int:
+        """Bytes that are free."""
+        return self.header.size - self.end
+
+    def close(self) -> None:
+        self._disk.close(self._fd)

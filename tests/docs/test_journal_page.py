@@ -1,0 +1,68 @@
+"""docs/journal.md is true and complete: its example is run, its tables are those of the code, every flag is named."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from serving import PROJECT
+
+from qs_server.storage.journal import frames, records
+
+PAGE = PROJECT / "docs" / "journal.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def rows(header: str) -> list[list[str]]:
+    """The cells of the table that begins so."""
+    table = TEXT.partition(f"| {header} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_the_example(run_console_blocks: Callable[..., int]) -> None:
+    """What the page shows is what happens."""
+    assert run_console_blocks(PAGE) > 8
+
+
+def test_every_kind() -> None:
+    """The page has a row for each kind of record, with all its bytes."""
+    sizes = {
+        records.Kind.QUEUE: len(records.queue(1, 0, "")),
+        records.Kind.PUSH: len(records.push(1, 0, 0, None, 0)),
+        records.Kind.SAME: len(records.same(1, 0, 0)),
+        records.Kind.STATE: len(records.state(1, 0, 0, 0, False)),
+        records.Kind.DELETE: len(records.delete(1, 0)),
+        records.Kind.REMOVE: len(records.remove(1)),
+        records.Kind.KEY: len(records.key_of(1, 0, records.NO_KEY, 0)),
+        records.Kind.CHECKPOINT: len(records.checkpoint(0)),
+    }
+    told = {
+        (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))
+        for number, name, fields, _ in rows("kind")
+    }
+    assert told == {(kind.value, kind.name): size for kind, size in sizes.items()}
+
+
+def test_every_field() -> None:
+    """The bytes of a header, of a frame's and of a record's head add up."""
+    for name, size in (("header", 60), ("frame", frames.FRAME_HEAD), ("record", records.HEAD.size)):
+        found = rows(f"field of a {name}") if name != "header" else rows("field of the header")
+        assert sum(int(size) for _, size, _ in found if size) == size
+    empty = frames.pack_header(frames.Header(1, 1, 1, 1, b"saltsalt"))
+    assert len(empty.rstrip(b"\0")) <= 60
+
+
+@pytest.mark.parametrize("command", [[], ["check"], ["repair"]])
+def test_every_flag(command: list[str]) -> None:
+    """The page names every flag, and both commands."""
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "scripts" / "queue-journal.py"), *command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", done.stdout):
+        assert f"`{flag}" in TEXT, flag
+    assert all(f"queue-journal.py {word}" in TEXT for word in ("check", "repair"))

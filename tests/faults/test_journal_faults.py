@@ -1,0 +1,208 @@
+"""A disk that is full or broken under the journal: what was answered holds, what was refused has not happened."""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from engines import FaultyDisk, ManualClock
+
+from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
+from qs_server.storage.journal import journal
+from qs_server.storage.journal.engine import JournalEngine
+from qs_server.storage.journal.ledger import SpillLimits
+
+LOTS = 1 << 40
+WINDOW = 10**9
+KINDS = ["_pwrite", "open", "_write", "rename", "_syncfs", "fsync", "unlink", "setxattr", None]
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are many of them."""
+    for name, size in (("FIRST_SEGMENT", 24576), ("LARGEST_SEGMENT", 24576), ("_SMALLEST", 4096)):
+        monkeypatch.setattr(journal, name, size)
+
+
+class FullDisk(FaultyDisk):
+    """Has no room for new things; what is there can be opened."""
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+        if flags & os.O_CREAT:
+            return super().open(path, flags, mode)
+        fd = os.open(path, flags)
+        self.descriptors.add(fd)
+        return fd
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        """Of the journal, which has all its blocks."""
+        if self.only == "fdatasync":
+            super().fdatasync(fd)
+
+
+class World:
+    """An engine on a disk that can fail, and what it has answered for: id -> (payload, receives, in flight)."""
+
+    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS) -> None:
+        root.mkdir()
+        self.root = str(root)
+        self.disk = FullDisk()
+        self.clock = ManualClock()
+        self.durability = durability
+        self.known: dict[int, tuple[bytes, int, bool]] = {}
+        self.refused: list[OSError] = []
+        self.engine = self.open()
+        self.engine.create("q", Options(visibility=WINDOW))
+        self.engine.commit()
+
+    def open(self) -> JournalEngine:
+        limits = SpillLimits(age=0)
+        return JournalEngine(self.root, clock=self.clock, durability=self.durability, disk=self.disk, limits=limits)
+
+    def ask(self, change: Callable[[], Callable[[], None]]) -> None:
+        """Does one thing and commits it; what it gives back is done to the model, if it was answered for."""
+        self.clock.now += 1
+        try:
+            answered = change()
+            self.engine.commit()
+        except OSError as error:
+            self.refused.append(error)
+        else:
+            answered()
+
+    def push(self, *payloads: bytes) -> None:
+        def change() -> Callable[[], None]:
+            found = self.engine.push("q", [Draft(payload) for payload in payloads])
+            return lambda: self.known.update(
+                {mid: (payload, 0, False) for mid, payload in zip(found, payloads, strict=True)}
+            )
+
+        self.ask(change)
+
+    def receive(self) -> None:
+        def change() -> Callable[[], None]:
+            found = self.engine.receive(["q"], 1, None, LOTS)
+            return lambda: self.known.update(
+                {message.mid: (message.payload or b"", message.receives, True) for message in found}
+            )
+
+        self.ask(change)
+
+    def delete(self, mid: int) -> None:
+        def change() -> Callable[[], None]:
+            self.engine.delete("q", Receipt(mid))
+            return lambda: self.known.__delitem__(mid)
+
+        self.ask(change)
+
+    def release(self, mid: int) -> None:
+        def change() -> Callable[[], None]:
+            self.engine.release("q", Receipt(mid), 0)
+            payload, receives, _ = self.known[mid]
+            return lambda: self.known.update({mid: (payload, receives, False)})
+
+        self.ask(change)
+
+    def spill(self) -> None:
+        spill = self.engine.begin_spill()
+        if spill is not None:
+            spill.run()
+            self.engine.finish_spill(spill)
+            self.ask(lambda: lambda: None)
+
+    def work(self, chance: random.Random, steps: int) -> None:
+        """Some of everything."""
+        for _ in range(steps):
+            mid = chance.choice(sorted(self.known)) if self.known else 0
+            what = chance.randrange(9)
+            if what < 3:
+                self.push(
+                    *(chance.randbytes(chance.choice([0, 10, 900, 6000])) for _ in range(chance.choice([1, 1, 3])))
+                )
+            elif what < 5:
+                self.receive()
+            elif what == 5 and mid:
+                self.delete(mid)
+            elif what == 6 and mid:
+                self.release(mid)
+            else:
+                self.spill()
+
+    def check(self) -> None:
+        """The engine has what it has answered for, and nothing else."""
+        engine = self.engine
+        assert engine.list_mids("q", State.ALL, 10**6, -1) == sorted(self.known)
+        flying = [mid for mid, (_, _, in_flight) in sorted(self.known.items()) if in_flight]
+        assert engine.list_mids("q", State.IN_FLIGHT, 10**6, -1) == flying
+        for mid, (payload, receives, _) in self.known.items():
+            message = engine.read("q", Receipt(mid))
+            assert (message.payload, message.receives) == (payload, receives)
+
+    def crash(self) -> None:
+        self.disk.disarm()
+        self.disk.crash()
+        self.engine._watch.close()
+        self.engine = self.open()
+
+
+@pytest.mark.parametrize("only", KINDS)
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
+def test_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> None:
+    """From whichever call on the disk has no room, for a while: what needs room is refused and changes nothing, what was
+    answered is there, and with room again everything goes on. Also after a crash."""
+    refused = 0
+    for at in range(1, 40):
+        chance = random.Random(at)
+        world = World(tmp_path / f"{at}", durability)
+        world.work(chance, 10)
+        world.disk.arm(at, errno.ENOSPC, only, lasting=True)
+        world.work(chance, 15)
+        assert all(error.errno == errno.ENOSPC for error in world.refused)
+        world.disk.disarm()
+        world.check()
+        refused += len(world.refused)
+        world.refused.clear()
+        world.clock.now += 10**7
+        world.work(chance, 10)
+        assert not world.refused
+        world.check()
+        if at % 2:
+            world.crash()
+            world.check()
+        world.engine.close()
+        world.engine = world.open()
+        world.check()
+        world.engine.close()
+    assert refused or only not in ("_pwrite", None), "the disk was never missed"
+
+
+@pytest.mark.parametrize("only", ["_pwrite", "fdatasync"])
+def test_broken_disk(tmp_path: Path, only: str) -> None:
+    """Once the journal could not be written and synced, nothing is accepted any more, and it says so; what was answered
+    before is there, and also after a start."""
+    stopped = 0
+    for at in range(1, 12):
+        chance = random.Random(at)
+        world = World(tmp_path / f"{at}")
+        world.work(chance, 10)
+        world.disk.arm(at, errno.EIO, only)
+        world.work(chance, 25)
+        world.disk.disarm()
+        world.check()
+        if world.engine._journal._ledger is not None and world.engine._journal._ledger.journal.failed:
+            stopped += 1
+            world.refused.clear()
+            world.push(b"no more")
+            world.receive()
+            assert [error.errno for error in world.refused] == [errno.EIO, errno.EIO] or not world.known
+            world.check()
+        world.crash()
+        there = {
+            mid: world.engine.read("q", Receipt(mid)).payload
+            for mid in world.engine.list_mids("q", State.ALL, 10**6, -1)
+        }
+        assert {mid: known[0] for mid, known in world.known.items()}.items() <= there.items()
+        world.engine.close()
+    assert stopped

@@ -1,0 +1,281 @@
+"""The repair of a journal: what is whole is kept, what is lost is said, and a crash in the middle loses nothing."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from broken_journals import Journal, Picture, Session, flip, made, small_segments, start
+from engines import Crash, FaultyDisk
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Durability
+from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
+from qs_server.storage.journal.lock import InUseError
+from qs_server.storage.journal.records import Push
+from qs_server.storage.journal.recovery import JournalDamagedError, Segment
+from qs_server.storage.journal.repair import Repaired, repair
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def built(home: Path) -> Journal:
+    with pytest.MonkeyPatch.context() as patch:
+        small_segments(patch)
+        return made(home / "built")
+
+
+@pytest.fixture
+def damaged(built: Journal, home: Path) -> Iterator[Journal]:
+    """A copy to damage for good."""
+    root = built.copy(home / f"damaged-{next(_numbers)}")
+    yield built._replace(root=root)
+    shutil.rmtree(root)
+
+
+def in_copy(journal: Journal, segment: Segment) -> Path:
+    return Path(journal.directory) / Path(segment.path).name
+
+
+def repaired(journal: Journal) -> tuple[Repaired, Picture]:
+    """What the repair says, and what a server delivers then. The originals are kept."""
+    before = {path.name: path.read_bytes() for path in Path(journal.directory).glob("*.segment")}
+    with pytest.raises(JournalDamagedError):
+        journal.recover()
+    done = repair(journal.directory, Disk())
+    assert done is not None
+    assert {path.name: path.read_bytes() for path in Path(done.aside).glob("*.segment")} == before
+    assert [str(path) for path in Path(journal.directory).glob("*.segment")] == [done.segment]
+    assert repair(journal.directory, Disk()) is None
+    return done, start(journal.root)
+
+
+def all_messages(picture: Picture) -> dict[tuple[str, int], bytes | None]:
+    return {(qid, mid): payload for qid, found in picture.items() for mid, (payload, _) in found.items()}
+
+
+def check_kept(journal: Journal, found: Picture, lost: int) -> None:
+    """Everything is there but for that many messages, with the right payload; what comes back was deleted before."""
+    right, now = all_messages(journal.picture), all_messages(found)
+    assert all(now[message] == payload for message, payload in right.items() if message in now)
+    assert len(right.keys() - now.keys()) <= lost
+    pushed = {record.payload for _, record in journal.right if isinstance(record, Push)}
+    assert {payload for message, payload in now.items() if message not in right} <= pushed
+
+
+def test_any_byte(built: Journal, home: Path) -> None:
+    """A bit in any frame that stops the start: after the repair at most the message of one record is missing."""
+    places = [(path, at) for path, places in built.written() for at in places]
+    for path, at in places[:: len(places) // 80]:
+        copy = built._replace(root=built.copy(home / f"one-{next(_numbers)}"))
+        flip(Path(copy.directory) / path.name, at, at % 8)
+        try:
+            copy.recover()
+        except JournalDamagedError:
+            check_kept(built, repaired(copy)[1], lost=1)
+        shutil.rmtree(copy.root)
+
+
+def test_nothing_to_repair(damaged: Journal) -> None:
+    """A journal that is whole is left as it is."""
+    before = sorted(path.name for path in Path(damaged.directory).iterdir())
+    assert repair(damaged.directory, Disk()) is None
+    assert sorted(path.name for path in Path(damaged.directory).iterdir()) == before
+
+
+def test_a_server_is_running(damaged: Journal) -> None:
+    """The journal of a server that lives is not touched."""
+    session = Session(damaged.root)
+    with pytest.raises(InUseError):
+        repair(damaged.directory, Disk())
+    session.crash()
+
+
+@pytest.mark.parametrize("size", [60, BLOCK])
+def test_a_header_is_lost(damaged: Journal, size: int) -> None:
+    """A header of zeros takes nothing with it: the salt is worked out from a frame."""
+    for segment in damaged.recovered.segments:
+        root = damaged.copy(damaged.root.parent / f"headless-{next(_numbers)}")
+        copy = damaged._replace(root=root)
+        with in_copy(copy, segment).open("r+b") as file:
+            file.write(bytes(size))
+        assert repaired(copy)[1] == damaged.picture
+        shutil.rmtree(root)
+
+
+def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
+    """Its records are found by their own checksums."""
+    segment = damaged.recovered.segments[1]
+    with in_copy(damaged, segment).open("r+b") as file:
+        file.seek(segment.frames[1].start)
+        file.write(bytes(FRAME_HEAD))
+    assert repaired(damaged)[1] == damaged.picture
+
+
+def test_a_record_of_a_list(damaged: Journal) -> None:
+    """The other messages of the list are kept."""
+    segment = damaged.recovered.segments[1]
+    flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 100, 0)
+    done, found = repaired(damaged)
+    [hole] = [hole for part in done.found.parts for hole in part.holes]
+    [piece] = hole.pieces
+    assert (len(piece.bodies), piece.lost) == (2, 1)
+    right = all_messages(damaged.picture)
+    assert len(right.keys() - all_messages(found).keys()) == 1
+    check_kept(damaged, found, lost=1)
+
+
+def test_the_length_of_a_record(damaged: Journal) -> None:
+    """Where a length is wrong, the following records are found all the same."""
+    segment = damaged.recovered.segments[1]
+    flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 1, 0)
+    done, found = repaired(damaged)
+    assert [len(piece.bodies) for part in done.found.parts for hole in part.holes for piece in hole.pieces] == [2]
+    check_kept(damaged, found, lost=1)
+
+
+def clear(path: Path, frame: Frame) -> None:
+    with path.open("r+b") as file:
+        file.seek(frame.start)
+        file.write(bytes(frame.end - frame.start))
+
+
+def test_the_names_of_queues_are_lost(damaged: Journal) -> None:
+    """The other segments of the same start of a server say what the numbers mean."""
+    for segment in damaged.recovered.segments[1:-1]:
+        clear(in_copy(damaged, segment), segment.frames[0])
+    assert repaired(damaged)[1] == damaged.picture
+
+
+def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
+    """What cannot be said to belong to a queue goes to none: it is kept as files."""
+    session = Session(damaged.root)
+    mids = [session.push("orders", payload)[0] for payload in (b"one", b"two")]
+    session.crash()
+    last = damaged.recover().segments[-1]
+    assert len(last.frames) == 3
+    clear(Path(last.path), last.frames[0])
+    done, found = repaired(damaged)
+    assert found == damaged.picture
+    files = {int(path.name): path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")}
+    assert files == dict(zip(mids, (b"one", b"two"), strict=True))
+    assert done.unplaced == 2
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_segment_is_missing(damaged: Journal, which: int) -> None:
+    """The rest is kept, and it is said which one is gone."""
+    segment = damaged.recovered.segments[which]
+    in_copy(damaged, segment).unlink()
+    done, found = repaired(damaged)
+    assert any(Path(segment.path).name in line for line in done.found.missing)
+    check_kept(damaged, found, lost=4)
+
+
+def test_all_segments_are_missing(damaged: Journal) -> None:
+    """What is in the directories is all there is."""
+    for segment in damaged.recovered.segments:
+        in_copy(damaged, segment).unlink()
+    _, found = repaired(damaged)
+    assert found["mail"].keys() <= damaged.picture["mail"].keys()
+
+
+def test_a_segment_is_cut(damaged: Journal) -> None:
+    """What is before the cut is kept, and what the other segments hold."""
+    segment = damaged.recovered.segments[1]
+    with in_copy(damaged, segment).open("r+b") as file:
+        file.truncate(segment.frames[2].start + 7)
+    check_kept(damaged, repaired(damaged)[1], lost=2)
+
+
+def test_segments_in_each_others_place(damaged: Journal) -> None:
+    """Nothing is lost: the headers say which is which."""
+    one, two = (in_copy(damaged, segment) for segment in damaged.recovered.segments[1:3])
+    one.rename(f"{one}.away")
+    two.rename(one)
+    Path(f"{one}.away").rename(two)
+    assert repaired(damaged)[1] == damaged.picture
+
+
+def test_a_copy_under_a_later_name(damaged: Journal) -> None:
+    """Nothing is lost, and nothing is taken twice."""
+    one = in_copy(damaged, damaged.recovered.segments[1])
+    last = damaged.recovered.segments[-1].header.number
+    for number in (last + 1, last + 5):
+        shutil.copy(one, f"{damaged.directory}/{number:016d}.segment")
+    assert repaired(damaged)[1] == damaged.picture
+
+
+def test_one_of_another_journal(damaged: Journal, home: Path) -> None:
+    """Nothing of it is delivered; it is set aside."""
+    other = damaged.copy(damaged.root.parent / f"other-{next(_numbers)}")
+    for _ in range(6):
+        session = Session(other)
+        session.push("orders", b"of another life")
+        session.engine.close()
+    [foreign] = (other / ".journal").glob("*.segment")
+    shutil.copy(foreign, damaged.directory)
+    shutil.rmtree(other)
+    assert repaired(damaged)[1] == damaged.picture
+
+
+def test_frames_that_the_next_segment_has_again(damaged: Journal) -> None:
+    """Two segments that both have a frame of one number, as after a name that was not durable: both are kept."""
+    last = damaged.recovered.segments[-1]
+    path = in_copy(damaged, last)
+    place = last.frames[-1].start + FRAME_HEAD + 55
+    flip(path, place, 0)
+    session = Session(damaged.root)
+    session.push("orders", b"more")
+    session.crash()
+    flip(path, place, 0)
+    _, found = repaired(damaged)
+    assert sorted(all_messages(found).values()) == sorted([*all_messages(damaged.picture).values(), b"more"])
+
+
+def test_a_crash_at_any_step(damaged: Journal, home: Path) -> None:
+    """Wherever a repair ends: a server does not start, or has everything; a second run makes it so."""
+    segment = damaged.recovered.segments[1]
+    flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 100, 0)
+    expected = repaired(damaged._replace(root=damaged.copy(home / "expected")))[1]
+    for step in count(1):
+        root = damaged.copy(home / f"step-{step}")
+        disk = FaultyDisk()
+        disk.arm(step, Crash)
+        try:
+            done = repair(f"{root}/.journal", disk)
+        except Crash:
+            done = None
+        disk.crash()
+        if disk.failed:
+            try:
+                assert start(root) == expected
+            except JournalDamagedError:
+                done = repair(f"{root}/.journal", Disk())
+                assert done is not None
+                originals = {p.name: p.read_bytes() for p in Path(damaged.directory).glob("*.segment")}
+                assert {p.name: p.read_bytes() for p in Path(done.aside).glob("*.segment")} == originals
+        assert start(root) == expected
+        assert list(root.glob(".journal/*.tmp")) == []
+        shutil.rmtree(root)
+        if not disk.failed:
+            assert step > 15
+            return
+
+
+def test_without_syncs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that were not synced one by one are kept too when there is damage before them."""
+    small_segments(monkeypatch, 40 * 1024)
+    journal = made(home / "interval", Durability.INTERVAL)
+    segment = journal.recovered.segments[0]
+    flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 20, 0)
+    check_kept(journal, repaired(journal)[1], lost=1)

@@ -1,0 +1,200 @@
+"""A power loss at every single step of a recorded run: what was answered holds, nothing else is there in half.
+
+`QS_POWER_LOSS=POINT/VARIANT` plays one point alone, as a failure prints it; `QS_POWER_LOSS_SEED` makes it another run.
+"""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from power_loss import points
+from power_loss_check import VARIANTS, PowerLossCheck, fast_directory
+from power_loss_disk import Entry
+from power_loss_engines import ENGINES
+from power_loss_run import Make, Recording, record
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Clock, Engine
+from qs_server.storage.staging import Staging
+
+SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261103"))
+ONE = os.environ.get("QS_POWER_LOSS")
+OPERATIONS = 520
+PARTS = 4
+DEFAULT = ["files", "journal"]
+KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}
+Case = tuple[int, str]
+"""A point of the log, and a variant."""
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    with fast_directory(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are many of them in a run."""
+    monkeypatch.setattr("qs_server.storage.journal.journal.FIRST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.journal.LARGEST_SEGMENT", 1 << 18)
+
+
+@functools.cache
+def recorded(name: str, seed: int = SEED, operations: int = OPERATIONS) -> Recording:
+    under_test = ENGINES[name]
+    with fast_directory(Path.cwd()) as made:
+        return record(under_test.make, str(made), seed, operations, under_test.background, keys=under_test.keys)
+
+
+def part_of(log: list[Entry], part: int) -> list[int]:
+    """The points are divided into parts, so that several processes can share them."""
+    found = points(log)
+    return found[len(found) * part // PARTS : len(found) * (part + 1) // PARTS]
+
+
+def check(name: str, directory: Path, cases: Sequence[Case], *, ordered: bool = False) -> int:
+    """Fails with the first trouble; how many power losses there were."""
+    under_test = ENGINES[name]
+    if ONE:
+        cases = [case for case in cases if f"{case[0]}/{case[1]}" == ONE]
+    leniency = under_test.ordered if ordered else under_test.leniency
+    checked = PowerLossCheck(recorded(name), under_test.make, directory, leniency, ordered=ordered)
+    variants: dict[int, list[str]] = {}
+    for number, variant in cases:
+        variants.setdefault(number, []).append(variant)
+    for number, world, when in checked.sweep(list(variants)):
+        for variant in variants[number]:
+            if trouble := checked.trouble(number, world, when, variant):
+                pytest.fail(f"seed {SEED}\n" + "\n".join(trouble))
+    return checked.checked
+
+
+def test_the_run_is_long_enough() -> None:
+    """At least 500 operations of every kind, and thousands of points at which the power can go."""
+    run = recorded("files")
+    kinds = {text.split()[0] for _, text in run.operations}
+    assert len(run.operations) >= 500
+    assert kinds == KINDS
+    assert {"write", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr"} <= {e.kind for e in run.log}
+    assert len(points(run.log)) > 2000
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", DEFAULT)
+def test_at_every_point(fast: Path, name: str, part: int) -> None:
+    """Every point of the run, with one of the variants in turn."""
+    numbers = part_of(recorded(name).log, part)
+    cases = [(number, VARIANTS[(index + index // 4) % 4]) for index, number in enumerate(numbers)]
+    found = check(name, fast, cases if not ONE else [*itertools.product(numbers, VARIANTS)])
+    assert found == len(numbers) or ONE
+
+
+@pytest.mark.parametrize("name", DEFAULT)
+def test_names_in_order(fast: Path, name: str) -> None:
+    """On a file system that keeps the order of all names, and makes them durable with any fsync: every fifth point."""
+    assert check(name, fast, [(number, "mixed-1") for number in points(recorded(name).log)[::5]], ordered=True) or ONE
+
+
+def during_recovery(name: str, directory: Path, step: int) -> int:
+    under_test = ENGINES[name]
+    checked = PowerLossCheck(recorded(name), under_test.make, directory, under_test.leniency)
+    for number, world, when in checked.sweep(points(recorded(name).log)[step // 2 :: step]):
+        for trouble in checked.during_recovery(number, world, when, "mixed-1"):
+            pytest.fail(f"seed {SEED}\n" + "\n".join(trouble))
+    return checked.checked
+
+
+@pytest.mark.parametrize("name", DEFAULT)
+def test_again_while_it_starts(fast: Path, name: str) -> None:
+    """A second power loss, at every step of the start that follows the first one."""
+    assert during_recovery(name, fast, 250) > 50
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_variant_at_every_point(fast: Path, name: str, ordered: bool, part: int) -> None:
+    """All variants at all points. Takes some 4 minutes of one processor."""
+    check(name, fast, [*itertools.product(part_of(recorded(name).log, part), VARIANTS)], ordered=ordered)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ENGINES)
+def test_again_while_it_starts_everywhere(fast: Path, name: str) -> None:
+    """A second power loss, after the first one at every tenth point. Takes some 2 minutes."""
+    during_recovery(name, fast, 10)
+
+
+# -- the test can fail
+
+
+def first_trouble(run: Recording, make: Make, directory: Path) -> list[str]:
+    under_test = ENGINES["files"]
+    checked = PowerLossCheck(run, make, directory, under_test.leniency)
+    for number, world, when in checked.sweep(points(run.log)):
+        for variant in VARIANTS:
+            if trouble := checked.trouble(number, world, when, variant):
+                return trouble
+    return []
+
+
+def without(run: Recording, left_out: Callable[[Entry], bool]) -> Recording:
+    return Recording([entry for entry in run.log if not left_out(entry)], run.operations, run.model)
+
+
+def directories(run: Recording) -> set[int]:
+    return {entry.args[0] for entry in run.log if entry.kind == "open" and entry.args[2] & os.O_DIRECTORY}
+
+
+SABOTAGE: dict[str, Callable[[Recording], Recording]] = {
+    "nothing is synced": lambda run: without(run, lambda entry: entry.kind == "fsync"),
+    "no file is synced": lambda run: without(
+        run, lambda entry: entry.kind == "fsync" and entry.args[0] not in directories(run)
+    ),
+    "no directory is synced": lambda run: without(
+        run, lambda entry: entry.kind == "fsync" and entry.args[0] in directories(run)
+    ),
+    "renames are not done": lambda run: without(
+        run, lambda entry: entry.kind == "rename" and entry.args[0].endswith(".new")
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_it_finds_what_is_left_out(fast: Path, what: str) -> None:
+    """A disk that does not do what it says is found out."""
+    run = SABOTAGE[what](recorded("files", SEED, 60))
+    assert first_trouble(run, ENGINES["files"].make, fast)
+
+
+def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
+    """An engine whose commit makes nothing durable is found out."""
+
+    def make(clock: Clock, disk: Disk, root: str) -> Engine:
+        engine = ENGINES["files"].make(clock, disk, root)
+        engine.commit = engine.flush  # type: ignore[method-assign]
+        return engine
+
+    (fast / "root").mkdir()
+    assert first_trouble(record(make, str(fast / "root"), SEED, 20), make, fast)
+
+
+def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that does not note its lists before it makes them visible is found out."""
+    monkeypatch.setattr(Staging, "_note", lambda self, request: None)
+    monkeypatch.setattr(Staging, "finish", lambda self, request: None)
+    (fast / "root").mkdir()
+    run = record(ENGINES["files"].make, str(fast / "root"), SEED, 60)
+    assert "in half" in "\n".join(first_trouble(run, ENGINES["files"].make, fast))
+
+
+def test_nothing_is_found_otherwise(fast: Path) -> None:
+    """A run that is left alone has no trouble in any variant."""
+    assert first_trouble(recorded("files", SEED, 30), ENGINES["files"].make, fast) == []

@@ -1,0 +1,150 @@
+"""One operation at a time, a power loss at each of its steps: what a new engine shows is from before it or after."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from engines import ManualClock
+from power_loss import lay_out, power_loss
+from power_loss_check import fast_directory, look, nobody_else
+from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
+from power_loss_engines import ENGINES
+from power_loss_model import Held
+from power_loss_nodes import EVERYTHING, NOTHING
+from power_loss_run import Make
+from power_loss_world import World
+
+from qs_server.storage.engine import Draft, Engine, Options, Receipt
+
+LOTS = 1 << 40
+MIXED = [NOTHING, EVERYTHING, *(f"mixed-{seed}" for seed in range(12))]
+Shown = dict[str, tuple[object, dict[int, Held]]]
+
+
+class Prepared:
+    """Queues `q` with a message in every state, and `r` and `s` with nothing, all committed."""
+
+    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+        self.engine, self.clock = engine, clock
+        for qid in "qrs":
+            engine.create(qid, Options(capacity=100))
+        self.flying, self.back, self.ready, self.other = (self.push() for _ in range(4))
+        self.delayed = self.push(901)
+        engine.receive(["q"], 2, 1000, LOTS)
+        engine.release("q", Receipt(self.back, 1), 0)
+        engine.commit()
+        clock.now += 10
+
+    def push(self, delay: int = 0) -> int:
+        [mid] = self.engine.push("q", [Draft(b"message %d" % self.clock.now * 100, delay)])
+        self.clock.now += 10
+        return mid
+
+
+OPERATIONS: dict[str, Callable[[Engine, Prepared], object]] = {
+    "create": lambda engine, case: engine.create("t", Options(capacity=3)),
+    "push": lambda engine, case: engine.push("q", [Draft(b"new" * 999)]),
+    "push delayed": lambda engine, case: engine.push("q", [Draft(b"new" * 999, 55)]),
+    "push list": lambda engine, case: engine.push("q", [Draft(b"1"), Draft(b"2" * 600, 55), Draft(b"3")]),
+    "receive": lambda engine, case: engine.get("q", case.ready, peek=False, visibility=1000),
+    "receive again": lambda engine, case: engine.get("q", case.back, peek=False, visibility=1000),
+    "release": lambda engine, case: engine.release("q", Receipt(case.flying), 0),
+    "release later": lambda engine, case: engine.release("q", Receipt(case.flying), 901),
+    "release delayed": lambda engine, case: engine.release("q", Receipt(case.delayed), 0),
+    "delay again": lambda engine, case: engine.release("q", Receipt(case.delayed), 555),
+    "extend": lambda engine, case: engine.extend("q", Receipt(case.flying), 5000),
+    "delete": lambda engine, case: engine.delete("q", Receipt(case.flying)),
+    "copy": lambda engine, case: engine.copy("q", case.flying, ["r"]),
+    "copy to several": lambda engine, case: engine.copy("q", case.flying, ["r", "s"]),
+    "purge": lambda engine, case: engine.purge("q", case.flying, 1),
+    "remove": lambda engine, case: engine.remove("r", force=False),
+    "remove with messages": lambda engine, case: engine.remove("q", force=True),
+}
+
+_ATTRIBUTE = "in a directory, the state is the name of a file and the count an attribute: two steps"
+_DIRECTORY = "each queue is a directory of its own"
+_OPTIONS = "the options of a queue go before its directory"
+WEAK = {
+    ("files", "receive", False): _ATTRIBUTE,
+    ("files", "receive again", False): _ATTRIBUTE,
+    ("files", "receive again", True): _ATTRIBUTE,
+    ("files", "release later", False): _ATTRIBUTE,
+    ("files", "delay again", False): _ATTRIBUTE,
+    ("files", "delay again", True): _ATTRIBUTE,
+    ("files", "copy to several", False): _DIRECTORY,
+    ("files", "copy to several", True): _DIRECTORY,
+    ("files", "remove", False): _OPTIONS,
+    ("files", "remove", True): _OPTIONS,
+    ("journal", "remove", False): _OPTIONS,
+    ("journal", "remove", True): _OPTIONS,
+}
+"""Engine, operation, whether names are kept in their order: where less is kept, and why."""
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    with fast_directory(tmp_path) as made:
+        yield made
+
+
+def shown(engine: Engine) -> Shown:
+    return {qid: (seen.options, seen.messages) for qid, seen in look(engine).items()}
+
+
+def found_after(make: Make, directory: Path, operation: str, ordered: bool) -> Iterator[tuple[str, Shown]]:
+    """What a new engine shows: first before the operation, last after it, and in between after every power loss."""
+    clock = ManualClock()
+    (directory / "recorded").mkdir()
+    disk = RecordingDisk(directory / "recorded")
+    with everything_recorded(disk), nobody_else():
+        engine = make(clock, disk, disk.root)
+        case = Prepared(engine, clock)
+        begun = len(disk.log)
+        OPERATIONS[operation](engine, case)
+        engine.commit()
+        done = len(disk.log)
+        engine.close()
+    world = World(ordered=ordered)
+    numbers = iter(range(10**6))
+
+    def opened(how: str) -> Shown:
+        root = directory / f"{next(numbers)}"
+        root.mkdir()
+        lay_out(power_loss(world, how), str(root))
+        quiet = QuietDisk()
+        with nobody_else():
+            found = shown(make(ManualClock(clock.now), quiet, str(root)))
+        quiet.end()
+        return found
+
+    for entry in disk.log[:begun]:
+        world.play(entry)
+    yield "before", opened(NOTHING)
+    for number, entry in enumerate(disk.log[begun:done]):
+        world.begin(entry)
+        if entry.changes:
+            for how in MIXED:
+                yield f"step {number}, {entry}, {how}", opened(how if how in MIXED[:2] else f"{how}/{number}")
+        world.complete(entry)
+    yield "after", opened(NOTHING)
+
+
+def cases() -> Iterator[object]:
+    for name in ("files", "journal"):
+        for operation in OPERATIONS:
+            for ordered in (False, True):
+                weak = WEAK.get((name, operation, ordered))
+                marks = [pytest.mark.xfail(reason=weak)] if weak else []
+                yield pytest.param(
+                    name, operation, ordered, marks=marks, id=f"{name}-{operation}-{'ordered' if ordered else 'apart'}"
+                )
+
+
+@pytest.mark.parametrize(("name", "operation", "ordered"), list(cases()))
+def test_whole_or_not_at_all(fast: Path, name: str, operation: str, ordered: bool) -> None:
+    """Whatever the step: nothing but the state before the operation, or the one after it."""
+    found = list(found_after(ENGINES[name].make, fast, operation, ordered))
+    before, after = found[0][1], found[-1][1]
+    assert before != after
+    wrong = [(where, what) for where, what in found if what not in (before, after)]
+    assert wrong == []

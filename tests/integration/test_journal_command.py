@@ -1,0 +1,202 @@
+"""The command queue-journal.py, over the journal of a real server: what it says, what it changes, how it ends."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broken_journals import flip, middle_of
+from documents import mids, new_queue, payloads, push, receive
+from serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.journal.recovery import numbers_in
+
+SCRIPT = str(PROJECT / "scripts" / "queue-journal.py")
+
+
+def journal(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=READY_WITHIN, check=False
+    )
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+PUSHED = [f"message {number}" for number in range(20)]
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The root of a server that was killed before it had written a message to a file."""
+    root = tmp_path / "the root"
+    server = ServerProcess(root, "--storage", "journal", "--spill-age", "3600")
+    with Wire(server) as wire:
+        wire.ask(new_queue("q"))
+        for payload in PUSHED:
+            assert mids(wire.ask(push("q", payload)))
+    server.kill()
+    return root
+
+
+def start(root: Path) -> subprocess.CompletedProcess[str]:
+    """A server that does not start."""
+    command = [*COMMAND, "--root", str(root), "--port", "0"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN, check=False)
+
+
+def delivered(root: Path) -> list[str]:
+    server = ServerProcess(root, "--storage", "journal")
+    try:
+        with Wire(server) as wire:
+            return payloads(wire.ask(receive("q", max=100)))
+    finally:
+        assert server.stop() == 0
+
+
+def test_from_damage_to_a_server(killed: Path) -> None:
+    """A byte in the middle: the start says in one line what to do; that command keeps all but one message."""
+    path, at = middle_of(killed)
+    flip(path, at, 3)
+    refused = start(killed)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("queue-server.py: ")
+    assert refused.stderr.count("\n") == 1
+    assert str(path) in refused.stderr
+    before = path.read_bytes()
+    found = re.search(r"'queue-journal\.py (repair [^']*'[^']*'[^']*|repair [^']*)'", refused.stderr)
+    assert found is not None, refused.stderr
+    words = shlex.split(found[1])
+    assert words == ["repair", "--root", str(killed)]
+
+    checked = journal("check", *words[1:])
+    assert checked.returncode == 1
+    assert "not whole: bytes" in checked.stdout
+    assert checked.stdout.splitlines()[-1] in refused.stderr
+
+    done = journal(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    [aside] = killed.glob(".journal/damaged-*")
+    assert f"what was there: {aside}" in done.stdout
+    assert "lost: " in done.stdout
+    assert "1 record, in " in done.stdout
+    assert (aside / path.name).read_bytes() == before
+    assert journal("check", *words[1:]).returncode == 0
+    found_again = delivered(killed)
+    assert [payload for payload in PUSHED if payload in found_again] == found_again
+    assert len(found_again) == len(PUSHED) - 1
+
+
+def test_a_journal_that_is_whole(killed: Path) -> None:
+    """check counts what there is, with -v frame by frame; repair has nothing to do. Neither changes anything."""
+    before = files(killed)
+    done = journal("check", "--root", str(killed))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "messages pushed: q 20" in done.stdout
+    assert "no server is running" in done.stdout
+    assert done.stdout.endswith("whole: a server starts with it\n")
+    listed = journal("check", "--root", str(killed), "-v").stdout
+    assert len(re.findall(r"^  frame \d+ at byte \d+: PUSH 1", listed, re.MULTILINE)) == 20
+    done = journal("repair", "--root", str(killed))
+    assert (done.returncode, done.stdout) == (0, f"{killed}/.journal: whole, nothing to repair\n")
+    assert files(killed) == before
+
+
+def test_a_torn_end(killed: Path) -> None:
+    """It stops no start: check says so, and exits with 0."""
+    directory = f"{killed}/.journal"
+    path = Path(directory) / f"{numbers_in(directory, Disk())[-1]:016d}.segment"
+    flip(path, len(path.read_bytes().rstrip(b"\0")) - 1, 0)
+    done = journal("check", "--root", str(killed))
+    assert done.returncode == 0
+    assert f"torn: the end of {path}" in done.stdout
+    assert journal("repair", "--root", str(killed)).stdout.endswith("nothing to repair\n")
+    assert delivered(killed) == PUSHED[:-1]
+
+
+def test_beside_a_server(tmp_path: Path) -> None:
+    """check works, and says that a server runs; repair refuses."""
+    root = tmp_path / "root"
+    server = ServerProcess(root, "--storage", "journal", "--spill-age", "3600")
+    try:
+        with Wire(server) as wire:
+            wire.ask(new_queue("q"))
+            wire.ask(push("q", "one"))
+            done = journal("check", "--root", str(root))
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "a server is running" in done.stdout
+            assert "messages pushed: q 1" in done.stdout
+            done = journal("repair", "--root", str(root))
+            assert done.returncode == 1
+            assert done.stderr == f"queue-journal.py: a server is using {root}/.journal: stop it first\n"
+            wire.ask(push("q", "two"))
+    finally:
+        assert server.stop() == 0
+    assert delivered(root) == ["one", "two"]
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_where_there_is_none(tmp_path: Path, command: str) -> None:
+    """A root without a journal: one line, exit code 1, and nothing is made."""
+    for root in (tmp_path, tmp_path / "none"):
+        done = journal(command, "--root", str(root))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert (
+            done.stderr
+            == f"queue-journal.py: there is no journal in {root}; --root names the directory of the queues\n"
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="NOT TESTED: root may read anything")
+def test_what_cannot_be_read(killed: Path) -> None:
+    """A file without permissions: one line, exit code 1."""
+    path, _ = middle_of(killed)
+    path.chmod(0)
+    done = journal("check", "--root", str(killed))
+    assert done.returncode == 1
+    assert re.fullmatch(r"queue-journal\.py: .*Permission denied.*\n", done.stderr)
+
+
+def test_a_file_that_is_a_link_to_nothing(killed: Path) -> None:
+    """What has a segment's name and is no file is left alone."""
+    (killed / ".journal" / "0000000000000099.segment").symlink_to("nowhere")
+    assert journal("check", "--root", str(killed)).returncode == 0
+
+
+@pytest.mark.parametrize("words", [[], ["mend"], ["check", "--roo", "x"], ["repair", "-v"]])
+def test_wrong_usage(words: list[str]) -> None:
+    """What is no command, or no flag of it: exit code 2."""
+    done = journal(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: queue-journal.py" in done.stderr
+
+
+def test_help() -> None:
+    """Each help says what the command does and how it ends."""
+    assert "check | repair" in journal("--help").stdout
+    for command in ("check", "repair"):
+        said = journal(command, "--help").stdout
+        assert "Exit codes: 0" in said
+        assert "--root DIR" in said
+    assert journal("--version").stdout.startswith("qs ")
+
+
+def test_the_reader_has_gone(killed: Path) -> None:
+    """Whoever reads the answer ends: no traceback."""
+    command = subprocess.Popen(
+        [sys.executable, SCRIPT, "check", "--root", str(killed), "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    error = command.stderr.read()
+    command.stderr.close()
+    assert command.wait(READY_WITHIN) in (0, 1, -signal.SIGPIPE)
+    assert b"Traceback" not in error

@@ -1,0 +1,83 @@
+"""The engines that power losses are played on, and what they may leave of operations that were not answered."""
+
+from dataclasses import dataclass
+
+from engines import WithoutAttributes
+from power_loss_model import STRICT, Held, Leniency
+from power_loss_run import Background, Make
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Clock, Durability, Engine
+from qs_server.storage.files import FilesEngine
+from qs_server.storage.journal.engine import JournalEngine
+from qs_server.storage.journal.ledger import SpillLimits
+
+
+@dataclass(frozen=True)
+class UnderTest:
+    """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
+    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys."""
+
+    make: Make
+    background: Background | None = None
+    leniency: Leniency = STRICT
+    ordered: Leniency = STRICT
+    keys: bool = False
+
+
+def files(clock: Clock, disk: Disk, root: str) -> Engine:
+    return FilesEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+
+
+def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
+    """On a file system without extended attributes."""
+    for name in ("getxattr", "setxattr", "removexattr"):
+        setattr(disk, name, getattr(WithoutAttributes(), name))
+    return files(clock, disk, root)
+
+
+def journal(clock: Clock, disk: Disk, root: str) -> Engine:
+    """What is older than 20 ms can be written to files."""
+    limits = SpillLimits(age=20_000)
+    return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, limits=limits)
+
+
+def spill(engine: Engine) -> None:
+    """What the journal's engine does at leisure."""
+    while (work := engine.begin_spill()) is not None:
+        work.run()
+        engine.finish_spill(work)
+        engine.commit()
+
+
+def _half_in_files(steps: list[Held], found: Held) -> bool:
+    """A message's state is the name of its file; how often it was received, and that it is delayed, are attributes. A
+    power loss may leave the one of an earlier step and the other of a later one. What is hidden and has no attributes
+    that say why was taken by another program, and counts as received once."""
+    counts = {held.receives for held in steps}
+    if not found.delayed and any(held.until for held in steps):
+        counts |= {max(count, 1) for count in counts}
+    ends = {held.until: held.delayed for held in sorted(steps, key=lambda held: held.delayed)}
+    return (
+        found.payload == steps[0].payload
+        and found.receives in counts
+        and found.until in ends
+        and found.delayed <= ends[found.until]
+    )
+
+
+_COPIES = frozenset({"copy"})
+"""To several queues: each is a directory of its own. (A queue that is removed loses its options before rmdir, so that
+nothing can be lost that somebody puts there.)"""
+
+_FILES = Leniency(apart=_COPIES, bare=True, half=_half_in_files)
+
+ENGINES: dict[str, UnderTest] = {
+    name: UnderTest(
+        make,
+        leniency=Leniency(apart=_COPIES, bare=True, half=_half_in_files),
+        ordered=Leniency(apart=_COPIES, bare=True, half=_half_in_files),
+    )
+    for name, make in (("files", files), ("files-sidecar", files_sidecar))
+}
+ENGINES["journal"] = UnderTest(journal, spill, Leniency(bare=True), Leniency(bare=True), keys=True)

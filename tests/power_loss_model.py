@@ -1,0 +1,232 @@
+"""What an engine must hold after a power loss: a model of its own, which knows no files and no journal.
+
+Operations are numbered. Each leaves its mark in the chain of states of every message that it is about; at a power loss
+the first `answered` of them must hold, of the rest up to `begun` each message may have come as far as it likes. What an
+operation does to several messages at once (a list, a copy to several queues, making or removing a queue) is there whole
+or not at all.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Key = tuple[int, int]
+"""A message: the number of the operation that made its queue, and its id."""
+
+
+KEY_WINDOW = 300 * 1_000_000
+"""Microseconds for which a key is remembered, at least."""
+
+
+class Held(NamedTuple):
+    """A message. until: when it becomes visible, 0: it is; delayed: not in flight."""
+
+    payload: bytes
+    receives: int = 0
+    until: int = 0
+    delayed: bool = False
+
+    def at(self, now: int) -> "Held":
+        return self._replace(until=0, delayed=False) if self.until and self.until <= now else self
+
+
+class Keyed(NamedTuple):
+    """A push with a key. made: the operation that made its queue."""
+
+    operation: int
+    qid: str
+    made: int
+    mid: int
+    at: int
+
+
+class Mark(NamedTuple):
+    """What an operation has made of a message or queue. value: None when it is gone; for a queue, its options."""
+
+    operation: int
+    what: str
+    value: object
+
+
+@dataclass
+class SeenQueue:
+    """What a new engine shows of a queue. next_mid: what a push was given, and keys: pushes with each of these."""
+
+    options: object
+    messages: dict[int, Held]
+    next_mid: int
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+Seen = dict[str, SeenQueue]
+
+
+@dataclass(frozen=True)
+class Leniency:
+    """What may be there in half of operations that were not answered. Nothing, unless the engine's pages say so."""
+
+    apart: frozenset[str] = frozenset()
+    """Operations whose messages may be there in part: copy."""
+    bare: bool = False
+    """Whether a queue that was being removed may still be there without its options."""
+    half: Callable[[list[Held], Held], bool] = lambda steps, found: False
+    """Whether a message may be found like that, which operations take through these steps."""
+
+
+STRICT = Leniency()
+
+
+@dataclass
+class Model:
+    """The chains, and the present: what the engine holds when all is done."""
+
+    queues: dict[str, list[Mark]] = field(default_factory=dict)
+    messages: dict[int, dict[int, list[Mark]]] = field(default_factory=dict)
+    """By the operation that made their queue, and by id."""
+    whole: list[tuple[int, str, list[tuple[str, Key]]]] = field(default_factory=list)
+    """What one operation of that name made of several messages and may not be there in half: queue and message."""
+    keys: dict[str, Keyed] = field(default_factory=dict)
+    present: dict[str, tuple[int, dict[int, Held]]] = field(default_factory=dict)
+    """Queue -> the operation that made it, and what is in it."""
+
+    # -- what is done
+
+    def create(self, operation: int, qid: str, options: object) -> None:
+        self.queues.setdefault(qid, []).append(Mark(operation, "create", options))
+        self.present[qid] = operation, {}
+
+    def remove(self, operation: int, qid: str) -> None:
+        self.queues[qid].append(Mark(operation, "remove", None))
+        del self.present[qid]
+
+    def set(self, operation: int, what: str, qid: str, mid: int, held: Held | None) -> None:
+        """What has become of a message; None: it is gone."""
+        made, messages = self.present[qid]
+        self.messages.setdefault(made, {}).setdefault(mid, []).append(Mark(operation, what, held))
+        if held is None:
+            del messages[mid]
+        else:
+            messages[mid] = held
+
+    def keep_whole(self, operation: int, what: str, messages: Iterable[tuple[str, int]]) -> None:
+        """The operation has made these all or none."""
+        self.whole.append((operation, what, [(qid, (self.present[qid][0], mid)) for qid, mid in messages]))
+
+    def now(self, qid: str, now: int) -> dict[int, Held]:
+        """What is in a queue, oldest first."""
+        return {mid: held.at(now) for mid, held in sorted(self.present[qid][1].items())}
+
+    # -- what is left of it
+
+    def trouble(self, seen: Seen, answered: int, begun: int, now: int, leniency: Leniency = STRICT) -> list[str]:
+        """What a power loss must not have left: nothing when all is well."""
+        found = [f"{qid}: a queue that nobody made" for qid in seen.keys() - self.queues.keys()]
+        steps: dict[tuple[str, Key], list[int]] = {}
+        for qid, chain in self.queues.items():
+            allowed = _allowed(chain, answered, begun)
+            queue = seen.get(qid)
+            if queue is None:
+                if all(mark is not None and mark.value is not None for mark in allowed):
+                    found.append(f"{qid}: the queue is gone")
+                continue
+            made = [mark for mark in allowed if mark is not None and mark.value is not None]
+            if not made:
+                found.append(f"{qid}: the queue must not be there")
+                continue
+            tries = [self._of_queue(qid, queue, mark, (answered, begun, now), leniency) for mark in made]
+            best = min(tries, key=lambda one: len(one[0]))
+            found += best[0]
+            steps.update(best[1])
+        return found + [
+            f"operation {operation} is there in half: {[key for key in keys if key in steps]}"
+            for operation, what, keys in self.whole
+            if answered <= operation < begun
+            and what not in leniency.apart
+            and not _all_or_none(operation, [steps[k] for k in keys if k in steps])
+        ]
+
+    def _of_queue(
+        self, qid: str, seen: SeenQueue, made: Mark, when: tuple[int, int, int], leniency: Leniency
+    ) -> tuple[list[str], dict[tuple[str, Key], list[int]]]:
+        answered, begun, now = when
+        going = any(
+            mark.value is None and max(answered, made.operation) <= mark.operation < begun for mark in self.queues[qid]
+        )
+        found = []
+        if seen.options != made.value and not (going and leniency.bare):
+            found.append(f"{qid}: its options are {seen.options}, not {made.value}")
+        steps: dict[tuple[str, Key], list[int]] = {}
+        unknown = set(seen.messages)
+        last = -1
+        for mid, chain in self.messages.get(made.operation, {}).items():
+            if chain[0].operation >= begun:
+                continue
+            last = max(last, mid) if chain[0].operation < answered else last
+            actual = seen.messages.get(mid)
+            if actual is None and chain[-1].value is None and chain[-1].operation < answered:
+                continue
+            unknown.discard(mid)
+            allowed = _allowed(chain, answered, begun)
+            values = [_at(mark, now) for mark in allowed]
+            matching = _matching(allowed, values, actual, leniency)
+            if matching:
+                steps[qid, (made.operation, mid)] = matching
+            else:
+                found.append(f"{qid}: message {mid} is {_short(actual)}, not one of {[_short(v) for v in values]}")
+        found += [f"{qid}: message {mid} ({_short(seen.messages[mid])}) is not known" for mid in sorted(unknown)]
+        payloads = [held.payload for held in seen.messages.values()]
+        if len(set(payloads)) != len(payloads):
+            found.append(f"{qid}: a message is there twice")
+        if seen.next_mid <= max([last, *seen.messages]):
+            found.append(f"{qid}: the id {seen.next_mid} was given after {max([last, *seen.messages])}")
+        return found + self._keys(seen, made, when), steps
+
+    def _keys(self, seen: SeenQueue, made: Mark, when: tuple[int, int, int]) -> list[str]:
+        """A key stands for the message that was pushed with it, for a time, and for nothing in another queue."""
+        answered, _, now = when
+        found = []
+        for key, mid in seen.keys.items():
+            known = self.keys[key]
+            same = known.made == made.operation and now - known.at < KEY_WINDOW
+            if same and (known.operation < answered or known.mid in seen.messages) and mid != known.mid:
+                found.append(f"{known.qid}: the key {key} is not known any more: {mid} was given, not {known.mid}")
+            if known.made != made.operation and mid < seen.next_mid:
+                found.append(f"{known.qid}: the key {key} of another queue is known: {mid} was given")
+        return found
+
+
+def _allowed(chain: list[Mark], answered: int, begun: int) -> list[Mark | None]:
+    """The mark that must at least be there (None: none need be), and those that may."""
+    must = [mark for mark in chain if mark.operation < answered]
+    may = [mark for mark in chain if answered <= mark.operation < begun]
+    return [must[-1] if must else None, *may]
+
+
+def _at(mark: Mark | None, now: int) -> Held | None:
+    return mark.value.at(now) if mark is not None and isinstance(mark.value, Held) else None
+
+
+def _matching(
+    allowed: list[Mark | None], values: list[Held | None], actual: Held | None, leniency: Leniency
+) -> list[int]:
+    """The operations that may have been the last to be done to a message, -1: none; nothing when it cannot be so."""
+    found = [
+        -1 if mark is None else mark.operation for mark, value in zip(allowed, values, strict=True) if value == actual
+    ]
+    steps = [value for value in values if value is not None]
+    if found or actual is None or len(steps) < 2 or not leniency.half(steps, actual):
+        return found
+    return [-1 if mark is None else mark.operation for mark in allowed if mark is None or mark.value is not None]
+
+
+def _all_or_none(operation: int, steps: list[list[int]]) -> bool:
+    return all(any(step >= operation for step in one) for one in steps) or all(
+        any(step < operation for step in one) for one in steps
+    )
+
+
+def _short(held: Held | None) -> str:
+    if held is None:
+        return "gone"
+    payload = held.payload if len(held.payload) < 30 else held.payload[:20] + b"... %d" % len(held.payload)
+    return str(held._replace(payload=payload))
