@@ -24,7 +24,10 @@ def _parser() -> argparse.ArgumentParser:
         "--root", default="qs-data", help="directory of the queues, made if missing (default: ./%(default)s)"
     )
     parser.add_argument(
-        "--storage", choices=list(ENGINES), default=next(iter(ENGINES)), help="engine of new queues (default: %(default)s)"
+        "--storage",
+        choices=list(ENGINES),
+        default=next(iter(ENGINES)),
+        help="engine of new queues (default: %(default)s)",
     )
     parser.add_argument(
         "--durability", choices=[d.value for d in Durability], default=Durability.ALWAYS.value, help=_DURABILITY_HELP

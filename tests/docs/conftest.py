@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -21,6 +22,9 @@ _FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILIN
 _STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py)(?!.*(--help|--version|-h\b))")
 _SCRIPTS = {True: "start.py", False: "queue-server.py"}
 _MARK = "\x1e"
+_SLEEP = re.compile(r"sleep [0-9.]+")
+_PATIENCE = 60
+"""Seconds within which a command after a `sleep` has to print what the page shows."""
 NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get", "apt ", "docker ")
 
 
@@ -245,17 +249,32 @@ def console(tmp_path: Path) -> Iterator[Console]:
         opened.close()
 
 
+def _run_patiently(console: Console, step: Step, patience: float) -> str:
+    """What the command prints. Where the page sleeps before it, nobody does here: it is given again until it prints
+    what the page shows, or those seconds are over. So it has to be one that only looks."""
+    until = time.monotonic() + patience
+    while True:
+        printed = console.run(step)
+        if matches(step.expected, printed) or time.monotonic() >= until:
+            return printed
+
+
 @pytest.fixture
 def run_console_blocks(console: Console) -> Callable[..., int]:
     """Runs every console block of a page, in their order, and compares what each command prints; how many there were.
-    port: of the server that the page means, where the page starts none."""
+    port: of the server that the page means, where the page starts none. `sleep`: see `_run_patiently`."""
 
     def run(page: Path, port: int | None = None) -> int:
         if port is not None:
             console.point_to(port)
         found = [step for block in blocks(page.read_text(encoding="utf-8"), "console") for step in steps(block)]
+        patience = 0.0
         for step in found:
-            printed = console.run(step)
+            if _SLEEP.fullmatch(step.command):
+                patience = _PATIENCE
+                continue
+            printed = _run_patiently(console, step, patience)
+            patience = 0.0
             assert matches(step.expected, printed), (
                 f"{page.name} line {step.line}: $ {step.command}\n"
                 f"the page shows:\n{step.expected}\nit printed:\n{printed}"

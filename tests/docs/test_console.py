@@ -52,6 +52,12 @@ def test_one_shell(page: Callable[[str], Path], run_console_blocks: Callable[...
     assert run_console_blocks(page(f"```console\n{text}```\n")) == 4
 
 
+def test_after_a_sleep(page: Callable[[str], Path], run_console_blocks: Callable[..., int]) -> None:
+    """What a page sleeps for is waited for, however long that takes: the next command is given until it is as shown."""
+    text = "$ n=0\n$ sleep 3600\n$ echo $((n+=1))\n3\n$ echo $n\n3\n"
+    assert run_console_blocks(page(f"```console\n{text}```\n")) == 4
+
+
 @pytest.mark.parametrize(
     ("block", "told"),
     [

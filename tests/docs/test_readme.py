@@ -64,6 +64,22 @@ def test_every_flag_of_the_server_is_named() -> None:
     assert not missing, f"neither README.md nor docs/*.md names these flags of queue-server.py: {', '.join(missing)}"
 
 
+def test_defaults_of_the_server() -> None:
+    """Where operations.md has a row for a flag, it gives the default that the command has."""
+    described = re.split(r" (?=--[a-z])", " ".join(help_of(COMMAND).split()))
+    found = [re.fullmatch(r"(--[a-z-]+) .*\(default: (?:\./)?([^)]+?)(?:\.0)?\).*", text) for text in described]
+    defaults = {match[1]: match[2] for match in found if match}
+    page = (PROJECT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`--[^|]*) \| ([^|]*) \|", page, re.MULTILINE)
+    told = {flag: cell for flags, cell in rows for flag in re.findall(r"`(--[a-z-]+)", flags)}
+    both = defaults.keys() & told.keys()
+    assert {"--storage", "--spill-age", "--journal-size", "--max-document", "--grace"} <= both
+    wrong = {
+        flag: (defaults[flag], told[flag]) for flag in both if defaults[flag] not in re.split("[ ,`/]+", told[flag])
+    }
+    assert not wrong, f"defaults of queue-server.py, and what docs/operations.md says: {wrong}"
+
+
 @pytest.mark.parametrize("script", ["queue-bus.py", "start.py"])
 def test_every_flag_of_the_bus_is_named(script: str) -> None:
     """README.md or a page names every flag of queue-bus.py, and of scripts/run."""

@@ -239,6 +239,8 @@ class FileQueue(PublishingDirectory):
         """Makes visible what is due; how many."""
         done = 0
         now = self.number(self._clock())
+        if not self._index.may_be_due(now):
+            return 0
         while (count is None or done < count) and (mid := self._index.due(now)) is not None:
             done += 1
             if not self.load(mid):

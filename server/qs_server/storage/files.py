@@ -1,4 +1,4 @@
-"""The `files` engine: what is asked for is done to the files at once. Others may share the directories while it runs."""
+"""The `files` engine: everything is done to the files at once, and others may share the directories while it runs."""
 
 from .directories import DirectoriesEngine
 

@@ -170,6 +170,10 @@ class Index:
             heapq.heappop(self._expiries)
         return None
 
+    def may_be_due(self, now: int) -> bool:
+        """False when nothing is due, for sure."""
+        return bool(self._expiries) and self._expiries[0] >> 64 <= now
+
     def due(self, now: int) -> int | None:
         """A hidden message whose time has come."""
         expiry = self.next_expiry()

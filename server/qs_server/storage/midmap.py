@@ -44,7 +44,10 @@ class MidMap:
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return None
-        chunk = bisect_left(lasts, key)
+        first = self._keys[0]
+        if first[0] == key:
+            return self._values[0][0]
+        chunk = bisect_left(lasts, key) if key > lasts[0] else 0
         keys = self._keys[chunk]
         at = bisect_left(keys, key)
         return self._values[chunk][at] if keys[at] == key else None
@@ -52,10 +55,21 @@ class MidMap:
     def set(self, key: int, value: int = 0) -> None:
         """Adds a key, or changes its value."""
         lasts = self._lasts
-        if not lasts or key > lasts[-1]:
-            self._append(key, value)
-            return
-        chunk = bisect_left(lasts, key)
+        if lasts and key <= lasts[-1]:
+            self._set_within(key, value)
+        elif lasts and len(self._keys[-1]) < _CHUNK:
+            self._keys[-1].append(key)
+            self._values[-1].append(value)
+            lasts[-1] = key
+            self._length += 1
+        else:
+            self._keys.append(array("Q", (key,)))
+            self._values.append(array("Q", (value,)))
+            lasts.append(key)
+            self._length += 1
+
+    def _set_within(self, key: int, value: int) -> None:
+        chunk = bisect_left(self._lasts, key)
         keys, values = self._keys[chunk], self._values[chunk]
         at = bisect_left(keys, key)
         if keys[at] == key:
@@ -67,18 +81,6 @@ class MidMap:
         if len(keys) > 2 * _CHUNK:
             self._split(chunk)
 
-    def _append(self, key: int, value: int) -> None:
-        keys = self._keys[-1] if self._keys else ()
-        if not keys or len(keys) >= _CHUNK:
-            self._keys.append(array("Q", (key,)))
-            self._values.append(array("Q", (value,)))
-            self._lasts.append(key)
-        else:
-            keys.append(key)
-            self._values[-1].append(value)
-            self._lasts[-1] = key
-        self._length += 1
-
     def _split(self, chunk: int) -> None:
         for parts in (self._keys, self._values):
             whole = parts[chunk]
@@ -87,20 +89,24 @@ class MidMap:
 
     def pop(self, key: int) -> int | None:
         """Removes a key; its value, or None when it was not there."""
-        chunk = bisect_left(self._lasts, key)
-        if chunk == len(self._lasts):
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
             return None
-        keys = self._keys[chunk]
-        at = bisect_left(keys, key)
-        if keys[at] != key:
-            return None
+        chunk = at = 0
+        keys = self._keys[0]
+        if keys[0] != key:  # else it is the oldest, as nearly always
+            chunk = bisect_left(lasts, key) if key > lasts[0] else 0
+            keys = self._keys[chunk]
+            at = bisect_left(keys, key)
+            if keys[at] != key:
+                return None
         del keys[at]
         value = self._values[chunk].pop(at)
         self._length -= 1
         if not keys:
-            del self._keys[chunk], self._values[chunk], self._lasts[chunk]
+            del self._keys[chunk], self._values[chunk], lasts[chunk]
         elif at == len(keys):
-            self._lasts[chunk] = keys[-1]
+            lasts[chunk] = keys[-1]
         return value
 
     def after(self, key: int, count: int) -> list[int]:

@@ -153,6 +153,7 @@ class BackedQueue(FileQueue):
 
     def _free_orphans(self) -> None:
         """What a process held that was killed is ready in the journal, and on disk."""
+
     def clear_directory(self) -> None:
         """Removes the files of messages that are deleted. OSError."""
         for mid, entry in list(self.entries.gone.items()):

@@ -77,14 +77,12 @@ class Entries:
         if self._ledger.due is None:
             self._ledger.behind(entry.since)
 
-    def restore(self, mid: int, entry: Entry | None, gone: Entry | None) -> None:
-        """As it was."""
+    def restore(self, mid: int, entry: Entry | None) -> None:
+        """As it was. A message that was there had no file to bury."""
         self.pop(mid)
         self.gone.pop(mid, None)
         if entry is not None:
             self.add(mid, entry)
-        if gone is not None:
-            self.bury(mid, gone)
 
     def sort(self) -> None:
         """After `restore`: puts them in order again."""

@@ -56,6 +56,10 @@ class Journal:
         self._writer: SegmentWriter | None = None
         self._number = 0
         self._sequence = 0
+        self.number = 1
+        """Of the segment that what is appended now is in, or a later one."""
+        self.left = self.left_to_pushes = -1
+        """Bytes of records, heads included, that can be appended without `reserve`."""
         self._sizes: dict[int, int] = {}
         """Bytes of each segment that is there, oldest first."""
         self._pending: list[tuple[bytes, bytes | None]] = []
@@ -74,6 +78,7 @@ class Journal:
     def resume(self, recovered: Recovered) -> None:
         """Goes on after what was found."""
         self._number, self._sequence = recovered.number, recovered.sequence
+        self.number = self._number + 1
         self._sizes = {segment.header.number: segment.header.size for segment in recovered.segments}
         self._obsolete = list(recovered.obsolete)
         for name in (_SPARE, f"{_SPARE}.tmp", "next"):  # of a server that was killed
@@ -83,11 +88,6 @@ class Journal:
             write_last(self._lock, self._number, self._disk, sync=self._keep)
 
     # -- writing --------------------------------------------------------------------------------------------------
-
-    @property
-    def number(self) -> int:
-        """Of the segment that what is appended now is in, or a later one."""
-        return self._number if self._writer is not None else self._number + 1
 
     @property
     def pending(self) -> bool:
@@ -105,19 +105,31 @@ class Journal:
         if self._failed is not None:
             raise JournalFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
         needed = padded(FRAME_HEAD + self._length + size)
+        if self._writer is None or needed > self._writer.room - (self._kept(self._writer) if push else 0):
+            self._begin_segment(needed, push=push)
+            self._count_left()
+
+    def _kept(self, writer: SegmentWriter) -> int:
+        return min(_RESERVE, writer.header.size // 4)
+
+    def _count_left(self) -> None:
         writer = self._writer
-        if writer is not None:
-            kept = min(_RESERVE, writer.header.size // 4) if push else 0
-            if needed <= writer.room - kept:
-                return
-        self._begin_segment(needed, push=push)
+        if writer is None or self._failed is not None:
+            self.left = self.left_to_pushes = -1
+            return
+        room = writer.room - BLOCK - FRAME_HEAD - self._length
+        self.left = min(room, _FRAME - self._length)
+        self.left_to_pushes = min(room - self._kept(writer), _FRAME - self._length)
 
     def append(self, body: bytes, payload: bytes | None = None) -> None:
         """Adds a record to the next frame. The room is reserved."""
         self._pending.append((body, payload))
         if payload is not None:
             self._last = payload
-        self._length += records.HEAD.size + len(body) + (0 if payload is None else len(payload))
+        length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
+        self._length += length
+        self.left -= length
+        self.left_to_pushes -= length
 
     def repeats(self, payload: bytes) -> bool:
         """Whether the payload that was appended last to the same frame is the same."""
@@ -150,8 +162,10 @@ class Journal:
             self._dropping = []
             if writer.failed is not None:
                 self._fail(error)
+            self._count_left()
             raise
         self._sequence = sequence
+        self._count_left()
         if self._dropping:
             self._drop()
         self._cost += (self._clock() - started - self._cost) / 8
@@ -159,9 +173,11 @@ class Journal:
     def discard(self) -> None:
         """Forgets what was appended since the last commit."""
         self._pending, self._length, self._last, self._dropping = [], 0, None, []
+        self._count_left()
 
     def _fail(self, error: OSError) -> None:
         self._failed = error
+        self._count_left()
         _logger.critical(
             "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered before "
             "is as durable as the disk is; see to it, and start the server again",
@@ -208,6 +224,7 @@ class Journal:
         if self._writer is not None:
             self._writer.close()
         self._writer, self._number, self._sequence = writer, number, sequence
+        self.number = number
         self._sizes[number] = size
 
     def _place(self, path: str, number: int) -> None:
@@ -338,6 +355,8 @@ class Journal:
         if self._spare is not None:
             self._disk.unlink(f"{self._directory}/{_SPARE}")
         self._sizes, self._number, self._sequence = {number: size}, number, sequence
+        self.number = number + 1
+        self._count_left()
 
     @property
     def used(self) -> bool:

@@ -43,7 +43,8 @@ class JournalQueue(RecordedQueue):
         size = ANNOUNCE
         for _, draft, _ in fresh:
             size += len(draft.payload) + records.PUSH_SIZE
-        self.ledger.reserve(size, push=True)
+        if self._journal.left_to_pushes < size or self.ledger.full:
+            self.ledger.reserve(size, push=True)
         for mid, draft, key in fresh:
             visible = self.number(now + draft.delay) if draft.delay else 0
             self._keep(mid, visible, draft.payload, key, now)
@@ -149,12 +150,20 @@ class JournalQueue(RecordedQueue):
     # -- changes --------------------------------------------------------------------------------------------------
 
     def _change(
-        self, mid: int, entry: Entry | None, expiry: int, receives: int, visible: int, *, delayed: bool, held: bool = False
+        self,
+        mid: int,
+        entry: Entry | None,
+        expiry: int,
+        receives: int,
+        visible: int,
+        *,
+        delayed: bool,
+        held: bool = False,
     ) -> None:
         """A message's state has another record: how often it was received, and until when it is hidden. entry, expiry:
         as they are now."""
         self._reserve()
-        self._remember(mid, entry, expiry)
+        self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
         self._append(records.state(self.journal_number, mid, receives, visible, delayed))
         if entry is None:
             self.entries.add(mid, Entry(None, receives, expiry, self._journal.number, self._clock(), held))
@@ -197,7 +206,7 @@ class JournalQueue(RecordedQueue):
         """Removes a message. Its file, if it has one, goes later."""
         entry = self.entries.get(mid)
         self._reserve()
-        self._remember(mid, entry, expiry)
+        self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
         self._append(records.delete(self.journal_number, mid))
         if entry is None:
             self.entries.bury(mid, Entry(None, 0, expiry, self._journal.number, self._clock()))

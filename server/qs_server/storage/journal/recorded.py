@@ -1,7 +1,5 @@
 """A queue whose changes are records in a journal: made, taken back when a commit fails, and replayed at a start."""
 
-from typing import NamedTuple
-
 from ..directory import Shared
 from ..engine import Options
 from . import records
@@ -12,16 +10,12 @@ from .ledger import Ledger
 
 ANNOUNCE = records.SMALL + 1000
 """Bytes that the record which names the queue takes at most."""
+CHANGE = records.SMALL + ANNOUNCE
+"""Bytes that a change of a message takes at most."""
 
 
-class _Before(NamedTuple):
-    """A message as it was before the batch."""
-
-    entry: Entry | None
-    gone: Entry | None
-    expiry: int
-    new: bool
-    delayed: bool
+_Before = tuple[Entry | None, int, bool, bool]
+"""A message as it was: its entry, its expiry in the index, whether it was new, whether it was delayed."""
 
 
 class RecordedQueue(BackedQueue):
@@ -51,23 +45,24 @@ class RecordedQueue(BackedQueue):
         return records.queue(self.journal_number, self.last_mid, self.qid)
 
     def _append(self, body: bytes, payload: bytes | None = None) -> None:
-        if self._announced < self._journal.number:
-            self._announced = self._journal.number
-            self._journal.append(records.queue(self.journal_number, self.last_mid, self.qid))
+        journal = self._journal
+        if self._announced < journal.number:
+            self._announced = journal.number
+            journal.append(records.queue(self.journal_number, self.last_mid, self.qid))
         self.ledger.changed.add(self)
-        self._journal.append(body, payload)
+        journal.append(body, payload)
 
     def _reserve(self) -> None:
-        self.ledger.reserve(records.SMALL + ANNOUNCE)
+        if self._journal.left < CHANGE:
+            self.ledger.reserve(CHANGE)
 
-    def _remember(self, mid: int, entry: Entry | None, expiry: int) -> None:
-        """How the message is before this batch changes it. expiry: as the index has it."""
+    def _remember(self, mid: int, entry: Entry | None, expiry: int, *, delayed: bool = False) -> None:
+        """How the message, which is there, is before this batch changes it. expiry: as the index has it; delayed: whether
+        that is a delay."""
         self.ledger.changed.add(self)
         if mid not in self._undo:
-            index = self._index
-            new = mid in index.new if entry is None or entry.receives < 0 else entry.receives == 0
-            delayed = expiry != 0 and index.is_delayed(mid)
-            self._undo[mid] = _Before(entry, self.entries.gone.get(mid), expiry, new, delayed)
+            new = mid in self._index.new if entry is None or entry.receives < 0 else entry.receives == 0
+            self._undo[mid] = entry, expiry, new, delayed
 
     def committed(self) -> None:
         """What was changed is in the journal."""
@@ -82,11 +77,12 @@ class RecordedQueue(BackedQueue):
             facts = self._facts.get(mid)
             if self._index.expiry(mid) is not None:
                 facts = self._index.remove(mid)
-            self.entries.restore(mid, None if before is None else before.entry, None if before is None else before.gone)
+            entry, expiry, new, delayed = before or (None, 0, False, False)
+            self.entries.restore(mid, entry)
             if before is not None:
-                self._index.restore(mid, before.expiry, facts or 0, new=before.new, delayed=before.delayed)
-                if before.expiry:
-                    self.hidden(before.expiry)
+                self._index.restore(mid, expiry, facts or 0, new=new, delayed=delayed)
+                if expiry:
+                    self.hidden(expiry)
                 else:
                     self.arrived()
         self.entries.sort()

@@ -49,7 +49,10 @@ class Replay:
             if isinstance(queue, JournalQueue):
                 queue.last_mid = max(queue.last_mid, record.last_mid)
             return
-        queue = self._queues.get(self._names[record.number])
+        qid = self._names.get(record.number)
+        if qid is None:
+            return  # of a queue that has been removed: what named it was in a segment that is gone
+        queue = self._queues.get(qid)
         if isinstance(queue, JournalQueue):
             self.changes += 1
             _apply_to(queue, segment, record)
