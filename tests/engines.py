@@ -45,7 +45,19 @@ class Crash(BaseException):
     """The process has ended here."""
 
 
-OPERATIONS = ("open", "_write", "_pwrite", "fsync", "fdatasync", "_syncfs", "rename", "link", "unlink", "setxattr", "mkdir")
+OPERATIONS = (
+    "open",
+    "_write",
+    "_pwrite",
+    "fsync",
+    "fdatasync",
+    "_syncfs",
+    "rename",
+    "link",
+    "unlink",
+    "setxattr",
+    "mkdir",
+)
 """What can be made to fail."""
 
 

@@ -20,6 +20,9 @@ _TURN = 128 * 1024
 readers that are left over come first the next time."""
 _READ = 1024
 """Bytes that a read counts at least."""
+_LINGER = 0.001
+"""Seconds that a turn waits for what comes next, if no task of the loop has anything to do: a client that has got its
+answer often asks again, and a pass through the loop costs as much as its request. The kernel counts milliseconds."""
 
 
 class Reader(Protocol):
@@ -63,14 +66,21 @@ class Hub:
         readers = self._readers
         return [readers[descriptor] for descriptor, _ in self._epoll.poll(0, _READY)]
 
+    def _linger(self) -> Iterable[Reader]:
+        """As `_poll`, but waits for a moment, unless somebody else is waiting for the loop."""
+        if trio.lowlevel.current_statistics().tasks_runnable:
+            return ()
+        readers = self._readers
+        return [readers[descriptor] for descriptor, _ in self._epoll.poll(_LINGER, _READY)]
+
     def _take_turn(self) -> None:
-        """Sweeps until nothing is ready, or it is the others' turn: that costs as much as some requests."""
+        """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
         ready, first, left = self._ready, self.first, _TURN
         if ready and first is not None:
             ready.appendleft(first)
         while left > 0:
             if not ready:
-                ready.extend(self._poll())
+                ready.extend(self._poll() or (self._linger() if left < _TURN else ()))
                 if not ready:
                     break
                 if first is not None and first in ready:

@@ -61,6 +61,11 @@ class DirectoriesEngine(RootDirectory):
         if queue is not None:
             self._journal.forget(queue)
 
+    def _reopen(self, qid: str) -> None:
+        if qid in self._queues:
+            self._journal.rescue(self._queues[qid])
+        super()._reopen(qid)
+
     def create(self, qid: str, options: Options) -> None:
         self._journal.commit_removals()  # before there is another queue of the name
         super().create(qid, options)

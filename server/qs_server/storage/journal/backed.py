@@ -168,6 +168,14 @@ class BackedQueue(FileQueue):
         """The file system that the directory is on."""
         return self._identity[0]
 
+    def is_at(self, path: str) -> bool:
+        """Whether that is its directory now."""
+        try:
+            status = self._disk.lstat(path)
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
     def is_known(self, mid: int) -> bool:
         """Whether there is such a message."""
         return self._index.expiry(mid) is not None

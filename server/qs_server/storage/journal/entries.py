@@ -64,6 +64,10 @@ class Entries:
         if self._ledger.due is None:
             self._ledger.behind(entry.since)
 
+    def change(self, mid: int, entry: Entry) -> None:
+        """As `replace`, where neither the payload nor the segment is another one."""
+        self._entries[mid] = entry
+
     def pop(self, mid: int) -> Entry | None:
         """The directory shows everything of the message, or it is gone."""
         entry = self._entries.pop(mid, None)

@@ -32,8 +32,8 @@ _RESERVE = 1 << 20
 _FRAME = 32 << 20
 """Bytes of records after which a frame is written though its batch goes on."""
 _SPARE = "spare"
-_QUICK = 0.001
-"""Seconds of a commit below which handing it to a thread would cost more than it saves."""
+_QUICK = 0.003
+"""Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
 
 
 class JournalFailedError(OSError):
@@ -151,11 +151,11 @@ class Journal:
         writer = self._writer
         if writer is None:
             raise RuntimeError("appended without having reserved")
-        started = self._clock()
         sequence = self._sequence + 1
         parts = _join(self._pending, seed(writer.header.salt, sequence))
         count, length = len(self._pending), self._length
         self._pending, self._length, self._last = [], 0, None
+        started = self._clock()
         try:
             writer.write(sequence, parts, length, count)
         except OSError as error:
@@ -164,11 +164,11 @@ class Journal:
                 self._fail(error)
             self._count_left()
             raise
+        self._cost += (self._clock() - started - self._cost) / 8
         self._sequence = sequence
         self._count_left()
         if self._dropping:
             self._drop()
-        self._cost += (self._clock() - started - self._cost) / 8
 
     def discard(self) -> None:
         """Forgets what was appended since the last commit."""
@@ -196,8 +196,9 @@ class Journal:
         try:
             writer.sync()
         except OSError as error:
-            if writer is self._writer:
-                self._fail(error)
+            if writer is not self._writer:
+                return  # it is closed: it was synced when the next one was begun
+            self._fail(error)
             raise
         writer.synced = max(writer.synced, sequence)
 

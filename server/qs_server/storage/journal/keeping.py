@@ -1,6 +1,7 @@
 """The journal of a root directory and its queues: opened when there is one, replayed, written back, brought to rest."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 
@@ -14,7 +15,7 @@ from .ledger import Ledger, SpillLimits
 from .queue import JournalQueue
 from .recorded import ANNOUNCE
 from .recovery import Recovered, recover, set_torn_aside
-from .replay import Replay
+from .replay import Replay, check_unused
 from .spill import Spill
 
 _logger = logging.getLogger(__name__)
@@ -86,6 +87,8 @@ class JournalKeeping:
     def replay(self, queues: Mapping[str, FileQueue]) -> None:
         """Applies to the queues, which have been listed, what the journal says of them."""
         recovered, self._recovered = self._recovered, None
+        if self._ledger is None:
+            self._look_for_messages(queues)
         if self._ledger is None or recovered is None:
             return
         if recovered.torn is not None:
@@ -94,6 +97,35 @@ class JournalKeeping:
         replay = Replay(queues, self._ledger)
         replay.apply(recovered.records())
         self._replayed |= replay.changes > 0
+
+    def _look_for_messages(self, queues: Mapping[str, FileQueue]) -> None:
+        """No queue is of the journal. StorageError when there is one nevertheless, and it has messages of theirs."""
+        directory = f"{self._root}/{DIRECTORY}"
+        if os.path.isdir(directory):
+            check_unused(recover(directory, self._disk).records(), queues)
+
+    def rescue(self, queue: FileQueue) -> None:
+        """Somebody has taken a queue's directory away. If it is in the root under another name, what it does not show is
+        written into it now: under that name it is a queue like any other."""
+        if not isinstance(queue, JournalQueue) or self._ledger is None:
+            return
+        self._wait_for_spill()
+        path = next((p for n in self._disk.directories_in(self._root) if queue.is_at(p := f"{self._root}/{n}")), None)
+        if path is None:
+            return
+        queue.path = path
+        error = None
+        while error is None and (spill := self._plan_all(self._ledger, queue)):
+            spill.run()
+            spill.settle()
+            error = spill.error
+        if error is not None:
+            _logger.error("messages of queue %r could not be written to %s: %s", queue.qid, path, error)
+
+    def _plan_all(self, ledger: Ledger, queue: JournalQueue) -> Spill:
+        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
+        spill.plan([queue], self._clock(), 0)
+        return spill
 
     def forget(self, queue: FileQueue) -> None:
         """A queue's directory has gone."""
@@ -244,6 +276,8 @@ class JournalKeeping:
         spill.settle()
         self._checkpoint(ledger, self._clock())
         ledger.commit_early()
+        if (sync := ledger.journal.background_sync()) is not None:
+            sync()  # that they may go has to last as long as that they have gone
         for path in ledger.journal.take_garbage():
             self._disk.unlink(path)
         return True

@@ -56,20 +56,21 @@ class JournalQueue(RecordedQueue):
     def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
         """A new message, for which the room is reserved."""
         self._append(records.push(self.journal_number, mid, visible, key, now), payload)
-        self._add(mid, visible, payload, key, now)
-
-    def _add(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
-        self._undo[mid] = None
+        self._add(mid, visible, payload, now)
         if key is not None:
             self.keys.note(key, mid, now, self._journal.number)
             self._undo_keys.append(key)
+
+    def _add(self, mid: int, visible: int, payload: bytes, now: int) -> None:
+        self._undo[mid] = None
         self.entries.add(mid, Entry(payload, 0, NOWHERE, self._journal.number, now))
         self._index.add(mid, visible, len(payload))
         if visible:
             self.hidden(visible)
         else:
             self._arriving = True
-        self.note("pushed", mid, 0)
+        if self._shared.lifecycle is not None:
+            self.note("pushed", mid, 0)
 
     def flush(self) -> dict[int, OSError]:
         """They were visible at once; now they are announced."""
@@ -140,7 +141,7 @@ class JournalQueue(RecordedQueue):
         self.ledger.reserve(len(payload) + records.PUSH_SIZE + ANNOUNCE, push=True)
         if self._journal.repeats(payload):  # when it is copied into several queues
             self._append(records.same(self.journal_number, mid, 0))
-            self._add(mid, 0, payload, None, self._clock())
+            self._add(mid, 0, payload, self._clock())
         else:
             self._keep(mid, 0, payload, None, self._clock())
         self._saw(mid)
@@ -178,23 +179,39 @@ class JournalQueue(RecordedQueue):
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
     ) -> Message | None:
         entry = self.entries.get(mid)
-        if entry is not None and entry.payload is not None:
-            payload: bytes | None = entry.payload
-            if max_bytes is not None and len(entry.payload) > max_bytes:
-                return None
-            receives = entry.receives + 1
-        else:
-            payload = self._content(mid, 0, max_bytes)
-            if payload is None or not self.load(mid):
-                return None
-            receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
+        if entry is None or entry.payload is None or entry.segment == CLEAN:
+            return self._take_written(mid, entry, visibility, max_bytes, held=bool(holder))
+        payload, receives, disk, segment, since, _ = entry
+        if payload is None or (max_bytes is not None and len(payload) > max_bytes):
+            return None
+        # As below, in fewer steps: this is what nearly every message goes through.
+        self._reserve()
         expiry = self._end_of(visibility)
-        self._change(mid, entry, 0, receives, 0 if holder else expiry, delayed=False, held=bool(holder))
+        self._remember(mid, entry, 0)
+        receives += 1
+        self._append(records.state(self.journal_number, mid, receives, 0 if holder else expiry, delayed=False))
+        self.entries.change(mid, Entry(payload, receives, disk, segment, since, bool(holder)))
+        return self._taken(mid, payload, receives, expiry)
+
+    def _take_written(
+        self, mid: int, entry: Entry | None, visibility: int | None, max_bytes: int | None, *, held: bool
+    ) -> Message | None:
+        payload = self._content(mid, 0, max_bytes)
+        if payload is None or not self.load(mid):
+            return None
+        receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
+        expiry = self._end_of(visibility)
+        self._change(mid, entry, 0, receives, 0 if held else expiry, delayed=False, held=held)
+        return self._taken(mid, payload, receives, expiry)
+
+    def _taken(self, mid: int, payload: bytes, receives: int, expiry: int) -> Message:
         self._index.take(mid, expiry, retrieved=receives > 1)
-        self.hidden(expiry)
+        unit = self._unit
+        self._activity.announce(self.qid, expiry * unit)
         self.counts.delivered += 1
-        self.note("received", mid, receives)
-        return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
+        if self._shared.lifecycle is not None:
+            self.note("received", mid, receives)
+        return Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
 
     def delete(self, receipt: Receipt) -> None:
         mid = receipt.mid

@@ -163,19 +163,28 @@ def split(data: memoryview, seed: int) -> Iterator[memoryview]:
 
 
 def parse(bodies: Iterator[memoryview]) -> Iterator[Record]:
-    """The records of one frame. BadRecordError for a kind that is not known."""
+    """The records of one frame. BadRecordError for what cannot be one."""
     payload: bytes | None = None
     for body in bodies:
-        kind = body[0]
-        if kind == Kind.PUSH:
-            _, number, mid, visible, key, at = _PUSH.unpack_from(body)
-            payload = bytes(body[_PUSH.size :])
-            yield Push(number, mid, visible, payload, None if key == NO_KEY else key, at)
-        elif kind == Kind.SAME and payload is not None:
-            _, number, mid, visible = _SAME.unpack(body)
-            yield Push(number, mid, visible, payload, None, mid)
-        else:
-            yield _parse_short(kind, body)
+        try:
+            record = _parse(body, payload)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise BadRecordError(f"a record of kind {body[0]} cannot be read: {error}") from None
+        if isinstance(record, Push):
+            payload = record.payload
+        yield record
+
+
+def _parse(body: memoryview, payload: bytes | None) -> Record:
+    """payload: of the PUSH before it."""
+    kind = body[0]
+    if kind == Kind.PUSH:
+        _, number, mid, visible, key, at = _PUSH.unpack_from(body)
+        return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
+    if kind == Kind.SAME and payload is not None:
+        _, number, mid, visible = _SAME.unpack(body)
+        return Push(number, mid, visible, payload, None, mid)
+    return _parse_short(kind, body)
 
 
 def _parse_short(kind: int, body: memoryview) -> Record:

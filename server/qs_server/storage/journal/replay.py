@@ -60,10 +60,7 @@ class Replay:
             self._orphans.pop(record.number, None)
         elif isinstance(record, records.Push):
             if queue is not None:
-                raise StorageError(
-                    f"the journal has messages of queue {queue.qid!r}, whose .queue.toml says storage "
-                    f"{queue.options.storage!r}; make that 'journal' again, start and stop the server, then change it"
-                )
+                raise _not_of_the_journal(queue)
             self._orphans[record.number] += 1
 
 
@@ -79,3 +76,20 @@ def _apply_to(queue: JournalQueue, segment: int, record: records.Record) -> None
             queue.keys.note(record.key, record.mid, record.at, segment)
         case records.Remove():
             queue.forget_replayed()
+
+
+def check_unused(found: Iterable[tuple[int, records.Record]], queues: Mapping[str, FileQueue]) -> None:
+    """For queues that are none of the journal. StorageError when it has messages of one."""
+    names: dict[int, str] = {}
+    for _, record in found:
+        if isinstance(record, records.Queue):
+            names[record.number] = record.qid
+        elif isinstance(record, records.Push) and (queue := queues.get(names.get(record.number, ""))) is not None:
+            raise _not_of_the_journal(queue)
+
+
+def _not_of_the_journal(queue: FileQueue) -> StorageError:
+    return StorageError(
+        f"the journal has messages of queue {queue.qid!r}, whose storage is {queue.options.storage!r} now: say "
+        'storage = "journal" in its .queue.toml, start and stop the server, and then change it'
+    )

@@ -110,15 +110,13 @@ class Spill:
                 self.error = error
 
     def _run(self) -> None:
-        for path in self.garbage:
-            with suppress(FileNotFoundError):
-                self._disk.unlink(path)
         for burial in self.burials:
             self._bury(burial)
         failure = self._write_all()
         if self._sync:
             self._sync_written()
         self.synced = True
+        self._clear()
         if self._spare:
             self._journal.prepare_spare()
         if failure is not None:
@@ -139,6 +137,14 @@ class Spill:
             else:
                 self.done.append(item)
         return failure
+
+    def _clear(self) -> None:
+        """Removes old segments; first of all, that they may go has to last as long as that they have gone."""
+        if self.garbage and (sync := self._journal.background_sync()) is not None:
+            sync()
+        for path in self.garbage:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path)
 
     def _bury(self, burial: Burial) -> None:
         queue, mid, entry = burial
