@@ -56,6 +56,8 @@ class Committer:
         """Called in the loop at the end of every batch."""
         self.record: Record | None = None
         self.busy = False
+        self.batches = 0
+        """How many have been done."""
         self.clients = 0
         """How many connections there are."""
         self._expiry: int | None = None
@@ -247,6 +249,7 @@ class Committer:
     def _finish(self, works: Sequence[Work], outcome: _Outcome) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
         arrived, expiry, spill = outcome
+        self.batches += 1
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):

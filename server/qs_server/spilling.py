@@ -1,7 +1,7 @@
 """Has the engine's work at leisure done: planned and settled in batches, done in a thread between them.
 
-It takes no more than a part of the time, unless the engine says that it is urgent: messages that are deleted meanwhile
-need not be written at all. With nothing to do, it sleeps.
+While there are many requests it takes no more than a tenth of the time, unless the engine says that it is urgent:
+messages that are deleted meanwhile need not be written at all. With nothing to do, it sleeps.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from .committer import Committer
 from .group import Chore
 from .storage.engine import SECOND, Background, Clock, Engine
 
-_REST = 2
-"""Times as long as the work took that it pauses."""
+_REST = 9
+"""Times as long as the work took that it pauses, at most."""
+_BUSY = 10
+"""Batches in the time that the work took, from which on the server has better things to do."""
 
 
 class Spiller:
@@ -46,7 +48,15 @@ class Spiller:
         await trio.to_thread.run_sync(spill.run)
         await self._committer.run(Chore(lambda: self._storage.finish_spill(spill)))
         if self._committer.next_spill:  # 0 is urgent, and None: nothing is left
-            await trio.sleep((trio.current_time() - started) * _REST)
+            await self._rest(trio.current_time() - started)
+
+    async def _rest(self, took: float) -> None:
+        """Leaves the time to requests, as long as there are many."""
+        for _ in range(_REST):
+            before = self._committer.batches
+            await trio.sleep(took)
+            if self._committer.batches - before < _BUSY or not self._committer.next_spill:
+                return
 
 
 def _plan(begin: Callable[[], Background | None], found: list[Background]) -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from power_loss_model import STRICT, Held, Leniency, Model, SeenQueue
+from power_loss_model import STRICT, Held, Model, SeenQueue
 
 
 def queue(next_mid: int = 99, **messages: Held) -> dict[str, SeenQueue]:
@@ -60,11 +60,10 @@ def test_the_model_finds(model: Model, seen: dict[str, SeenQueue], answered: int
 
 
 def test_removed_queues(model: Model) -> None:
-    """Whole or gone while the removal is under way; gone when it was answered; empty only where that is allowed."""
+    """Whole or gone while the removal is under way; gone when it was answered; never emptied."""
     model.remove(5, "q")
     whole, rest = queue(m1=Held(b"a", 1, 500), m3=Held(b"c")), queue(m3=Held(b"c"))
     for seen in ({}, whole):
         assert model.trouble(seen, 5, 6, 100) == []
     assert model.trouble(whole, 6, 6, 100) == ["q: the queue must not be there"]
     assert model.trouble(rest, 5, 6, 100, STRICT) != []
-    assert model.trouble(rest, 5, 6, 100, Leniency(emptied=True)) == []
