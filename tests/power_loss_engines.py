@@ -73,11 +73,7 @@ nothing can be lost that somebody puts there.)"""
 _FILES = Leniency(apart=_COPIES, bare=True, half=_half_in_files)
 
 ENGINES: dict[str, UnderTest] = {
-    name: UnderTest(
-        make,
-        leniency=Leniency(apart=_COPIES, bare=True, half=_half_in_files),
-        ordered=Leniency(apart=_COPIES, bare=True, half=_half_in_files),
-    )
+    name: UnderTest(make, leniency=_FILES, ordered=_FILES)
     for name, make in (("files", files), ("files-sidecar", files_sidecar))
 }
 ENGINES["journal"] = UnderTest(journal, spill, Leniency(bare=True), Leniency(bare=True), keys=True)

@@ -4,7 +4,6 @@ Groups of many connections are advanced together in a batch, and share one commi
 """
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -278,7 +277,7 @@ def _disk_error(about: Message, error: Exception) -> Error:
 def _storage_error(about: Message, error: Exception, remark: str) -> Error:
     if isinstance(error, OSError) and has_no_room(error):
         return _error(about, table.FULL, f"the disk is full; {remark}")
-    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     answer = _error(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
     _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
     return answer

@@ -150,8 +150,8 @@ class World:
 @pytest.mark.parametrize("only", KINDS)
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
 def test_full_disk(tmp_path: Path, only: str | None, durability: Durability) -> None:
-    """From whichever call on the disk has no room, for a while: what needs room is refused and changes nothing, what was
-    answered is there, and with room again everything goes on. Also after a crash."""
+    """From whichever call on the disk has no room, for a while: what needs room is refused and changes nothing, what
+    was answered is there, and with room again everything goes on. Also after a crash."""
     refused = 0
     for at in range(1, 40):
         chance = random.Random(at)

@@ -3,7 +3,6 @@
 import copy
 import errno
 import os
-from collections.abc import Iterator
 
 import hypothesis.strategies as st
 import pytest
@@ -88,7 +87,7 @@ class JournalMachine(EngineMachine):
         """All that was asked for since the last one has not happened."""
         self.engine.push("q", [Draft(payload)])
         self.disk.arm(1, error, "_pwrite")
-        with pytest.raises(OSError, match="space|quota"):
+        with pytest.raises(OSError, match=r"space|quota"):
             self.engine.commit()
         self.disk.disarm()
         held = {mid: known for mid, known in self.model.items() if known.held}
@@ -162,10 +161,9 @@ class SidecarMachine(JournalMachine):
 
 
 @pytest.fixture
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("_SMALLEST", 4096)):
         monkeypatch.setattr(journal, name, size)
-    yield
 
 
 @pytest.mark.usefixtures("_small_segments")

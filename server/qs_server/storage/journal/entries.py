@@ -19,8 +19,8 @@ CLEAN = -1
 
 class Entry(NamedTuple):
     """payload: None when the file has it; receives: or IN_FILE; disk: the extension of its file's name (0: none), or
-    NOWHERE; segment: the oldest one that says what the directory does not, or CLEAN; since: when that began; held: it is
-    hidden for a subscriber only, and so is ready for the journal and the directory."""
+    NOWHERE; segment: the oldest one that says what the directory does not, or CLEAN; since: when that began; held: it
+    is hidden for a subscriber only, and so is ready for the journal and the directory."""
 
     payload: bytes | None
     receives: int

@@ -2,7 +2,7 @@
 
 Whoever appends has reserved the room before, so that a full disk is noticed before anything is changed, and by pushes
 first: the last part of a segment, and the spare one, are for what makes room again. A sync that has failed ends it all:
-what the kernel could not write it may have dropped, so nothing more is taken until a start has read what is really there.
+what the kernel could not write it may have dropped, so nothing more is taken until a start has read what is there.
 """
 
 import errno
@@ -179,8 +179,8 @@ class Journal:
         self._failed = error
         self._count_left()
         _logger.critical(
-            "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered before "
-            "is as durable as the disk is; see to it, and start the server again",
+            "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
+            "before is as durable as the disk is; see to it, and start the server again",
             self._directory,
             error,
         )

@@ -54,16 +54,15 @@ class JournalKeeping:
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self) -> Ledger:
         """Takes the journal, though there may be no queue yet. JournalDamagedError, InUseError."""
         if self._ledger is None:
             self._ledger = self._open()
+        return self._ledger
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> JournalQueue:
         """The queue in a directory. JournalDamagedError, InUseError with the first one."""
-        self.open()
-        assert self._ledger is not None
-        queue = JournalQueue(path, qid, options, shared, self._ledger)
+        queue = JournalQueue(path, qid, options, shared, self.open())
         self._queues[qid] = queue
         return queue
 
@@ -105,8 +104,8 @@ class JournalKeeping:
             check_unused(recover(directory, self._disk).records(), queues)
 
     def rescue(self, queue: FileQueue) -> None:
-        """Somebody has taken a queue's directory away. If it is in the root under another name, what it does not show is
-        written into it now: under that name it is a queue like any other."""
+        """Somebody has taken a queue's directory away. If it is in the root under another name, what it does not show
+        is written into it now: under that name it is a queue like any other."""
         if not isinstance(queue, JournalQueue) or self._ledger is None:
             return
         self._wait_for_spill()
@@ -262,8 +261,8 @@ class JournalKeeping:
             journal.checkpoint(oldest)
 
     def _make_room(self) -> bool:
-        """On a full disk, in the middle of a batch: removes the files of messages that are deleted, and the segments that
-        nothing needs, if there are any. OSError: see Ledger.commit_early."""
+        """On a full disk, in the middle of a batch: removes the files of messages that are deleted, and the segments
+        that nothing needs, if there are any. OSError: see Ledger.commit_early."""
         ledger = self._ledger
         if ledger is None or self._running is not None:
             return False

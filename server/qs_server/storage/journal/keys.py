@@ -1,4 +1,4 @@
-"""The keys of idempotent pushes: which message a key stands for, for as long as a repeated push has to be recognised."""
+"""The keys of idempotent pushes: which message a key stands for, while a repeated push has to be recognised."""
 
 from collections.abc import Iterator
 from hashlib import blake2b

@@ -22,8 +22,8 @@ OVERHEAD = 400
 
 @dataclass(frozen=True, slots=True)
 class SpillLimits:
-    """When messages are written to files. age: microseconds that one stays in memory when there is time; memory: bytes of
-    messages in memory, and journal: bytes of segments, above which it is done at once."""
+    """When messages are written to files. age: microseconds that one stays in memory when there is time; memory: bytes
+    of messages in memory, and journal: bytes of segments, above which it is done at once."""
 
     age: int = 1 * SECOND
     memory: int = 256 << 20
@@ -80,8 +80,8 @@ class Ledger:
         return self.memory > 2 * self.limits.memory
 
     def reserve(self, size: int, *, push: bool = False) -> None:
-        """See Journal.reserve. A batch that grows too long is committed up to here. Pushes are refused while there is no
-        room for what is in memory already."""
+        """See Journal.reserve. A batch that grows too long is committed up to here. Pushes are refused while there is
+        no room for what is in memory already."""
         if push and self.full and self.overloaded:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.journal.overflows:

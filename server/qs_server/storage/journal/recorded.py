@@ -57,8 +57,8 @@ class RecordedQueue(BackedQueue):
             self.ledger.reserve(CHANGE)
 
     def _remember(self, mid: int, entry: Entry | None, expiry: int, *, delayed: bool = False) -> None:
-        """How the message, which is there, is before this batch changes it. expiry: as the index has it; delayed: whether
-        that is a delay."""
+        """How the message, which is there, is before this batch changes it. expiry: as the index has it; delayed:
+        whether that is a delay."""
         self.ledger.changed.add(self)
         if mid not in self._undo:
             new = mid in self._index.new if entry is None or entry.receives < 0 else entry.receives == 0

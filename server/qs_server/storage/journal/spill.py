@@ -1,8 +1,9 @@
 """Writing back: what is in memory, and in the journal only, goes into the directories, many messages at a time.
 
-A spill is planned where the engine runs, done in any thread while the engine goes on, and settled where the engine runs.
-What changes meanwhile is seen when it is settled. A message's file appears under its name with all of its content; all
-files are made durable by one sync of the file system, and only then are the segments given up that had them.
+A spill is planned where the engine runs, done in any thread while the engine goes on, and settled where the engine
+runs. What changes meanwhile is seen when it is settled. A message's file appears under its name with all of its
+content; all files are made durable by one sync of the file system, and only then are the segments given up that had
+them.
 """
 
 import logging
