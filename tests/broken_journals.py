@@ -26,7 +26,7 @@ Picture = dict[str, dict[int, tuple[bytes | None, int]]]
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> None:
     """Segments of that many bytes, as far as a frame does not need more."""
-    for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("_SMALLEST", 0), ("_RESERVE", 0)):
+    for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0)):
         monkeypatch.setattr(journal, name, value)
 
 

@@ -9,6 +9,7 @@ done together.
 import select
 from collections import deque
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Protocol
 
 import trio
@@ -18,6 +19,8 @@ _READY = 256
 _TURN = 128 * 1024
 """Bytes that are read before the loop's tasks have their turn: some 20 ms of work at most, and usually less than 5. The
 readers that are left over come first the next time."""
+_TIME = 0.003
+"""Seconds after which a turn waits for nobody any more."""
 _READ = 1024
 """Bytes that a read counts at least."""
 _LINGER = 0.001
@@ -39,8 +42,10 @@ class Reader(Protocol):
 class Hub:
     """Reads from whoever is watched."""
 
-    def __init__(self, swept: Callable[[], bool] = lambda: True) -> None:
-        """swept: is called at the end of every sweep; False when the loop's tasks are to have their turn now."""
+    def __init__(self, swept: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter) -> None:
+        """swept: is called at the end of every sweep; False when the loop's tasks are to have their turn now. clock:
+        seconds, to bound a turn by."""
+        self._clock = clock
         self._epoll = select.epoll()
         self._readers: dict[int, Reader] = {}
         self._ready: deque[Reader] = deque()
@@ -66,9 +71,9 @@ class Hub:
         readers = self._readers
         return [readers[descriptor] for descriptor, _ in self._epoll.poll(0, _READY)]
 
-    def _linger(self) -> Iterable[Reader]:
-        """As `_poll`, but waits for a moment, unless somebody else is waiting for the loop."""
-        if trio.lowlevel.current_statistics().tasks_runnable:
+    def _linger(self, until: float) -> Iterable[Reader]:
+        """As `_poll`, but waits for a moment, unless it is late, or somebody else is waiting for the loop."""
+        if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
             return ()
         readers = self._readers
         return [readers[descriptor] for descriptor, _ in self._epoll.poll(_LINGER, _READY)]
@@ -76,11 +81,12 @@ class Hub:
     def _take_turn(self) -> None:
         """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
         ready, first, left = self._ready, self.first, _TURN
+        until = self._clock() + _TIME
         if ready and first is not None:
             ready.appendleft(first)
         while left > 0:
             if not ready:
-                ready.extend(self._poll() or (self._linger() if left < _TURN else ()))
+                ready.extend(self._poll() or (self._linger(until) if left < _TURN else ()))
                 if not ready:
                     break
                 if first is not None and first in ready:

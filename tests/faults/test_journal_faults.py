@@ -10,7 +10,7 @@ import pytest
 from engines import FaultyDisk, ManualClock
 
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal import journal
+from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.ledger import SpillLimits
 
@@ -22,8 +22,8 @@ KINDS = ["_pwrite", "open", "_write", "rename", "_syncfs", "fsync", "unlink", "s
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are many of them."""
-    for name, size in (("FIRST_SEGMENT", 24576), ("LARGEST_SEGMENT", 24576), ("_SMALLEST", 4096)):
-        monkeypatch.setattr(journal, name, size)
+    for name, size in (("FIRST_SEGMENT", 24576), ("LARGEST_SEGMENT", 24576), ("SMALLEST", 4096)):
+        monkeypatch.setattr(supply, name, size)
 
 
 class FullDisk(FaultyDisk):

@@ -39,8 +39,8 @@ def fast(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are many of them in a run."""
-    monkeypatch.setattr("qs_server.storage.journal.journal.FIRST_SEGMENT", 1 << 16)
-    monkeypatch.setattr("qs_server.storage.journal.journal.LARGEST_SEGMENT", 1 << 18)
+    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.supply.LARGEST_SEGMENT", 1 << 18)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import multiple, precondition, rule
 
 from qs_server.storage.engine import Background, Draft, Durability
-from qs_server.storage.journal import journal
+from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.ledger import SpillLimits
 
@@ -162,8 +162,8 @@ class SidecarMachine(JournalMachine):
 
 @pytest.fixture
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("_SMALLEST", 4096)):
-        monkeypatch.setattr(journal, name, size)
+    for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("SMALLEST", 4096)):
+        monkeypatch.setattr(supply, name, size)
 
 
 @pytest.mark.usefixtures("_small_segments")

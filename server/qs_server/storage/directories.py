@@ -187,12 +187,12 @@ class DirectoriesEngine(RootDirectory):
 
     def commit(self) -> None:
         self.flush()
-        self._journal.commit()
-        if self._durability is Durability.ALWAYS:
-            self._commit_files()
-        self._journal.relieve(self.finish_spill)
+        self._journal.commit(before=self._commit_files)
+        self._journal.relieve()
 
     def _commit_files(self) -> None:
+        if self._durability is not Durability.ALWAYS:
+            return
         dirty, self._activity.dirty = self._activity.dirty, set()
         failure: OSError | None = None
         for qid in sorted(dirty):

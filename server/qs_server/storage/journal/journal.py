@@ -5,12 +5,9 @@ first: the last part of a segment, and the spare one, are for what makes room ag
 what the kernel could not write it may have dropped, so nothing more is taken until a start has read what is there.
 """
 
-import errno
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from zlib import crc32
 
@@ -21,17 +18,13 @@ from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
 from .lock import forget_last, read_last, take_lock, write_last
 from .recovery import Recovered, segment_name
 from .segment import SegmentWriter, make_file
+from .supply import NEXT, Supply
 
 _logger = logging.getLogger(__name__)
-FIRST_SEGMENT = 1 << 20
-"""Bytes of the first segment after a start; each following one is four times as large, up to the limit."""
-LARGEST_SEGMENT = 64 << 20
-_SMALLEST = 128 << 10
 _RESERVE = 1 << 20
 """Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
 _FRAME = 32 << 20
 """Bytes of records after which a frame is written though its batch goes on."""
-_SPARE = "spare"
 _QUICK = 0.003
 """Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
 
@@ -41,7 +34,7 @@ class JournalFailedError(OSError):
 
 
 class Journal:
-    """Written by one process, in one thread at a time; `prepare_spare` and a background sync may run in another."""
+    """Written by one process, in one thread at a time; a background sync may run in another."""
 
     def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
         """directory: made if missing. clock: seconds that only go forward, to time commits by. InUseError, OSError."""
@@ -65,15 +58,15 @@ class Journal:
         self._pending: list[tuple[bytes, bytes | None]] = []
         self._length = 0
         self._last: bytes | None = None
-        self._spare: int | None = None  # its size; the file is there when this is set
-        self._tight = False  # the last spare could not be made: the disk is full
-        self._next_size = FIRST_SEGMENT
+        self.supply = Supply(directory, disk, sync=self._keep)
         self._obsolete: list[str] = []
         self._dropping: list[int] = []
         self._failed: OSError | None = None
         self._cost = 0.0
-        self.first_records: Callable[[int], Iterable[bytes]] = lambda number: ()
-        """What a new segment of that number has to begin with: a QUEUE for each queue."""
+        self.first_records: Callable[[], Iterable[bytes]] = tuple
+        """What a new segment has to begin with: a QUEUE for each queue."""
+        self.has_begun: Callable[[int], None] = lambda number: None
+        """Is called when a segment of that number has begun with them."""
 
     def resume(self, recovered: Recovered) -> None:
         """Goes on after what was found."""
@@ -81,9 +74,7 @@ class Journal:
         self.number = self._number + 1
         self._sizes = {segment.header.number: segment.header.size for segment in recovered.segments}
         self._obsolete = list(recovered.obsolete)
-        for name in (_SPARE, f"{_SPARE}.tmp", "next"):  # of a server that was killed
-            with suppress(FileNotFoundError):
-                self._disk.unlink(f"{self._directory}/{name}")
+        self.supply.clear()
         if self._number and read_last(self._directory) != self._number:
             write_last(self._lock, self._number, self._disk, sync=self._keep)
 
@@ -196,8 +187,6 @@ class Journal:
         try:
             writer.sync()
         except OSError as error:
-            if writer is not self._writer:
-                return  # it is closed: it was synced when the next one was begun
             self._fail(error)
             raise
         writer.synced = max(writer.synced, sequence)
@@ -207,11 +196,10 @@ class Journal:
     def _begin_segment(self, needed: int, *, push: bool) -> None:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self._number + 1
-        first = list(self.first_records(number))
+        first = list(self.first_records())
         begin = BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
-        size, path = self._make(begin + padded(needed), push=push)
-        if self._writer is not None and not self._sync:
-            self._writer.sync()  # all before the last segment is durable, whatever the durability
+        size, path = self.supply.take(begin + padded(needed), push=push)
+        self._sync_last()
         oldest = next(iter(self._sizes), number)
         header = Header(number, size, self._sequence + 1, oldest, new_salt(self._life))
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
@@ -227,6 +215,16 @@ class Journal:
         self._writer, self._number, self._sequence = writer, number, sequence
         self.number = number
         self._sizes[number] = size
+        self.has_begun(number)
+
+    def _sync_last(self) -> None:
+        """All before the last segment is durable, whatever the durability. OSError."""
+        if self._writer is not None and not self._sync:
+            try:
+                self._writer.sync()
+            except OSError as error:
+                self._fail(error)
+                raise
 
     def _place(self, path: str, number: int) -> None:
         """Gives a new segment its name. OSError: for want of room, and the one before it may go on; or for good."""
@@ -251,47 +249,11 @@ class Journal:
             return False
         return True
 
-    def _make(self, needed: int, *, push: bool) -> tuple[int, str]:
-        """A file of zeros for a segment. While the disk is full, the spare one, and the last blocks, are for what makes
-        room again."""
-        spare = self._spare
-        usual = needed + _SMALLEST
-        if spare is not None and spare >= usual and not (push and self._tight):
-            self._spare = None
-            return spare, f"{self._directory}/{_SPARE}"
-        path = f"{self._directory}/next"
-        sizes = [max(self._next_size, usual), usual] if push else [max(self._next_size, usual), usual, needed]
-        for size in sizes:
-            try:
-                make_file(path, size, self._disk, sync=self._keep)
-            except OSError as error:
-                if not has_no_room(error):
-                    raise
-            else:
-                self._grow(size)
-                return size, path
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    def _grow(self, size: int) -> None:
-        self._next_size = min(max(size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
-
     @property
-    def wants_spare(self) -> bool:
-        """Whether `prepare_spare` has something to do."""
+    def wants_spare(self) -> int | None:
+        """The size of the segment that should be made ready; None: there is one, or no need of it yet."""
         writer = self._writer
-        return self._spare is None and writer is not None and writer.room * 2 < writer.header.size
-
-    def prepare_spare(self) -> None:
-        """Makes the next segment ready, so that nobody has to wait for it. OSError is for the log only."""
-        path = f"{self._directory}/{_SPARE}"
-        try:
-            make_file(f"{path}.tmp", self._next_size, self._disk, sync=self._keep)
-            self._disk.rename(f"{path}.tmp", path)
-        except OSError:
-            self._tight = True
-            raise
-        self._spare, self._tight = self._next_size, False
-        self._grow(self._next_size)
+        return self.supply.wanted if writer is not None and writer.room * 2 < writer.header.size else None
 
     @property
     def segments(self) -> int:
@@ -324,6 +286,10 @@ class Journal:
         """Whether `remove_garbage` has something to do."""
         return bool(self._obsolete)
 
+    def give_back_garbage(self, paths: Iterable[str]) -> None:
+        """They could not be removed, and are there still."""
+        self._obsolete.extend(paths)
+
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more, for the caller to remove in whatever thread."""
         obsolete, self._obsolete = self._obsolete, []
@@ -334,7 +300,7 @@ class Journal:
         others, which go."""
         number, sequence = self._number + 1, self._sequence + 1
         length = FRAME_HEAD + sum(records.HEAD.size + len(body) for body in bodies)
-        path = f"{self._directory}/next"
+        path = f"{self._directory}/{NEXT}"
         size = BLOCK + padded(length)
         make_file(path, size, self._disk, sync=False)
         writer = SegmentWriter(
@@ -353,8 +319,7 @@ class Journal:
             self._disk.unlink(f"{self._directory}/{segment_name(old)}")
         for path in self.take_garbage():
             self._disk.unlink(path)
-        if self._spare is not None:
-            self._disk.unlink(f"{self._directory}/{_SPARE}")
+        self.supply.clear()
         self._sizes, self._number, self._sequence = {number: size}, number, sequence
         self.number = number + 1
         self._count_left()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 
 from ..directory import Shared
-from ..disk import Disk, has_no_room
+from ..disk import Disk
 from ..engine import SECOND, Background, Clock, Durability, Options
 from ..filequeue import FileQueue
 from . import records
@@ -38,6 +38,9 @@ class JournalKeeping:
         self._recovered: Recovered | None = None
         self._queues: dict[str, JournalQueue] = {}
         self._removals: list[tuple[int, str]] = []
+        self._recorded: list[tuple[int, str]] = []  # those which the frame that is being made says
+        self._complaint = ""
+        self._making_room = False
         self._running: Spill | None = None
         self._not_before = 0
         self._replayed = False
@@ -76,12 +79,18 @@ class JournalKeeping:
             journal.close()
             raise
         journal.first_records = self._announcements
+        journal.has_begun = self._announced
         ledger = Ledger(journal, self._limits)
         ledger.make_room = self._make_room
+        ledger.relieve = self.relieve
         return ledger
 
-    def _announcements(self, segment: int) -> Iterable[bytes]:
-        return [queue.record(segment) for queue in self._queues.values()]
+    def _announcements(self) -> Iterable[bytes]:
+        return [queue.record() for queue in self._queues.values()]
+
+    def _announced(self, segment: int) -> None:
+        for queue in self._queues.values():
+            queue.recorded_in(segment)
 
     def replay(self, queues: Mapping[str, FileQueue]) -> None:
         """Applies to the queues, which have been listed, what the journal says of them."""
@@ -106,12 +115,13 @@ class JournalKeeping:
     def rescue(self, queue: FileQueue) -> None:
         """Somebody has taken a queue's directory away. If it is in the root under another name, what it does not show
         is written into it now: under that name it is a queue like any other."""
-        if not isinstance(queue, JournalQueue) or self._ledger is None:
+        if not isinstance(queue, JournalQueue) or self._ledger is None or queue.in_place():
             return
         self._wait_for_spill()
         path = next((p for n in self._disk.directories_in(self._root) if queue.is_at(p := f"{self._root}/{n}")), None)
         if path is None:
             return
+        self._ledger.commit_early()
         queue.path = path
         error = None
         while error is None and (spill := self._plan_all(self._ledger, queue)):
@@ -127,10 +137,15 @@ class JournalKeeping:
         return spill
 
     def forget(self, queue: FileQueue) -> None:
-        """A queue's directory has gone."""
+        """A queue's directory has gone. That is recorded before there can be another one of the name."""
         if self._queues.get(queue.qid) is queue and isinstance(queue, JournalQueue):
             del self._queues[queue.qid]
             self._removals.append((queue.journal_number, queue.qid))
+            if self._ledger is not None:
+                try:
+                    self._note_removals(self._ledger)
+                except OSError as error:
+                    _logger.warning("that queue %r has gone is not in the journal yet: %s", queue.qid, error)
 
     def prepare_removal(self, queue: FileQueue) -> None:
         """A queue is about to be removed: nothing writes to its directory any more, and it shows what is true."""
@@ -142,29 +157,49 @@ class JournalKeeping:
     def commit_removals(self) -> None:
         """That queues have gone is durable, as directories and in the journal; from then on there may be others of the
         same names. OSError."""
-        if self._removals and self._ledger is not None:
+        if (self._removals or self._recorded) and self._ledger is not None:
             self._note_removals(self._ledger)
-            self._ledger.commit_early()
-            self._removals.clear()
+            try:
+                self._ledger.commit_early()
+            except OSError:
+                self._removals += self._recorded
+                self._recorded.clear()
+                raise
+            self._recorded.clear()
 
     def _note_removals(self, ledger: Ledger) -> None:
+        if not self._removals:
+            return
         if self._durability is not Durability.NONE:
             self._disk.sync_directory(self._root)  # first: what the journal calls removed must not come back
         ledger.reserve((ANNOUNCE + records.SMALL) * len(self._removals))
         for number, qid in self._removals:
             ledger.journal.append(records.queue(number, -1, qid))  # no segment may have said so yet
             ledger.journal.append(records.remove(number))
+        self._recorded += self._removals
+        self._removals.clear()
 
     # -- durability -----------------------------------------------------------------------------------------------
 
-    def commit(self) -> None:
-        """Everything that was asked of the queues since the last one. OSError: it has been taken back."""
+    def commit(self, before: Callable[[], None] = lambda: None) -> None:
+        """Everything that was asked of the queues since the last one. before: what has to succeed first. OSError: it has
+        been taken back."""
         if self._ledger is None:
+            before()
             return
-        if self._removals:
+        try:
+            before()
             self._note_removals(self._ledger)
-        self._ledger.commit()
-        self._removals.clear()
+        except OSError:
+            self._ledger.abandon()
+            raise
+        try:
+            self._ledger.commit()
+        except OSError:
+            self._removals += self._recorded
+            raise
+        finally:
+            self._recorded.clear()
 
     def background_sync(self) -> Callable[[], None] | None:
         """See Engine."""
@@ -172,24 +207,26 @@ class JournalKeeping:
 
     # -- writing back ---------------------------------------------------------------------------------------------
 
-    def relieve(self, finish: Callable[[Background], None]) -> None:
-        """While far too much is in memory, and the disk has room: writes some of it back at once. To be called when
-        nothing is uncommitted."""
+    def relieve(self) -> None:
+        """While far too much is in memory: writes some of it back at once. To be called when nothing is uncommitted.
+        What cannot be written makes pushes be refused."""
         ledger = self._ledger
-        if ledger is None or not ledger.overloaded or ledger.full:
-            return
-        spill = self._running or self.begin_spill()
-        if spill is not None:
+        while ledger is not None and ledger.overloaded and ledger.refusal is None:
+            spill = self._running or self.begin_spill()
+            if spill is None:
+                return
             spill.run()
-            finish(spill)
+            self.finish_spill(spill)
+            if spill.stuck:
+                return
 
     def next_spill(self) -> int | None:
         """See Engine."""
         ledger = self._ledger
-        if ledger is None or self._running is not None:
+        if ledger is None or self._running is not None or ledger.journal.failed:
             return None
         journal = ledger.journal
-        if ledger.urgent or journal.wants_spare or journal.has_garbage:
+        if ledger.urgent or journal.wants_spare is not None or journal.has_garbage:
             return self._not_before
         if ledger.due is None:
             if journal.segments == 1 or not journal.used:
@@ -209,6 +246,7 @@ class JournalKeeping:
         spill.plan(self._queues.values(), now, 0 if everything or ledger.urgent else self._limits.age)
         self._reschedule(ledger)
         if not spill:
+            self._not_before = now + _TRY_AGAIN if ledger.urgent else self._not_before
             return None
         self._running = spill
         return spill
@@ -225,12 +263,25 @@ class JournalKeeping:
             return
         self._running = None
         spill.settle()
-        self._ledger.full = spill.error is not None and has_no_room(spill.error)
-        if spill.error is not None:
+        self._ledger.refusal = spill.error
+        if spill.error is not None or spill.spare_error is not None:
             self._not_before = self._clock() + _TRY_AGAIN
-            _logger.error("what is in the journal could not be written to files, and stays there: %s", spill.error)
+        self._complain(spill.error, spill.spare_error)
         self._reschedule(self._ledger)
         self._checkpoint(self._ledger, self._clock())
+
+    def _complain(self, error: OSError | None, spare_error: OSError | None) -> None:
+        """Says what is wrong, once."""
+        complaint = ""
+        if error is not None:
+            complaint = f"messages stay in the journal, as their files cannot be written or removed: {error}"
+        elif spare_error is not None:
+            complaint = f"there is no room for more of the journal, and soon none for messages: {spare_error}"
+        if complaint and complaint != self._complaint:
+            _logger.error("%s; see to %s (room, permissions); it is tried again every second", complaint, self._root)
+        elif self._complaint and not complaint:
+            _logger.warning("messages are written to files again")
+        self._complaint = complaint
 
     def _wait_for_spill(self) -> None:
         if self._running is not None:
@@ -264,22 +315,29 @@ class JournalKeeping:
         """On a full disk, in the middle of a batch: removes the files of messages that are deleted, and the segments
         that nothing needs, if there are any. OSError: see Ledger.commit_early."""
         ledger = self._ledger
-        if ledger is None or self._running is not None:
+        if ledger is None or self._running is not None or self._making_room:
             return False
-        if not any(q.entries.gone for q in self._queues.values()) and not self._removable(ledger):
+        if not any(q.entries.gone for q in self._queues.values()) and self._removable(ledger) is None:
             return False
-        ledger.commit_early()
+        self._making_room = True
+        try:
+            ledger.commit_early()
+            spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
+            spill.plan_burials(self._queues.values())
+            spill.run()
+            spill.settle()
+            self._checkpoint(ledger, self._clock())
+            ledger.commit_early()
+            self._remove_garbage(ledger)
+        finally:
+            self._making_room = False
+        return True
+
+    def _remove_garbage(self, ledger: Ledger) -> None:
         spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
-        spill.plan_burials(self._queues.values())
+        spill.garbage = ledger.journal.take_garbage()
         spill.run()
         spill.settle()
-        self._checkpoint(ledger, self._clock())
-        ledger.commit_early()
-        if (sync := ledger.journal.background_sync()) is not None:
-            sync()  # that they may go has to last as long as that they have gone
-        for path in ledger.journal.take_garbage():
-            self._disk.unlink(path)
-        return True
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -296,11 +354,13 @@ class JournalKeeping:
             spill.run()
             finish(spill)
             self.commit()
-            if spill.error is not None:
+            if spill.error is not None or spill.stuck:
+                reason = spill.error or "the directory of their queue is gone"
+                _logger.error("messages stay in the journal, for the next start: %s", reason)
                 return
         if ledger.journal.used or self._replayed:
             now = self._clock()
-            bodies = [queue.record(0) for queue in self._queues.values()]
+            bodies = [queue.record() for queue in self._queues.values()]
             for queue in self._queues.values():
                 bodies += queue.key_records(now)
             ledger.journal.rest(bodies)

@@ -43,8 +43,8 @@ class Keys:
                 return
             del self._known[first]
 
-    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int]]:
-        """Those which only older segments know of: key, id, time of the push."""
+    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int, int]]:
+        """Those which only older segments know of: key, id, time of the push, and which segment that is."""
         for key, (mid, at, where) in list(self._known.items()):
             if where < segment and at > now - WINDOW:
-                yield key, mid, at
+                yield key, mid, at, where

@@ -6,8 +6,6 @@ answered is true, and nothing else is.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,8 +46,10 @@ class Ledger:
         self.changed: set[Reversible] = set()
         self.due: int | None = None
         """When something should be written to the directories; None: nothing is to be."""
-        self.full = False
-        """Whether the disk had no room for the files that were to be written last."""
+        self.refusal: OSError | None = None
+        """Why the last files could not be written, if so."""
+        self.relieve: Callable[[], None] = lambda: None
+        """Has less in memory, if it is far too much. Nothing is uncommitted."""
         self.make_room: Callable[[], bool] = lambda: False
         """Gives up what is not needed any more. Whether there was anything."""
         self._numbers = 0
@@ -82,10 +82,11 @@ class Ledger:
     def reserve(self, size: int, *, push: bool = False) -> None:
         """See Journal.reserve. A batch that grows too long is committed up to here. Pushes are refused while there is
         no room for what is in memory already."""
-        if push and self.full and self.overloaded:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if push and self.refusal is not None and self.overloaded:
+            raise OSError(self.refusal.errno, self.refusal.strerror)
         if self.journal.overflows:
             self.commit_early()
+            self.relieve()
         try:
             self.journal.reserve(size, push=push)
         except OSError as error:
@@ -94,11 +95,13 @@ class Ledger:
             self.journal.reserve(size, push=push)
 
     def commit_early(self) -> None:
-        """In the middle of a batch. When it fails, the batch's own commit will fail too."""
+        """In the middle of a batch. When it fails, and anything was asked for before, the batch's own commit will fail
+        too."""
+        changed = bool(self.changed)
         try:
             self._commit()
         except OSError as error:
-            self._failure = error
+            self._failure = error if changed else None
             raise
 
     def commit(self) -> None:
@@ -108,6 +111,11 @@ class Ledger:
             self._roll_back()
             raise failure
         self._commit()
+
+    def abandon(self) -> None:
+        """What was changed since the last commit has not happened."""
+        self._failure = None
+        self._roll_back()
 
     def _commit(self) -> None:
         try:

@@ -43,7 +43,7 @@ class JournalQueue(RecordedQueue):
         size = ANNOUNCE
         for _, draft, _ in fresh:
             size += len(draft.payload) + records.PUSH_SIZE
-        if self._journal.left_to_pushes < size or self.ledger.full:
+        if self._journal.left_to_pushes < size or self.ledger.refusal is not None:
             self.ledger.reserve(size, push=True)
         for mid, draft, key in fresh:
             visible = self.number(now + draft.delay) if draft.delay else 0
@@ -144,9 +144,18 @@ class JournalQueue(RecordedQueue):
             self._add(mid, 0, payload, self._clock())
         else:
             self._keep(mid, 0, payload, None, self._clock())
+        self._dig_up(mid)
         self._saw(mid)
         self.counts.pushed += 1
         return True
+
+    def _dig_up(self, mid: int) -> None:
+        """A message is there again whose file was to be removed: that is the file of the new one now."""
+        buried = self.entries.gone.pop(mid, None)
+        entry = self.entries.get(mid)
+        if buried is not None and entry is not None:
+            self._dug_up[mid] = buried
+            self.entries.change(mid, entry._replace(disk=buried.disk, segment=buried.segment))
 
     # -- changes --------------------------------------------------------------------------------------------------
 

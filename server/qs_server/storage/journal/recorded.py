@@ -30,6 +30,8 @@ class RecordedQueue(BackedQueue):
         self._undo: dict[int, _Before | None] = {}
         self._facts: dict[int, int] = {}  # of messages that it has deleted, as the index had them
         self._undo_keys: list[bytes] = []
+        self._undo_carried: list[tuple[bytes, int, int, int]] = []  # keys as they were: and the segment that has them
+        self._dug_up: dict[int, Entry] = {}  # files that were to be removed, and are a message's again
         super().__init__(path, qid, options, shared, ledger)
 
     def close(self) -> list[int]:
@@ -39,10 +41,13 @@ class RecordedQueue(BackedQueue):
 
     # -- records --------------------------------------------------------------------------------------------------
 
-    def record(self, segment: int) -> bytes:
+    def record(self) -> bytes:
         """What a segment has to say of the queue before anything else."""
-        self._announced = segment
         return records.queue(self.journal_number, self.last_mid, self.qid)
+
+    def recorded_in(self, segment: int) -> None:
+        """A segment has begun with that."""
+        self._announced = segment
 
     def _append(self, body: bytes, payload: bytes | None = None) -> None:
         journal = self._journal
@@ -69,6 +74,8 @@ class RecordedQueue(BackedQueue):
         self._undo.clear()
         self._facts.clear()
         self._undo_keys.clear()
+        self._undo_carried.clear()
+        self._dug_up.clear()
 
     def roll_back(self) -> None:
         """What was changed is not in the journal, and has not happened."""
@@ -85,10 +92,21 @@ class RecordedQueue(BackedQueue):
                     self.hidden(expiry)
                 else:
                     self.arrived()
+            if mid in self._dug_up:
+                self.entries.bury(mid, self._dug_up[mid])
         self.entries.sort()
         for key in self._undo_keys:
             self.keys.forget(key)
+        for carried in self._undo_carried:
+            self.keys.note(*carried)
         self.committed()
+
+    def is_written(self, mid: int, disk: int, *, synced: bool) -> None:
+        """While a batch is under way that has changed the message: should it fail, the file is there all the same."""
+        before = self._undo.get(mid)
+        if before is not None and before[0] is not None:
+            entry = before[0]._replace(disk=disk, payload=None if synced else before[0].payload)
+            self._undo[mid] = entry, *before[1:]
 
     def is_uncommitted(self, mid: int) -> bool:
         """Whether the batch that is under way has changed the message."""
@@ -98,14 +116,15 @@ class RecordedQueue(BackedQueue):
 
     def carry_keys(self, segment: int, now: int) -> None:
         """Says again what only segments before that one say. OSError when there is no room."""
-        for key, mid, at in self.keys.before(segment, now):
+        for key, mid, at, where in self.keys.before(segment, now):
             self._reserve()
             self._append(records.key_of(self.journal_number, mid, key, at))
+            self._undo_carried.append((key, mid, at, where))
             self.keys.note(key, mid, at, self._journal.number)
 
     def key_records(self, now: int) -> list[bytes]:
         """Those that count still."""
-        return [records.key_of(self.journal_number, mid, key, at) for key, mid, at in self.keys.before(1 << 62, now)]
+        return [records.key_of(self.journal_number, mid, key, at) for key, mid, at, _ in self.keys.before(1 << 62, now)]
 
     # -- replaying ------------------------------------------------------------------------------------------------
 
@@ -116,7 +135,9 @@ class RecordedQueue(BackedQueue):
         if disk is not None:
             self._index.remove(mid)
         self.entries.pop(mid)
-        self.entries.gone.pop(mid, None)
+        buried = self.entries.gone.pop(mid, None)
+        if disk is None and buried is not None:
+            disk = buried.disk  # a copy of a message that was deleted, and whose file is there still
         self.entries.add(mid, Entry(record.payload, 0, NOWHERE if disk is None else disk, segment, 0))
         self._index.add(mid, record.visible, len(record.payload))
         self._saw(mid)
@@ -126,6 +147,7 @@ class RecordedQueue(BackedQueue):
     def replay_state(self, record: records.State, segment: int) -> None:
         """Of a message that is gone, a later record says so, or somebody has taken it."""
         mid = record.mid
+        self._saw(mid)
         if not self._load_as(mid, retrieved=record.receives > 0):
             return
         entry, index = self.entries.get(mid), self._index
@@ -156,6 +178,7 @@ class RecordedQueue(BackedQueue):
 
     def replay_delete(self, record: records.Delete, segment: int) -> None:
         """Its file may be gone, or not yet."""
+        self._saw(record.mid)
         disk = self._index.expiry(record.mid)
         if disk is None:
             return

@@ -119,8 +119,8 @@ def recover(directory: str, disk: Disk) -> Recovered:
     missing = sorted(set(range(oldest, numbers[-1] + 1)) - set(numbers))
     if missing:
         raise _damage(f"{directory}/{segment_name(missing[0])}", "it is missing")
-    for segment, following in pairwise(needed):
-        _check_end(segment, following.header.first)
+    for at, (segment, following) in enumerate(list(pairwise(needed))):
+        needed[at] = _check_end(segment, following.header.first)
     _check_tail(last)
     obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number < oldest]
     return Recovered(needed, obsolete, last.header.number, last.next - 1)
@@ -153,9 +153,14 @@ def _checkpoints(found: list[Segment]) -> Iterator[int]:
                 raise _damage(segment.path, f"frame {frame.sequence} at byte {frame.start}: {error}") from None
 
 
-def _check_end(segment: Segment, first: int) -> None:
+def _check_end(segment: Segment, first: int) -> Segment:
+    """The segment, up to where the next one goes on."""
     if segment.next == first:
-        return  # what may stand behind was torn, and cut off by an earlier start
+        return segment  # what may stand behind was torn, and cut off by an earlier start
+    if segment.next > first:
+        # Their writer was told that they could not be written, and refused what they held.
+        _logger.warning("%s: frames from %d on do not count: another one was begun instead", segment.path, first)
+        return segment._replace(frames=[frame for frame in segment.frames if frame.sequence < first])
     lost = f"frames {segment.next} to {first - 1} are not whole"
     raise _damage(segment.path, f"byte {segment.gap.start}: {segment.gap.why or 'it ends there'}; {lost}")
 

@@ -20,6 +20,7 @@ class Replay:
         self._queues = queues
         self._ledger = ledger
         self._names: dict[int, str] = {}
+        self._latest: dict[str, int] = {}
         self._orphans: Counter[int] = Counter()
         """Messages of queues that have no directory, by number."""
         self.changes = 0
@@ -37,7 +38,7 @@ class Replay:
             _logger.warning(
                 "the journal has %d messages of queue %r, whose directory is gone; they go with it",
                 count,
-                self._names[number],
+                self._names.get(number, "?"),
             )
 
     def _apply(self, segment: int, record: records.Record) -> None:
@@ -45,14 +46,16 @@ class Replay:
             return
         if isinstance(record, records.Queue):
             self._names[record.number] = record.qid
+            self._latest[record.qid] = max(record.number, self._latest.get(record.qid, 0))
             queue = self._queues.get(record.qid)
             if isinstance(queue, JournalQueue):
                 queue.last_mid = max(queue.last_mid, record.last_mid)
             return
-        qid = self._names.get(record.number)
-        if qid is None:
-            return  # of a queue that has been removed: what named it was in a segment that is gone
+        # What named a queue that has been removed may be in a segment that is gone.
+        qid = self._names.get(record.number, "")
         queue = self._queues.get(qid)
+        if isinstance(record, records.Remove) and self._latest.get(qid, record.number) > record.number:
+            return  # there was another queue of the name by then
         if isinstance(queue, JournalQueue):
             self.changes += 1
             _apply_to(queue, segment, record)

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
+import threading
 
 from ..disk import Disk, has_no_room
 from .frames import BLOCK, Header, pack_frame_head, pack_header, padded
@@ -46,6 +47,7 @@ class SegmentWriter:
         self.synced = header.first - 1
         """The number of the last frame that is durable."""
         self.failed: OSError | None = None
+        self._in_use = threading.Lock()
         self._disk = disk
         self._sync = sync
         self._buffer = mmap.mmap(-1, _CHUNK)
@@ -108,7 +110,9 @@ class SegmentWriter:
     def sync(self) -> None:
         """Makes durable what was written. OSError: see `write`."""
         try:
-            self._disk.fdatasync(self._fd)
+            with self._in_use:
+                if self._fd >= 0:  # else it was synced before it was closed
+                    self._disk.fdatasync(self._fd)
         except OSError as error:
             # The kernel may have dropped what it could not write, and would say nothing the next time.
             self.failed = error
@@ -120,4 +124,7 @@ class SegmentWriter:
         return self.header.size - self.end
 
     def close(self) -> None:
-        self._disk.close(self._fd)
+        """Lets go of the file, once nobody is syncing it any more."""
+        with self._in_use:
+            fd, self._fd = self._fd, -1
+            self._disk.close(fd)

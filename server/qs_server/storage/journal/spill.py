@@ -6,6 +6,7 @@ content; all files are made durable by one sync of the file system, and only the
 them.
 """
 
+import errno
 import logging
 import os
 import threading
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from ..attributes import Attributes
 from ..disk import Disk, has_no_room
+from ..names import message_name
 from .entries import CLEAN, IN_FILE, NOWHERE, Entry
 from .journal import Journal
 from .queue import JournalQueue
@@ -54,20 +56,25 @@ class Spill:
         self.garbage: list[str] = []
         self.done: list[Item] = []
         self._missing: list[Item] = []
+        self._taken: list[Item] = []
+        self._moved: list[Item] = []
         self.buried: list[Burial] = []
         self.segment = journal.number
         """Whatever is changed while it runs is in this one or in a later one."""
         self.synced = False
         self.error: OSError | None = None
+        """Why something was not written or removed."""
+        self.spare_error: OSError | None = None
+        self._made: int | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._spare = spare and journal.wants_spare
+        self._spare = journal.wants_spare if spare else None
         self._journal = journal
         self._disk = disk
         self._sync = sync
 
     def __bool__(self) -> bool:
-        return bool(self.items or self.burials or self.garbage or self._spare)
+        return bool(self.items or self.burials or self.garbage or self._spare is not None)
 
     def plan(self, queues: Iterable[JournalQueue], now: int, age: int) -> None:
         """What is behind for that long, the oldest of each queue first; not what the batch has changed that is under
@@ -109,43 +116,56 @@ class Spill:
                 self._run()
             except OSError as error:
                 self.error = error
+            except Exception as error:
+                _logger.exception("a fault of the server")
+                self.error = OSError(errno.EIO, str(error))
 
     def _run(self) -> None:
         for burial in self.burials:
-            self._bury(burial)
-        failure = self._write_all()
+            try:
+                self._bury(burial)
+            except OSError as error:
+                self.error = error  # the others are removed all the same
+        self._write_all()
         if self._sync:
             self._sync_written()
         self.synced = True
         self._clear()
-        if self._spare:
-            self._journal.prepare_spare()
-        if failure is not None:
-            raise failure
+        if self._spare is not None:
+            self._make_spare(self._spare)
 
-    def _write_all(self) -> OSError | None:
-        """What went wrong with one of them, if anything did. A full disk ends it."""
-        failure: OSError | None = None
+    def _write_all(self) -> None:
+        """As many as there is room for."""
         for item in self.items:
             try:
                 self._write(item)
             except FileNotFoundError:
                 self._missing.append(item)  # somebody has taken it, or the whole queue
+            except FileExistsError:
+                self._taken.append(item)
             except OSError as error:
-                failure = error
+                self.error = error
                 if has_no_room(error):
-                    break
+                    return
             else:
                 self.done.append(item)
-        return failure
 
     def _clear(self) -> None:
         """Removes old segments; first of all, that they may go has to last as long as that they have gone."""
         if self.garbage and (sync := self._journal.background_sync()) is not None:
             sync()
-        for path in self.garbage:
+        while self.garbage:
             with suppress(FileNotFoundError):
-                self._disk.unlink(path)
+                self._disk.unlink(self.garbage[0])
+            del self.garbage[0]
+
+    def _make_spare(self, size: int) -> None:
+        try:
+            self._journal.supply.make_spare(size)
+        except OSError as error:
+            self.spare_error = error
+        else:
+            self._made = size
 
     def _bury(self, burial: Burial) -> None:
         queue, mid, entry = burial
@@ -158,17 +178,21 @@ class Spill:
     def _write(self, item: Item) -> None:
         queue, mid, entry, expiry, attributes = item
         path = queue.file_path(mid, expiry)
+        if entry.payload is None and entry.receives != IN_FILE:
+            self._note(queue, queue.file_path(mid, entry.disk), mid, attributes)
         if entry.disk not in (NOWHERE, expiry):
-            # First, so that at no moment two files are the same message.
-            old = queue.file_path(mid, entry.disk)
-            if entry.payload is None and entry.receives != IN_FILE:
-                queue.files.write(old, mid, attributes)
+            # Before there is another one, so that at no moment two files are the same message.
             with suppress(FileNotFoundError) if entry.payload is not None else nullcontext():
-                self._disk.rename(old, path)
-        elif entry.payload is None and entry.receives != IN_FILE:
-            queue.files.write(path, mid, attributes)
+                self._disk.rename(queue.file_path(mid, entry.disk), path)
+                self._moved.append(item)
         if entry.payload is not None:
             self._write_file(item, path, entry.payload)
+
+    def _note(self, queue: JournalQueue, path: str, mid: int, attributes: Attributes) -> None:
+        try:
+            queue.files.write(path, mid, attributes, or_fail=True)
+        except PermissionError:
+            queue.files.write(path, mid, attributes)  # a file of somebody else, which stays as it is
 
     def _write_file(self, item: Item, path: str, payload: bytes) -> None:
         temporary = f"{item.queue.path}/.{item.mid}.tmp"
@@ -179,7 +203,9 @@ class Spill:
             finally:
                 self._disk.close(fd)
             if any(item.attributes):
-                item.queue.files.write(temporary, item.mid, item.attributes)
+                self._note(item.queue, temporary, item.mid, item.attributes)
+            if item.entry.disk == NOWHERE and os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)  # somebody else's, of the same id
             self._disk.rename(temporary, path)
         except OSError:
             with suppress(OSError):
@@ -202,23 +228,66 @@ class Spill:
 
     # -- settling -------------------------------------------------------------------------------------------------
 
+    @property
+    def stuck(self) -> bool:
+        """Once it is settled: whether another one would come no further."""
+        if not self.synced:
+            return True
+        left = all(item.queue.entries.get(item.mid) is item.entry for item in self._missing)
+        return bool(self.items) and not self.done and not self._taken and left
+
     def settle(self) -> None:
         """Where the engine runs, after it: notes what the directories show now."""
+        for item in self._moved:
+            self._settle_moved(item)
         for item in self.done:
             if not item.queue.is_closed:
                 self._settle(item)
-        for queue, mid, entry in self.buried:
-            if self.synced and queue.entries.gone.get(mid) is entry:
-                del queue.entries.gone[mid]
+        for burial in self.buried:
+            self._settle_burial(burial)
         for queue, mid in self._files():
             queue.writing.discard(mid)
+        self._settle_others()
+        self._journal.give_back_garbage(self.garbage)
+        if self._made is not None:
+            self._journal.supply.has_made(self._made)
+        elif self.spare_error is not None:
+            self._journal.supply.could_not_make()
+
+    def _settle_others(self) -> None:
+        """What somebody else has taken away, or put in the place of a message."""
         for item in self._missing:
             if not item.queue.is_closed and item.queue.entries.get(item.mid) is item.entry:
                 item.queue.lost(item.mid, item.entry.disk)
+        for item in self._taken:
+            if not item.queue.is_closed:
+                item.queue.changed(message_name(item.mid, item.expiry).encode(), appeared=True)
+
+    def _settle_moved(self, item: Item) -> None:
+        """Its file has another name, whatever has become of the rest."""
+        queue, mid, entry, expiry, _ = item
+        entries = queue.entries
+        for where in (entries.get(mid), entries.gone.get(mid)):
+            if where is not None and where.disk == entry.disk:
+                if where is entries.gone.get(mid):
+                    entries.gone[mid] = where._replace(disk=expiry)
+                elif item not in self.done:
+                    entries.replace(mid, where._replace(disk=expiry))
+        if item not in self.done:
+            queue.is_written(mid, expiry, synced=False)
+
+    def _settle_burial(self, burial: Burial) -> None:
+        queue, mid, entry = burial
+        if self.synced and queue.entries.gone.get(mid) is entry:
+            del queue.entries.gone[mid]
+        again = queue.entries.get(mid)
+        if again is not None and again.disk == entry.disk and again.payload is not None:
+            queue.entries.replace(mid, again._replace(disk=NOWHERE))  # a message that is there again, without the file
 
     def _settle(self, item: Item) -> None:
         queue, mid, entry, expiry, _ = item
         entries = queue.entries
+        queue.is_written(mid, expiry, synced=self.synced)
         now = entries.get(mid)
         if now is None:
             if queue.is_known(mid):

@@ -1,0 +1,80 @@
+"""Files of zeros for segments: made when one is needed, or, so that nobody has to wait for it, before that.
+
+While the disk is full, the one that was made before is kept for what makes room again, and so are the last blocks.
+"""
+
+import errno
+import os
+from contextlib import suppress
+
+from ..disk import Disk, has_no_room
+from .segment import make_file
+
+FIRST_SEGMENT = 1 << 20
+"""Bytes of the first segment after a start; each following one is four times as large, up to the limit."""
+LARGEST_SEGMENT = 64 << 20
+SMALLEST = 128 << 10
+"""Bytes that a segment has beside what is needed at once, unless the disk is nearly full."""
+SPARE = "spare"
+NEXT = "next"
+
+
+class Supply:
+    """Of one journal. For the engine's thread, but for `make_spare`."""
+
+    def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._sync = sync
+        self._spare: int | None = None
+        self._tight = False  # the last spare could not be made: the disk is full
+        self._next_size = FIRST_SEGMENT
+
+    def clear(self) -> None:
+        """Removes what a server that was killed has left, or what is not needed any more."""
+        self._spare = None
+        for name in (SPARE, f"{SPARE}.tmp", NEXT):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{self._directory}/{name}")
+
+    def take(self, needed: int, *, push: bool) -> tuple[int, str]:
+        """A file with that many bytes at least: its size and path. OSError: none can be made."""
+        spare, usual = self._spare, needed + SMALLEST
+        if spare is not None and spare >= usual and not (push and self._tight):
+            self._spare = None
+            return spare, f"{self._directory}/{SPARE}"
+        path = f"{self._directory}/{NEXT}"
+        sizes = [max(self._next_size, usual), usual] if push else [max(self._next_size, usual), usual, needed]
+        for size in sizes:
+            try:
+                make_file(path, size, self._disk, sync=self._sync)
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+            else:
+                self._grow(size)
+                return size, path
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def _grow(self, size: int) -> None:
+        self._next_size = min(max(size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)
+
+    @property
+    def wanted(self) -> int | None:
+        """The size of the spare that there should be."""
+        return self._next_size if self._spare is None else None
+
+    def make_spare(self, size: int) -> None:
+        """Makes one, in whatever thread; `has_made` and `could_not_make` say so where the engine runs. OSError."""
+        path = f"{self._directory}/{SPARE}"
+        make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
+        self._disk.rename(f"{path}.tmp", path)
+
+    def has_made(self, size: int) -> None:
+        """There is a spare now."""
+        self._spare, self._tight = size, False
+        self._grow(size)
+
+    def could_not_make(self) -> None:
+        """There is no room for a spare."""
+        self._tight = True

@@ -1,0 +1,233 @@
+"""Queues of the journal that are made, removed, moved or replaced just when something else goes wrong."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crashing import LOTS, Place, places, segments_of
+
+from qs_server.storage.engine import NoSuchQueueError, Options
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Its segments are small."""
+    segments_of(monkeypatch, 24576, 24576)
+    yield from places(tmp_path)
+
+
+# -- a new segment that cannot be begun --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "pattern"),
+    [
+        ("create", "*/.journal/*"),
+        ("_pwrite", "*/.journal/next"),
+        ("fsync", "*/.journal/next"),
+        ("rename", "*.segment"),
+        ("fsync", "*/.journal"),
+        ("_pwrite", "*/.journal/lock"),
+        ("fdatasync", "*/.journal/lock"),
+    ],
+)
+def test_a_queue_younger_than_the_segment(place: Place, operation: str, pattern: str) -> None:
+    """When no new segment can be begun, the one there is goes on, and names the queues that are new since its
+    beginning: what is pushed into them is there after a crash."""
+    place.queue("a")
+    [first] = place.push("a", b"x")
+    place.queue("b")
+    place.disk.refuse(operation, pattern)
+    with pytest.raises(OSError, match="space"):
+        place.push("b", bytes(30_000))
+    place.disk.disarm()
+    place.engine.commit()
+    [mid] = place.push("b", b"small")
+    place.crash()
+    assert (place.mids("a"), place.mids("b")) == ([first], [mid])
+    assert place.payloads("b") == [b"small"]
+
+
+def test_a_queue_younger_than_a_segment_that_a_batch_is_refused_in(place: Place) -> None:
+    """What names a queue goes with the batch that was refused, and is said again by the next one."""
+    place.queue("a")
+    place.push("a", b"x")
+    place.queue("b")
+    place.ask_push("b", b"refused")
+    place.disk.refuse("_pwrite", "*.segment", times=1)
+    with pytest.raises(OSError, match="space"):
+        place.engine.commit()
+    [mid] = place.push("b", b"small")
+    place.crash()
+    assert (place.mids("b"), place.payloads("b")) == ([mid], [b"small"])
+
+
+# -- directories that others move or replace, in one batch with something of ours --------------------------------------
+
+
+def test_a_directory_is_replaced_and_a_crash(place: Place) -> None:
+    """What is pushed into a queue, in the batch in which another directory was found in its place, is there after a
+    crash; what was in memory of the one before has gone with that."""
+    place.queue("q")
+    place.push("q", b"old")
+    shutil.copytree(place.root / "q", place.root / ".other")
+    shutil.rmtree(place.root / "q")
+    (place.root / ".other").rename(place.root / "q")
+    place.engine.refresh()
+    mids = place.push("q", b"new")
+    assert place.mids("q") == mids
+    place.crash()
+    assert (place.mids("q"), place.payloads("q")) == (mids, [b"new"])
+    place.restart()
+    assert place.payloads("q") == [b"new"]
+
+
+def test_a_directory_is_replaced_twice_and_a_crash(place: Place) -> None:
+    """Also when it is another one again before the batch ends: what the last one was given counts."""
+    place.queue("q")
+    place.push("q", b"old")
+    for payload in (b"between", b"new"):
+        (place.root / ".other").mkdir()
+        shutil.rmtree(place.root / "q")
+        (place.root / ".other").rename(place.root / "q")
+        place.engine.refresh()
+        place.ask_push("q", payload)
+    place.engine.commit()
+    assert place.payloads("q") == [b"new"]
+    place.crash()
+    assert place.payloads("q") == [b"new"]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_directory_is_moved_while_a_push_is_under_way(place: Place, more: bool) -> None:
+    """A message of the batch in which its queue got another name goes along, or its push fails: it is not answered for
+    and lost. The messages of batches before go along; after a crash, too."""
+    place.queue("q")
+    place.push("q", b"one")
+    [two] = place.ask_push("q", b"two")
+    place.engine.flush()
+    (place.root / "q").rename(place.root / "q2")
+    place.engine.refresh()
+    expected = [b"one"]
+    if more:
+        place.ask_push("q2", b"three")
+    refused = False
+    try:
+        place.engine.commit()
+    except OSError:
+        refused = True
+    failures = place.engine.take_failures()
+    if not refused and ("q", two) not in failures:
+        expected.append(b"two")
+    if not refused and more:
+        expected.append(b"three")
+    assert list(place.engine.queues()) == ["q2"]
+    assert sorted(place.payloads("q2"), key=expected.index) == expected
+    place.crash()
+    assert list(place.engine.queues()) == ["q2"]
+    assert sorted(place.payloads("q2"), key=expected.index) == expected
+    place.restart()
+    assert sorted(place.payloads("q2"), key=expected.index) == expected
+
+
+def test_a_directory_is_moved_on_a_full_disk(place: Place) -> None:
+    """What has files goes along with a directory that is moved, though nothing can be written into it; every other
+    queue is as it was."""
+    place.queue("q", "other")
+    place.push("q", b"filed")
+    place.spill_all()
+    place.push("q", b"one")
+    [mid] = place.push("other", b"x")
+    (place.root / "q").rename(place.root / "q2")
+    place.disk.refuse("create", "*/q2/*")
+    place.engine.refresh()
+    place.engine.commit()
+    assert b"filed" in place.payloads("q2")
+    assert place.mids("other") == [mid]
+    place.crash()
+    assert b"filed" in place.payloads("q2")
+    assert place.payloads("other") == [b"x"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+def test_others_make_a_queue_right_after_ours_is_removed(place: Place, force: bool, apart: bool) -> None:
+    """A queue that somebody makes under the name of one that was just removed is a new one: what it is given is there
+    after a crash, and nothing of the old one is. apart: whether the removal is committed before."""
+    place.queue("q", "other")
+    [old] = place.push("q", b"old")
+    if not force:
+        place.receive("q")
+        place.engine.purge("q", old, LOTS)
+        place.engine.commit()
+    place.engine.remove("q", force=force)
+    if apart:
+        place.engine.commit()
+    (place.root / "q").mkdir()
+    place.engine.refresh()
+    assert place.mids("q") == []
+    mids = place.push("q", b"new")
+    place.crash()
+    assert (place.mids("q"), place.payloads("q")) == (mids, [b"new"])
+    place.restart()
+    assert place.payloads("q") == [b"new"]
+
+
+def test_a_queue_is_removed_and_a_crash(place: Place) -> None:
+    """A queue whose removal was committed with a push into another one is gone; the push is there."""
+    place.queue("q", "other")
+    place.push("q", b"old")
+    place.engine.remove("q", force=True)
+    mids = place.push("other", b"new")
+    place.crash()
+    with pytest.raises(NoSuchQueueError):
+        place.mids("q")
+    assert place.mids("other") == mids
+
+
+# -- a removal that cannot be made durable -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_removal_and_a_push_in_a_batch_that_is_refused(place: Place, error: int, at_once: bool) -> None:
+    """When the root cannot be synced, the batch has not happened, for whoever asks then and after a crash; the next one
+    has. at_once: whether that is so when the queue is removed, or only at the commit."""
+    place.queue("a", "b")
+    if at_once:
+        place.disk.refuse("fsync", os.fspath(place.root), error)
+    place.engine.remove("b", force=False)
+    place.disk.refuse("fsync", os.fspath(place.root), error)
+    place.ask_push("a", b"refused")
+    with pytest.raises(OSError, match=os.strerror(error)):
+        place.engine.commit()
+    place.disk.disarm()
+    assert place.mids("a") == []
+    place.engine.commit()
+    assert place.mids("a") == []
+    mids = place.push("a", b"new")
+    place.crash()
+    assert place.mids("a") == mids
+    assert list(place.engine.queues()) == ["a"]
+    place.queue("b")
+    assert place.mids("b") == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_new_queue_and_a_push_in_a_batch_that_is_refused(place: Place, error: int) -> None:
+    """Nor has a push happened when the name of a queue that was made in its batch could not be made durable."""
+    place.queue("a")
+    place.engine.create("b", Options())
+    place.ask_push("a", b"refused")
+    place.disk.refuse("fsync", os.fspath(place.root), error)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        place.engine.commit()
+    place.disk.disarm()
+    place.engine.commit()
+    assert place.mids("a") == []
+    mids = place.push("a", b"new")
+    place.crash()
+    assert place.mids("a") == mids
