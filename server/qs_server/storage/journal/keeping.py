@@ -182,8 +182,8 @@ class JournalKeeping:
     # -- durability -----------------------------------------------------------------------------------------------
 
     def commit(self, before: Callable[[], None] = lambda: None) -> None:
-        """Everything that was asked of the queues since the last one. before: what has to succeed first. OSError: it has
-        been taken back."""
+        """Everything that was asked of the queues since the last one. before: what has to succeed first. OSError: it
+        has been taken back."""
         if self._ledger is None:
             before()
             return
