@@ -11,7 +11,7 @@ from engines import EPOCH, FaultyDisk, ManualClock
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal import journal
+from qs_server.storage.journal import journal, supply
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import FRAME_HEAD
 from qs_server.storage.journal.ledger import SpillLimits
@@ -27,7 +27,8 @@ Picture = dict[str, dict[int, tuple[bytes | None, int]]]
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> None:
     """Segments of that many bytes, as far as a frame does not need more."""
     for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0)):
-        monkeypatch.setattr(journal, name, value)
+        monkeypatch.setattr(supply, name, value)
+    monkeypatch.setattr(journal, "_RESERVE", 0)
 
 
 class Session:

@@ -85,8 +85,7 @@ def test_what_follows_a_torn_end(root: Path) -> None:
     written(root, b"second")
     assert delivered(root) == [b"first", b"second"]
     flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 50, 1)  # whole again
-    with pytest.raises(JournalDamagedError):
-        found(root)
+    assert delivered(root) == [b"first", b"second"]
 
 
 def test_zeros_for_the_end(root: Path) -> None:
