@@ -85,9 +85,19 @@ class Connection:
             if message is not None:
                 self.session.post(message)
             if data := self.session.data_to_send():
-                # Of the sending alone: the reading waits on the selector. 0 would mean not to wait at all.
-                self._sock.settimeout(None if deadline == math.inf else max(deadline - self._clock(), 0.001))
-                self._sock.sendall(data)
+                self._send_all(data, deadline)
+
+    def _send_all(self, data: bytes, deadline: float) -> None:
+        """Usually the socket takes all of it at once: then nothing has to be waited for, or asked of the system."""
+        try:
+            self._sock.settimeout(0)
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            # Of the sending alone: the reading waits on the selector. 0 would mean not to wait at all.
+            self._sock.settimeout(None if deadline == math.inf else max(deadline - self._clock(), 0.001))
+            self._sock.sendall(memoryview(data)[sent:])
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
         """Sends what the session has been given to ask, and reads the answer, in so many seconds or for ever. When it
@@ -135,6 +145,8 @@ class Connection:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
         try:
             data = self._sock.recv(_PIECE)
+        except BlockingIOError:
+            return  # the system had been mistaken; it is asked again
         except OSError as error:
             raise self._place.broken(error) from error
         if not data and self._ended:

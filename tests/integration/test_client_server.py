@@ -282,10 +282,11 @@ def test_a_server_with_a_larger_bound(tmp_path: Path) -> None:
     payload = "&" * (most // 5 - 1000)  # written as &amp;
     with (
         serving(tmp_path / "root", "--durability", "none", "--max-document", str(most)) as server,
-        QueueClient(server.host, server.port, max_document=6 * most) as client,
+        QueueClient(server.host, server.port, timeout=100, max_document=6 * most) as client,
     ):
         client.new_queue("q")
         mids = client.push_many("q", [payload, payload])
-        with QueueClient(server.host, server.port) as other, pytest.raises(ServerUnavailable, match="larger max_doc"):
+        small = QueueClient(server.host, server.port, timeout=100)
+        with small as other, pytest.raises(ServerUnavailable, match="larger max_doc"):
             other.receive("q", max=2, visibility=0)
         assert [delivery.mid for delivery in client.receive("q", max=2)] == mids

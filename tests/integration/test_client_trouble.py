@@ -94,7 +94,7 @@ def test_drops_of_an_answer_do_not_extend_the_time() -> None:
 
 def test_receive_waits_beyond_the_timeout() -> None:
     """A receive may take its wait longer than the client's timeout, and no longer."""
-    times = iter([0.0, 0.0, 21.0, 21.0])  # the deadline is set, the request sent, and then it is late
+    times = iter([0.0, 21.0, 21.0])  # the deadline is set, and then it is late
     near, far = socket.socketpair()
     with near, far:
         connection = Connection(near, Place("server"), clock=lambda: next(times))
