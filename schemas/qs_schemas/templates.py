@@ -85,7 +85,7 @@ def _push(message: PushMessage) -> Written:
             raise _UnusualError
         return attributes, f"{qid}<mid>{_whole(mid)}</mid>", b""
     if payload is not None:
-        if message.messages or message.mids:
+        if message.messages or message.mids or not isinstance(payload, bytes | str):
             raise _UnusualError
         return attributes, qid, write_payload(payload, message.type == "request")
     if message.messages:

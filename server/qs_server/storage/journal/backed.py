@@ -62,7 +62,10 @@ class BackedQueue(FileQueue):
         return entry.payload if max_bytes is None or len(entry.payload) <= max_bytes else None
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """Where the file is, whatever state the message is in."""
+        """Where the file is, whatever state the message is in. While it is just being given another name, that is
+        waited for: the entry may be another one afterwards."""
+        if mid in self.writing:
+            self.ledger.wait_for_spill()
         entry = self.entries.get(mid)
         return self.file_path(mid, expiry if entry is None or entry.disk == NOWHERE else entry.disk)
 

@@ -83,6 +83,7 @@ class JournalKeeping:
         ledger = Ledger(journal, self._limits)
         ledger.make_room = self._make_room
         ledger.relieve = self.relieve
+        ledger.wait_for_spill = self._wait_for_spill
         return ledger
 
     def _announcements(self) -> Iterable[bytes]:

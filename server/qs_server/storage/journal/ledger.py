@@ -48,6 +48,8 @@ class Ledger:
         """When something should be written to the directories; None: nothing is to be."""
         self.refusal: OSError | None = None
         """Why the last files could not be written, if so."""
+        self.wait_for_spill: Callable[[], None] = lambda: None
+        """Returns when no file is being changed in another thread."""
         self.relieve: Callable[[], None] = lambda: None
         """Has less in memory, if it is far too much. Nothing is uncommitted."""
         self.make_room: Callable[[], bool] = lambda: False

@@ -189,7 +189,7 @@ class JournalQueue(RecordedQueue):
     ) -> Message | None:
         entry = self.entries.get(mid)
         if entry is None or entry.payload is None or entry.segment == CLEAN:
-            return self._take_written(mid, entry, visibility, max_bytes, held=bool(holder))
+            return self._take_written(mid, visibility, max_bytes, held=bool(holder))
         payload, receives, disk, segment, since, _ = entry
         if payload is None or (max_bytes is not None and len(payload) > max_bytes):
             return None
@@ -202,15 +202,13 @@ class JournalQueue(RecordedQueue):
         self.entries.change(mid, Entry(payload, receives, disk, segment, since, bool(holder)))
         return self._taken(mid, payload, receives, expiry)
 
-    def _take_written(
-        self, mid: int, entry: Entry | None, visibility: int | None, max_bytes: int | None, *, held: bool
-    ) -> Message | None:
+    def _take_written(self, mid: int, visibility: int | None, max_bytes: int | None, *, held: bool) -> Message | None:
         payload = self._content(mid, 0, max_bytes)
         if payload is None or not self.load(mid):
             return None
         receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
         expiry = self._end_of(visibility)
-        self._change(mid, entry, 0, receives, 0 if held else expiry, delayed=False, held=held)
+        self._change(mid, self.entries.get(mid), 0, receives, 0 if held else expiry, delayed=False, held=held)
         return self._taken(mid, payload, receives, expiry)
 
     def _taken(self, mid: int, payload: bytes, receives: int, expiry: int) -> Message:
