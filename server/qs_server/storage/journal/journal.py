@@ -6,7 +6,6 @@ what the kernel could not write it may have dropped, so nothing more is taken un
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from zlib import crc32
@@ -79,11 +78,6 @@ class Journal:
             write_last(self._lock, self._number, self._disk, sync=self._keep)
 
     # -- writing --------------------------------------------------------------------------------------------------
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to commit."""
-        return bool(self._pending)
 
     @property
     def quick(self) -> bool:
@@ -353,8 +347,3 @@ def _join(pending: list[tuple[bytes, bytes | None]], begin: int) -> list[bytes]:
         else:
             parts += (pack(len(body) + len(payload), crc32(payload, checksum)), body, payload)
     return parts
-
-
-def seconds() -> float:
-    """To time commits by."""
-    return time.perf_counter()
