@@ -28,6 +28,7 @@ from .engine import (
 from .filequeue import FileQueue
 from .holders import Holders
 from .lifecycle import Lifecycle
+from .making import MAKING, make_queue
 from .names import directory_of, parse_message, qid_of
 from .settings import read_options, write_options
 from .watch import Watch
@@ -35,7 +36,6 @@ from .watch import Watch
 _logger = logging.getLogger(__name__)
 STORAGES = ("journal", "files")
 """Kinds of queues: the options of each say which it is."""
-_MAKING = ".making-"
 _REMOVING = ".removing-"
 _LEFT_AFTER = 60
 """Seconds without change after which nobody can be at work on a directory that is being made or removed."""
@@ -79,7 +79,7 @@ class RootDirectory(Engine):
 
     def _scan(self, *, strict: bool) -> None:
         for name in self._disk.directories_in(self._root):
-            if name.startswith((_MAKING, _REMOVING)):
+            if name.startswith((MAKING, _REMOVING)):
                 self._clear_left_behind(f"{self._root}/{name}")
             elif not name.startswith("."):
                 self._open(name, strict=strict)
@@ -168,33 +168,16 @@ class RootDirectory(Engine):
 
     def create(self, qid: str, options: Options) -> None:
         directory = directory_of(qid)
-        path = f"{self._root}/{directory}"
-        if qid in self._queues or os.path.lexists(path):
+        if qid in self._queues:
             raise QueueExistsError(f"'{qid}' is already an existing queue")
         if options.storage and options.storage not in STORAGES:
             known = " and ".join(map(repr, STORAGES))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self.name)
-        making = f"{self._root}/{_MAKING}{secrets.token_hex(8)}"
-        self._disk.mkdir(making)
-        try:
-            self._make(making, options)
-            _rename_new(making, path, self._disk)  # whole or not at all
-            try:
-                self._open(directory, strict=True)
-            except BaseException:
-                self._disk.rename(path, making)
-                raise
-        except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
-            raise
-        self._root_dirty = True
-
-    def _make(self, path: str, options: Options) -> None:
         sync = self._durability is Durability.ALWAYS
-        write_options(path, options, self._disk, sync=sync)
-        if sync:
-            self._disk.sync_directory(path)
+        opened = partial(self._open, directory, strict=True)
+        make_queue(self._root, qid, options, self._disk, sync=sync, made=opened)
+        self._root_dirty = True
 
     def remove(self, qid: str, *, force: bool) -> None:
         queue = self._queue(qid)
@@ -228,15 +211,6 @@ class RootDirectory(Engine):
 
 def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _rename_new(old: str, new: str, disk: Disk) -> None:
-    try:
-        disk.rename(old, new)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise QueueExistsError(f"'{qid_of(os.path.basename(new))}' is already an existing queue") from None
-        raise
 
 
 def _remove_empty(queue: FileQueue, disk: Disk) -> None:

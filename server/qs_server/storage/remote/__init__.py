@@ -1,0 +1,1 @@
+"""Storages that are not on this machine's disk: queues whose messages another server keeps."""
