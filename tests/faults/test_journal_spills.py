@@ -11,6 +11,7 @@ from crashing import HOUR, LOTS, Place, places, segments_of
 
 from qs_server.storage.engine import SECOND, Draft, Receipt
 from qs_server.storage.journal import spill as spilling
+from qs_server.storage.journal.ledger import SpillLimits
 
 
 @pytest.fixture
@@ -326,6 +327,25 @@ def test_segments_are_begun_while_one_is_made_ready(
     push(400)
     place.crash()
     assert place.mids("a") == mids
+
+
+def test_room_that_a_spare_segment_takes_while_it_is_made(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a segment is made ready in another thread, and there is no room beside it, what makes room waits for it:
+    deleting goes on."""
+    segments_of(monkeypatch, 24576, 24576)
+    place.limits = SpillLimits(age=HOUR)
+    place.restart()
+    place.queue("a")
+    mids = place.push("a", *[b"x"] * 5)
+    while place.engine.begin_spill() is None:  # which makes a segment ready, once this one is half full
+        mids += place.push("a", b"x")
+    place.disk.refuse("create", "*/next")
+    segments = place.segments()
+    for mid in mids:
+        place.engine.delete("a", Receipt(mid))
+        place.engine.commit()
+    assert place.segments() != segments, "one segment had room for all"
+    assert place.mids("a") == []
 
 
 def test_a_spill_beside_everything_else(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,26 +313,32 @@ class JournalKeeping:
             journal.checkpoint(oldest)
 
     def _make_room(self) -> bool:
-        """On a full disk, in the middle of a batch: removes the files of messages that are deleted, and the segments
-        that nothing needs, if there are any. OSError: see Ledger.commit_early."""
+        """On a full disk, in the middle of a batch: what is being written at leisure is waited for, as a file that is
+        half made may be what there is no room beside; then the files of messages that are deleted are removed, and the
+        segments that nothing needs. Whether there was anything. OSError: see Ledger.commit_early."""
         ledger = self._ledger
-        if ledger is None or self._running is not None or self._making_room:
-            return False
-        if not any(q.entries.gone for q in self._queues.values()) and self._removable(ledger) is None:
+        if ledger is None or self._making_room:
             return False
         self._making_room = True
         try:
-            ledger.commit_early()
-            spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
-            spill.plan_burials(self._queues.values())
-            spill.run()
-            spill.settle()
-            self._checkpoint(ledger, self._clock())
-            ledger.commit_early()
-            self._remove_garbage(ledger)
+            waited = self._running is not None
+            self._wait_for_spill()
+            if any(q.entries.gone for q in self._queues.values()) or self._removable(ledger) is not None:
+                self._remove_what_is_over(ledger)
+                return True
+            return waited
         finally:
             self._making_room = False
-        return True
+
+    def _remove_what_is_over(self, ledger: Ledger) -> None:
+        ledger.commit_early()
+        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
+        spill.plan_burials(self._queues.values())
+        spill.run()
+        spill.settle()
+        self._checkpoint(ledger, self._clock())
+        ledger.commit_early()
+        self._remove_garbage(ledger)
 
     def _remove_garbage(self, ledger: Ledger) -> None:
         spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=False)
