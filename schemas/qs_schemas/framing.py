@@ -19,10 +19,11 @@ from .limits import REQ, Limits
 _BOM = b"\xef\xbb\xbf"
 _SPACE = rb"[ \t\r\n]"
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
-# Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes.
+# Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Those of groups
+# are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive one began when its last round fails.
 _NAME = rb"[^\x00-\x20<>/=\"'!?&]++"
 _QUOTED = rb"(?:\"[^\"<]*+\"|'[^'<]*+')"
-_ATTRIBUTES = rb"(?:[^<>\"'/]++|/(?!>)|" + _QUOTED + rb")*+"
+_ATTRIBUTES = rb"(?>(?:[^<>\"'/]++|/(?!>)|" + _QUOTED + rb")*)"
 _TAG = re.compile(rb"<(?:/(" + _NAME + rb")\s*+|(" + _NAME + rb")(" + _ATTRIBUTES + rb")(/?))>")
 _TAG_BEGUN = re.compile(rb"<(?:/?\Z|/?[^\x00-\x20<>/=\"'!?&])")
 _TAG_NAME = re.compile(rb"<(/?)(" + _NAME + rb")")
@@ -40,9 +41,9 @@ _RUN_DEPTH = 3
 _SHORTEST = len(b"<a/>")
 # Entries of a list, as nearly everybody writes them: of a list that comes in pieces, those that are there at once. A
 # `<` in a value is looked for afterwards.
-_OF_LISTED = rb'(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"]*+"){0,7}+'
+_OF_LISTED = rb'(?>(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"]*+"){0,7})'
 _LISTED = re.compile(
-    rb'(?:<message%b><payload(?: encoding="base64")?+>[^<]*+</payload></message>|<mid%b>[^<]*+</mid>)++'
+    rb'(?>(?:<message%b><payload(?: encoding="base64")?>[^<]*+</payload></message>|<mid%b>[^<]*+</mid>)+)'
     % (_OF_LISTED, _OF_LISTED)
 )
 _LISTED_DEPTH, _LISTED_ATTRIBUTES = 4, 7
@@ -59,11 +60,11 @@ def _usual(depth: int, attributes: int) -> re.Pattern[bytes]:
     of the tags: where they differ, the parser says so, and the stream is closed as it would be here.
     """
     attribute = _SPACE + rb"++" + _NAME + _SPACE + rb"*+=" + _SPACE + rb"*+" + _QUOTED
-    start = rb"<" + _NAME + rb"(?:" + attribute + rb"){0,%d}+" % attributes + _SPACE + rb"*+"
+    start = rb"<" + _NAME + rb"(?>(?:" + attribute + rb"){0,%d})" % attributes + _SPACE + rb"*+"
     end = rb"</" + _NAME + _SPACE + rb"*+>"
     element = start + rb"(?:/>|>[^<]*+" + end + rb")"
     for _ in range(min(depth, _USUAL_DEPTH) - 1):
-        element = start + rb"(?:/>|>[^<]*+(?:" + element + rb"[^<]*+)*+" + end + rb")"
+        element = start + rb"(?:/>|>[^<]*+(?>(?:" + element + rb"[^<]*+)*)" + end + rb")"
     return re.compile(_SPACE + rb"*+(" + element + rb")" + _SPACE + rb"*+")
 
 
@@ -73,7 +74,7 @@ def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
     They let through nothing that steps would not, and are ten times as quick: for documents that are refused already.
     """
     comment, cdata, instruction = (
-        re.escape(opener) + rb"(?:[^%b]++|%b(?!%b))*+" % (first, first, rest) + first + rest
+        re.escape(opener) + rb"(?>(?:[^%b]++|%b(?!%b))*)" % (first, first, rest) + first + rest
         for opener, first, rest in ((o, re.escape(end[:1]), re.escape(end[1:])) for o, end in _OPENERS)
     )
     before = comment + rb"|" + instruction
@@ -82,10 +83,10 @@ def _runs() -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
     for level in range(_RUN_DEPTH):
         start = rb"<(?P<name%d>" % level + _NAME + rb")" + _ATTRIBUTES
         end = rb"</(?P=name%d)" % level + _SPACE + rb"*+>"
-        content = inside + rb"|" + start + rb"(?:/>|>[^<]*+(?:(?:" + content + rb")[^<]*+)*+" + end + rb")"
+        content = inside + rb"|" + start + rb"(?:/>|>[^<]*+(?>(?:(?:" + content + rb")[^<]*+)*)" + end + rb")"
     return (
-        re.compile(rb"(?:" + _SPACE + rb"*+(?:" + before + rb"))++"),
-        re.compile(rb"(?:[^<]*+(?:" + content + rb"))++"),
+        re.compile(rb"(?>(?:" + _SPACE + rb"*+(?:" + before + rb"))+)"),
+        re.compile(rb"(?>(?:[^<]*+(?:" + content + rb"))+)"),
     )
 
 

@@ -63,13 +63,13 @@ _MID_WITH = (
 )
 _MID = re.compile(_MID_WITH)
 _PAYLOAD_AND_MID = re.compile(rb"(?:%b|)%b" % (_PAYLOAD, _MID_WITH))
-_MIDS = re.compile(rb'<messages>((?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*+)</messages>' + _END)
+_MIDS = re.compile(rb'<messages>((?>(?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*))</messages>' + _END)
 _A_MID = re.compile(rb'<mid(?: receives="%b"|)>%b</mid>' % (_NUMBER, _NUMBER))
 _LIST = re.compile(rb"<messages>")
 _LIST_END = re.compile(rb"</messages>" + _END)
 _BETWEEN = b"</payload></message><message><payload>"
 _DRAFTS = re.compile(
-    rb"<messages><message><payload>((?:[^<]*+%b)*+[^<]*+)</payload></message></messages>" % _BETWEEN + _END
+    rb"<messages><message><payload>((?>(?:[^<]*+%b)*)[^<]*+)</payload></message></messages>" % _BETWEEN + _END
 )
 _DRAFT = re.compile(rb"<message([^>]{0,300}+)>" + _PAYLOAD + rb"</message>")
 _DELIVERY = re.compile(

@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from .group import Chore, Work
+from .pushing import push_together
 from .storage.engine import Durability, Engine
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
@@ -209,6 +210,8 @@ class Committer:
         if self._outdated:
             self._outdated = False
             self._refresh()
+        if self.record is None and works and (len(works) > 1 or works[0].weight > 1):
+            push_together(self._storage, works)  # not where it is recorded who has pushed what
         if self._durability is Durability.ALWAYS and not self._storage.quick:
             self._advance_by_kind(works)
         else:

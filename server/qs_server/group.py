@@ -4,7 +4,8 @@ Groups of many connections are advanced together in a batch, and share one commi
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Protocol, cast
 
 from qs_schemas import (
@@ -24,7 +25,7 @@ from qs_schemas import (
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .handlers import HANDLERS, first_mid
+from .handlers import HANDLERS, first_mid, is_plain_push
 from .service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
 from .storage import engine
 from .storage.disk import has_no_room
@@ -89,6 +90,13 @@ class Work(Protocol):
     def peer(self) -> str:
         """The address of the client whose requests these are; empty when it is nobody's."""
 
+    def pushes(self) -> list[PushMessage]:
+        """The requests with which it goes on, as far as each pushes one message to the same queue, and nothing else is
+        asked of it."""
+
+    def pushed(self, mids: Iterable[int]) -> None:
+        """Those have been done; the ids, one for each."""
+
     def advance(self, *, pushing: bool | None) -> None:
         """Does what there is to do: up to the next that is of the other kind, if only pushes or only others are
         wanted; None: all."""
@@ -113,6 +121,12 @@ class Chore:
         self.runnable = True
         self.failed = False
         self.ended: Callable[[], None] | None = None
+
+    def pushes(self) -> list[PushMessage]:
+        return []
+
+    def pushed(self, mids: Iterable[int]) -> None:
+        """There are none."""
 
     def advance(self, *, pushing: bool | None) -> None:
         if not pushing:
@@ -188,6 +202,23 @@ class Group:
             self._running = None
             self._answer(ReceiveMessage(req=self._events[self._at].req))
         self.pause = None
+
+    def pushes(self) -> list[PushMessage]:
+        found: list[PushMessage] = []
+        if self.pause is None and self._running is None and self._held <= self._outbox:
+            for event in islice(self._events, self._at, None):
+                if not (isinstance(event, PushMessage) and is_plain_push(event)):
+                    break
+                if found and event.qid != found[0].qid:
+                    break
+                found.append(event)
+        return found
+
+    def pushed(self, mids: Iterable[int]) -> None:
+        events = self._events
+        for mid in mids:
+            request = events[self._at]
+            self._answer(PushMessage(request.qid, mid=mid, req=request.req))  # type: ignore[union-attr] # see `pushes`
 
     def advance(self, *, pushing: bool | None) -> None:
         events, bound, count = self._events, self._outbox, len(self._events)

@@ -68,14 +68,25 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
         if request.key is not None:
             raise BadRequestError("a list has a 'key' for each 'message', and none on 'op'")
-        delay = request.delay  # for those that do not say
+        delay = microseconds(request.delay) or 0  # for those that do not say
         drafts = [
-            Draft(_bytes(draft.payload), microseconds(delay if draft.delay is None else draft.delay) or 0, draft.key)
+            Draft(_bytes(draft.payload), delay if draft.delay is None else round(draft.delay * SECOND), draft.key)
             for draft in request.messages
         ]
         return wire.PushMessage(request.qid, mids=service.storage.push(qid_of(request), drafts))
     draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0, request.key)
     return wire.PushMessage(request.qid, mid=service.storage.push(qid_of(request), [draft])[0])
+
+
+def is_plain_push(request: wire.PushMessage) -> bool:
+    """Whether a request stores one message, and says nothing but which."""
+    return (
+        request.payload is not None
+        and not request.messages
+        and request.delay is None
+        and request.key is None
+        and request.type == "request"
+    )
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:

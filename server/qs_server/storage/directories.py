@@ -85,6 +85,9 @@ class DirectoriesEngine(RootDirectory):
             self.flush()
         return mids
 
+    def pushes_in_bulk(self, qid: str) -> bool:
+        return self._journal.has(qid)
+
     def flush(self) -> None:
         if not self._staged:
             return

@@ -192,6 +192,10 @@ class Engine(ABC):
     def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none, invisible until `flush`. Their ids, increasing. QueueFullError."""
 
+    def pushes_in_bulk(self, qid: str) -> bool:
+        """Whether many messages that one `push` stores are as independent as those of many, only quicker."""
+        return False
+
     @abstractmethod
     def flush(self) -> None:
         """Makes every pushed message visible. Raises nothing: see `take_failures`."""

@@ -5,7 +5,7 @@ files when it is first asked for, so that a deep queue is ready as soon as its d
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .midmap import MidMap
 
@@ -59,6 +59,13 @@ class Index:
         self.bytes += size
         if expiry:
             self._set_delayed(mid)
+
+    def add_run(self, mids: range, sizes: Sequence[int]) -> None:
+        """Ready messages with ids greater than any that is there; as `add`, one for each size."""
+        self.new.extend(mids)
+        self.ready.extend(mids)
+        self.messages.extend(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
+        self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
         """A message that was removed, as it was. facts: what `remove` gave back, then or later."""

@@ -68,6 +68,22 @@ class MidMap:
             lasts.append(key)
             self._length += 1
 
+    def extend(self, keys: range, values: Iterable[int] | None = None) -> None:
+        """Adds keys that are all greater than the last one. values: one each; None: zeros."""
+        chunk = array("Q", keys)
+        added = array("Q", bytes(8 * len(chunk)) if values is None else values)
+        if self._lasts and len(self._keys[-1]) + len(chunk) <= 2 * _CHUNK:
+            self._keys[-1] += chunk
+            self._values[-1] += added
+            self._lasts[-1] = chunk[-1]
+            self._length += len(chunk)
+            return
+        for at in range(0, len(chunk), _CHUNK):
+            self._keys.append(chunk[at : at + _CHUNK])
+            self._values.append(added[at : at + _CHUNK])
+            self._lasts.append(self._keys[-1][-1])
+        self._length += len(chunk)
+
     def _set_within(self, key: int, value: int) -> None:
         chunk = bisect_left(self._lasts, key)
         keys, values = self._keys[chunk], self._values[chunk]

@@ -6,7 +6,7 @@ what the kernel could not write it may have dropped, so nothing more is taken un
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -112,6 +112,15 @@ class Journal:
         if payload is not None:
             self._last = payload
         length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
+        self._length += length
+        self.left -= length
+        self.left_to_pushes -= length
+
+    def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], length: int) -> None:
+        """As `append`, of many. length: of all payloads."""
+        self._pending += zip(bodies, payloads, strict=True)
+        self._last = payloads[-1]
+        length += records.PUSH_SIZE * len(bodies)
         self._length += length
         self.left -= length
         self.left_to_pushes -= length

@@ -50,6 +50,10 @@ class JournalKeeping:
         """How many there are."""
         return len(self._queues)
 
+    def has(self, qid: str) -> bool:
+        """Whether a queue is one of them."""
+        return qid in self._queues
+
     @property
     def quick(self) -> bool:
         """Whether a commit is over soon enough to wait for it."""

@@ -35,16 +35,15 @@ class JournalQueue(RecordedQueue):
         if len(drafts) == 1 and drafts[0].key is None:
             mids = [self._next_mid(now)]
             fresh: list[tuple[int, Draft, bytes | None]] = [(mids[0], drafts[0], None)]
+        elif (run := self._run(drafts, now)) is not None:
+            return self._push_run(run, [draft.payload for draft in drafts], now)
         else:
             mids, fresh = self._assign(drafts, now)
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + len(fresh) > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
-        size = ANNOUNCE
+        self._check_capacity(len(fresh))
+        size = 0
         for _, draft, _ in fresh:
-            size += len(draft.payload) + records.PUSH_SIZE
-        if self._journal.left_to_pushes < size or self.ledger.refusal is not None:
-            self.ledger.reserve(size, push=True)
+            size += len(draft.payload)
+        self._reserve_pushes(len(fresh), size)
         for mid, draft, key in fresh:
             visible = self.number(now + draft.delay) if draft.delay else 0
             self._keep(mid, visible, draft.payload, key, now)
@@ -52,6 +51,48 @@ class JournalQueue(RecordedQueue):
             self.last_mid = max(fresh[-1][0], self.last_mid)
             self.counts.pushed += len(fresh)
         return mids
+
+    def _check_capacity(self, count: int) -> None:
+        capacity = self.options.capacity
+        if capacity is not None and len(self) + count > capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+
+    def _reserve_pushes(self, count: int, size: int) -> None:
+        size += ANNOUNCE + records.PUSH_SIZE * count
+        if self._journal.left_to_pushes < size or self.ledger.refusal is not None:
+            self.ledger.reserve(size, push=True)
+
+    def _run(self, drafts: Sequence[Draft], now: int) -> range | None:
+        """Ids for messages that follow one another behind all others, visible at once; None: they are not so."""
+        if any(draft.key is not None or draft.delay for draft in drafts) or not drafts:
+            return None
+        first = self._next_mid(now)
+        last = self._index.messages.last()
+        if (last is not None and last >= first) or first + len(drafts) - 1 > MAX_MID:
+            return None
+        return range(first, first + len(drafts))
+
+    def _push_run(self, mids: range, payloads: list[bytes], now: int) -> list[int]:
+        """What `push` does, for all of them at once: a third of the time."""
+        count = len(payloads)
+        self._check_capacity(count)
+        sizes = list(map(len, payloads))
+        size = sum(sizes)
+        self._reserve_pushes(count, size)
+        if self._announced < self._journal.number:
+            self._announce()
+        self.ledger.changed.add(self)
+        self._journal.append_pushes(records.pushes(self.journal_number, mids, now), payloads, size)
+        self._undo.update(dict.fromkeys(mids))
+        self.entries.add_run(mids, payloads, size, self._journal.number, now)
+        self._index.add_run(mids, sizes)
+        self._arriving = True
+        self.last_mid = mids[-1]
+        self.counts.pushed += count
+        if self._shared.lifecycle is not None:
+            for mid in mids:
+                self.note("pushed", mid, 0)
+        return list(mids)
 
     def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
         """A new message, for which the room is reserved."""

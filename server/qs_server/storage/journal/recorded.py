@@ -50,12 +50,14 @@ class RecordedQueue(BackedQueue):
         self._announced = segment
 
     def _append(self, body: bytes, payload: bytes | None = None) -> None:
-        journal = self._journal
-        if self._announced < journal.number:
-            self._announced = journal.number
-            journal.append(records.queue(self.journal_number, self.last_mid, self.qid))
+        if self._announced < self._journal.number:
+            self._announce()
         self.ledger.changed.add(self)
-        journal.append(body, payload)
+        self._journal.append(body, payload)
+
+    def _announce(self) -> None:
+        self._announced = self._journal.number
+        self._journal.append(self.record())
 
     def _reserve(self) -> None:
         if self._journal.left < CHANGE:

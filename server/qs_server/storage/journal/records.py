@@ -18,7 +18,7 @@ same as once.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
@@ -114,6 +114,12 @@ def queue(number: int, last_mid: int, qid: str) -> bytes:
 def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
     """The body of a PUSH, as far as its payload, which follows."""
     return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
+
+
+def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
+    """As `push` for each, visible at once and without a key."""
+    pack = _PUSH.pack
+    return [pack(2, number, mid, 0, NO_KEY, at) for mid in mids]
 
 
 def same(number: int, mid: int, visible: int) -> bytes:
