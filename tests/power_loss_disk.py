@@ -33,7 +33,18 @@ RECORDED = frozenset(
 """What changes a file system or makes it durable, and is written down."""
 
 HARMLESS = frozenset(
-    {"fstat", "lstat", "read", "pread", "getxattr", "_advise", "files_in", "directories_in", "can_sync_file_system"}
+    {
+        "fstat",
+        "lstat",
+        "read",
+        "pread",
+        "getxattr",
+        "_advise",
+        "files_in",
+        "each_file_in",
+        "directories_in",
+        "can_sync_file_system",
+    }
 )
 """What changes nothing that a power loss could take."""
 

@@ -33,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "roundtrips": roundtrips.measure,
     "depth": depth.measure,
     "restart": restart.measure,
+    "million": restart.measure_million,
     "durable": durable.measure,
     "fanout": fanout.measure,
     "latency": latency.measure,

@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from qs_server.storage import midmap
+from qs_server.storage import midmap, midset
 from qs_server.storage.index import Index
 from qs_server.storage.midmap import MidMap
+from qs_server.storage.midset import MidSet
 
 KEYS = st.integers(0, 60) | st.integers(0, 2**64 - 1)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "pop", "front"]), KEYS, st.integers(0, 2**64 - 1)), max_size=120)
@@ -16,7 +17,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "pop", "front"]), KEYS, st.in
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(midmap, "_CHUNK", 4)
+    for module in (midmap, midset):
+        monkeypatch.setattr(module, "CHUNK", 4)
 
 
 def same(found: MidMap, expected: dict[int, int]) -> None:
@@ -44,6 +46,42 @@ def test_as_a_dict(start: set[int], steps: list[tuple[str, int, int]]) -> None:
     same(found, expected)
 
 
+@given(start=st.sets(KEYS), steps=STEPS)
+@settings(deadline=None, derandomize=True)
+def test_as_a_set(start: set[int], steps: list[tuple[str, int, int]]) -> None:
+    """A MidSet holds what a set would, in order, whatever the sequence of changes."""
+    expected = set(start)
+    found = MidSet(sorted(start))
+    for step, key, _ in steps:
+        at = min(expected) if step == "front" and expected else key
+        assert (at in found) is (at in expected)
+        if step == "set":
+            found.add(key)
+            expected.add(key)
+        else:
+            found.discard(at)
+            expected.discard(at)
+    keys = sorted(expected)
+    assert (len(found), found.after(-1, len(keys) + 1)) == (len(keys), keys)
+    assert (found.first(), found.last()) == ((keys[0], keys[-1]) if keys else (None, None))
+
+
+@given(start=st.sets(st.integers(0, 60)), counts=st.lists(st.integers(1, 11), max_size=9))
+@settings(deadline=None, derandomize=True)
+def test_runs(start: set[int], counts: list[int]) -> None:
+    """A run of keys behind all others is as if each had been added."""
+    expected = dict.fromkeys(start, 3)
+    found, keys = MidMap(sorted(start), 3), MidSet(sorted(start))
+    for count in counts:
+        first = max(expected, default=-1) + 2
+        run = range(first, first + count)
+        found.set_run(run, [7 * key for key in run])
+        keys.extend(run)
+        expected.update((key, 7 * key) for key in run)
+    same(found, expected)
+    assert keys.after(-1, len(expected) + 1) == sorted(expected)
+
+
 @given(keys=st.sets(KEYS), key=KEYS | st.just(-1), count=st.integers(0, 9))
 @settings(deadline=None, derandomize=True)
 def test_after(keys: set[int], key: int, count: int) -> None:
@@ -55,7 +93,7 @@ def test_after(keys: set[int], key: int, count: int) -> None:
 
 def test_index_drops_ends_of_windows_that_were_moved() -> None:
     """A lease that is extended for ever does not make the index grow."""
-    index = Index([(1, 0)])
+    index = Index([1])
     index.load(1, 5, retrieved=False, delayed=False)
     for expiry in range(10, 10_000):
         index.hide(1, expiry, delayed=False)
@@ -67,7 +105,7 @@ def test_index_drops_ends_of_windows_that_were_moved() -> None:
 
 def test_index_counts() -> None:
     """Counts and bytes follow every change of state; what was retrieved is not new again."""
-    index = Index([(3, 0), (1, 7), (2, 0)])
+    index = Index([2, 3], {1: 7})
     assert (index.unloaded, index.bytes, index.delayed, len(index)) == (3, 0, 0, 3)
     index.load(1, 10, retrieved=False, delayed=True)
     index.load(2, 20, retrieved=True, delayed=False)

@@ -10,8 +10,7 @@ import errno
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .disk import NO_ROOM, Disk
@@ -75,8 +74,9 @@ class AttributeStore(ABC):
         return ""
 
     @abstractmethod
-    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
-        """Forgets what others left behind. names: all in the directory; mids: of all messages in it."""
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        """Forgets what others left behind. names: of all files in the directory but messages; known: whether a message
+        is there."""
 
     @abstractmethod
     def _read(self, path: str, mid: int) -> Attributes: ...
@@ -125,7 +125,7 @@ class ExtendedAttributes(AttributeStore):
         except OSError:
             return ""
 
-    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
         """Nothing stays behind when a file goes."""
 
 
@@ -160,10 +160,10 @@ class SidecarFiles(AttributeStore):
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self._path(mid))
 
-    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
         for name in names:
             match = _SIDECAR.fullmatch(name)
-            if match is not None and int(match[1]) not in mids:
+            if match is not None and not known(int(match[1])):
                 self.forget(int(match[1]))
 
 

@@ -9,6 +9,8 @@ import hashlib
 import logging
 import os
 import stat
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ from .engine import SECOND, Clock, Durability, Options
 from .holders import Holders
 from .index import Index
 from .lifecycle import Lifecycle
-from .names import MAX_MID, NEW, message_name, parse_message
+from .names import MAX_MID, NEW, is_mid, message_name, parse_message
 from .staging import finish_batches
 from .watch import Watch
 
@@ -136,28 +138,45 @@ class MessageDirectory:
 
     def rescan(self) -> None:
         """Lists the directory anew: at the start, and when reports were lost (from Watch)."""
-        names = self._disk.files_in(self.path)
-        if finish_batches(self.path, names, self._disk):
+        ready, hidden, others = self._list()
+        if finish_batches(self.path, others, self._disk):
             self.rescan()
             return
-        found: dict[int, int] = {}
         written: set[int] = set()
-        for name in names:
+        for name in others:
             parsed = parse_message(os.fsencode(name))
-            if parsed is not None and parsed[1] != NEW:
-                found[parsed[0]] = parsed[1]
-            elif parsed is not None:
-                if not self._clear_left_behind(name):
-                    written.add(parsed[0])
+            if parsed is not None and not self._clear_left_behind(name):
+                written.add(parsed[0])
             elif name.startswith(".") and name.endswith(".tmp"):
                 self._clear_left_behind(name)
-        self._attributes.clear(names, found.keys() | written)
-        self._index = Index(found.items())
-        self._saw(max((mid for mid in found if mid < FAR), default=-1))
+        self._index = index = Index(ready, hidden)
+        self._attributes.clear(others, lambda mid: mid in index.messages or mid in written)
+        last = next((mid for mid in reversed(ready) if mid < FAR), -1)
+        self._saw(max((mid for mid in hidden if last < mid < FAR), default=last))
         if self._index.ready:
             self.arrived()
         if (due := self._index.next_expiry()) is not None:
             self.hidden(due)
+
+    def _list(self) -> tuple["array[int]", dict[int, int], list[str]]:
+        """The ready messages in order, the hidden ones, and whatever else there is. In little more time than it takes
+        to read the names, and few bytes a message."""
+        ready = array("Q")
+        hidden: dict[int, int] = {}
+        others: list[str] = []
+        for name in self._disk.each_file_in(self.path):
+            if is_mid(name):
+                ready.append(int(name))
+            elif (parsed := parse_message(os.fsencode(name))) is not None and parsed[1] != NEW:
+                hidden[parsed[0]] = parsed[1]
+            else:
+                others.append(name)
+        ready = array("Q", sorted(ready))
+        for mid in list(hidden):
+            at = bisect_left(ready, mid)
+            if at < len(ready) and ready[at] == mid:
+                del hidden[mid]  # the same message twice: it is not hidden
+        return ready, hidden, others
 
     def _clear_left_behind(self, name: str) -> bool:
         """Removes a file that was being written, when nobody can be writing it any more. Whether it is gone."""

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
@@ -33,8 +34,14 @@ class Disk:
 
     def files_in(self, path: str) -> list[str]:
         """Names of the regular files in a directory."""
+        return list(self.each_file_in(path))
+
+    def each_file_in(self, path: str) -> Iterator[str]:
+        """The same, one at a time: a directory may hold a million."""
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.name
 
     def directories_in(self, path: str) -> list[str]:
         """Names of the directories in a directory."""

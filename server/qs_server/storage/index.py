@@ -5,9 +5,12 @@ files when it is first asked for, so that a deep queue is ready as soon as its d
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from .midmap import MidMap
+from .midset import MidSet
 
 _LOADED = 1
 _DELAYED = 2
@@ -17,21 +20,21 @@ _SIZE_SHIFT = 2
 class Index:
     """The messages of one queue. An expiry of 0 means ready."""
 
-    def __init__(self, names: Iterable[tuple[int, int]] = ()) -> None:
-        """names: (mid, expiry) of every message, in any order, each mid once."""
-        entries = sorted(names)
-        self.messages = MidMap(mid for mid, _ in entries)
-        self.ready = MidMap(mid for mid, expiry in entries if not expiry)
-        self.hidden = MidMap(mid for mid, expiry in entries if expiry)
+    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = MappingProxyType({})) -> None:
+        """ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
+        own = ready if isinstance(ready, array) else array("Q", ready)
+        every = array("Q", sorted([*own, *hidden])) if hidden else own
+        self.messages = MidMap(every)
+        self.ready = MidSet(own)
+        self.hidden = MidMap(sorted(hidden))
         # Candidates: what has not been loaded yet may turn out to have been retrieved.
-        self.new = MidMap(mid for mid, _ in entries)
+        self.new = MidSet(every)
         self._expiries: list[int] = []
-        for mid, expiry in entries:
-            if expiry:
-                self.hidden.set(mid, expiry)
-                self._expiries.append(_packed(expiry, mid))
+        for mid, expiry in hidden.items():
+            self.hidden.set(mid, expiry)
+            self._expiries.append(_packed(expiry, mid))
         heapq.heapify(self._expiries)
-        self.unloaded = len(entries)
+        self.unloaded = len(every)
         self.bytes = 0
         self.delayed = 0
 
@@ -40,17 +43,17 @@ class Index:
 
     def expiry(self, mid: int) -> int | None:
         """0 when the message is ready, the end of its window when it is hidden, None when it is not there."""
-        return 0 if self.ready.get(mid) is not None else self.hidden.get(mid)
+        return 0 if mid in self.ready else self.hidden.get(mid)
 
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
         """A message that was not there. size: of one that was just written, and so is loaded; delayed if hidden."""
-        self.new.set(mid)
+        self.new.add(mid)
         if expiry:
             self._hide(mid, expiry)
         else:
-            self.ready.set(mid)
+            self.ready.add(mid)
         if size is None:
             self.messages.set(mid, 0)
             self.unloaded += 1
@@ -64,7 +67,7 @@ class Index:
         """Ready messages with ids greater than any that is there; as `add`, one for each size."""
         self.new.extend(mids)
         self.ready.extend(mids)
-        self.messages.extend(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
+        self.messages.set_run(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
@@ -75,9 +78,9 @@ class Index:
         else:
             self.unloaded += 1
         if new:
-            self.new.set(mid)
+            self.new.add(mid)
         if not expiry:
-            self.ready.set(mid)
+            self.ready.add(mid)
             return
         self._hide(mid, expiry)
         if delayed:
@@ -86,9 +89,9 @@ class Index:
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
         """A message that is there. retrieved: it is known to have been. What `messages` had."""
         if self.hidden.pop(mid) is None:
-            self.ready.pop(mid)
+            self.ready.discard(mid)
         if not retrieved:
-            self.new.pop(mid)
+            self.new.discard(mid)
         facts = self.messages.pop(mid) or 0
         if facts & _DELAYED:
             self.delayed -= 1
@@ -100,25 +103,25 @@ class Index:
 
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
         """A ready, loaded message becomes hidden because it is received. retrieved: not for the first time."""
-        self.ready.pop(mid)
+        self.ready.discard(mid)
         self._hide(mid, expiry)
         if not retrieved:
-            self.new.pop(mid)
+            self.new.discard(mid)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""
         self._show(mid)
-        self.ready.pop(mid)
+        self.ready.discard(mid)
         self._hide(mid, expiry)
         if delayed:
             self._set_delayed(mid)
         else:
-            self.new.pop(mid)
+            self.new.discard(mid)
 
     def show(self, mid: int) -> None:
         """A message becomes ready."""
         self._show(mid)
-        self.ready.set(mid)
+        self.ready.add(mid)
 
     def _hide(self, mid: int, expiry: int) -> None:
         self.hidden.set(mid, expiry)
@@ -154,7 +157,7 @@ class Index:
         self.unloaded -= 1
         self.bytes += size
         if retrieved:
-            self.new.pop(mid)
+            self.new.discard(mid)
         if delayed:
             self._set_delayed(mid)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..attributes import Attributes, AttributeStore
@@ -151,8 +150,8 @@ class OverlaidAttributes(AttributeStore):
     def forget(self, mid: int) -> None:
         self.files.forget(mid)
 
-    def clear(self, names: Iterable[str], mids: AbstractSet[int]) -> None:
-        self.files.clear(names, mids)
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        self.files.clear(names, known)
 
     def _read(self, path: str, mid: int) -> Attributes:
         raise NotImplementedError

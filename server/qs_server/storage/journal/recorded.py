@@ -162,7 +162,7 @@ class RecordedQueue(BackedQueue):
         elif index.expiry(mid):
             index.show(mid)
         if record.receives:
-            index.new.pop(mid)
+            index.new.discard(mid)
 
     def _load_as(self, mid: int, *, retrieved: bool) -> bool:
         """As `load`, but the journal knows what the file's attributes may not say yet."""
