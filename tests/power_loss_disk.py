@@ -41,7 +41,7 @@ HARMLESS = frozenset(
         "getxattr",
         "_advise",
         "files_in",
-        "each_file_in",
+        "file_blocks_in",
         "directories_in",
         "can_sync_file_system",
     }

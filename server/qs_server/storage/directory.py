@@ -21,7 +21,7 @@ from .engine import SECOND, Clock, Durability, Options
 from .holders import Holders
 from .index import Index
 from .lifecycle import Lifecycle
-from .names import MAX_MID, NEW, is_mid, message_name, parse_message
+from .names import MAX_MID, NEW, are_mids, message_name, parse_message
 from .staging import finish_batches
 from .watch import Watch
 
@@ -164,13 +164,18 @@ class MessageDirectory:
         ready = array("Q")
         hidden: dict[int, int] = {}
         others: list[str] = []
-        for name in self._disk.each_file_in(self.path):
-            if is_mid(name):
-                ready.append(int(name))
-            elif (parsed := parse_message(os.fsencode(name))) is not None and parsed[1] != NEW:
-                hidden[parsed[0]] = parsed[1]
-            else:
-                others.append(name)
+        for names in self._disk.file_blocks_in(self.path):
+            if are_mids(names):
+                ready.extend(map(int, names))
+                continue
+            for name in names:
+                parsed = parse_message(os.fsencode(name))
+                if parsed is None or parsed[1] == NEW:
+                    others.append(name)
+                elif parsed[1]:
+                    hidden[parsed[0]] = parsed[1]
+                else:
+                    ready.append(parsed[0])
         ready = array("Q", sorted(ready))
         for mid in list(hidden):
             at = bisect_left(ready, mid)

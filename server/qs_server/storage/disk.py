@@ -5,9 +5,13 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
+from itertools import chain, islice
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
+
+_BLOCK = 4096
+"""Files of which the names are in memory at once."""
 
 
 class Disk:
@@ -34,14 +38,13 @@ class Disk:
 
     def files_in(self, path: str) -> list[str]:
         """Names of the regular files in a directory."""
-        return list(self.each_file_in(path))
+        return list(chain.from_iterable(self.file_blocks_in(path)))
 
-    def each_file_in(self, path: str) -> Iterator[str]:
-        """The same, one at a time: a directory may hold a million."""
+    def file_blocks_in(self, path: str) -> Iterator[list[str]]:
+        """The same, some at a time: a directory may hold a million."""
         with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    yield entry.name
+            while block := list(islice(entries, _BLOCK)):
+                yield [entry.name for entry in block if entry.is_file(follow_symlinks=False)]
 
     def directories_in(self, path: str) -> list[str]:
         """Names of the directories in a directory."""

@@ -1,0 +1,1 @@
+"""What the command `qs-dir` is made of: work on queue directories, without a server."""

@@ -1,0 +1,54 @@
+"""Payloads as elements of the layout `dirq` have them: a schema's pieces of data, of which one holds the payload."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..storage.dirq.Exceptions import QueueError
+from ..storage.dirq.schema import Schema
+from ..storage.engine import StorageError
+
+DEFAULT = "body=string"
+_PAYLOAD = "body"
+"""The piece that holds the payload, where there is one of the name; else the first that is no table."""
+
+
+class BodyError(StorageError):
+    """The payload cannot be kept in the schema's piece."""
+
+
+class Body:
+    """A schema, as in `body=string,header=table?`."""
+
+    def __init__(self, text: str) -> None:
+        """ValueError, with what is wrong, when it is none, or has no place for a payload."""
+        self.schema: dict[str, str] = {}
+        for part in text.split(","):
+            name, equals, kind = part.strip().partition("=")
+            if not equals or name in self.schema:
+                raise ValueError(f"{part!r} is there twice" if equals else f"{part!r} is not NAME=TYPE")
+            self.schema[name] = kind
+        try:
+            checked = Schema(self.schema)
+        except QueueError as error:
+            raise ValueError(str(error)) from None
+        plain = [name for name, kind in checked.types.items() if kind != "table"]
+        if not plain:
+            raise ValueError("nothing in it is a string or binary, to hold the payload")
+        self._name = _PAYLOAD if _PAYLOAD in plain else plain[0]
+        self._is_text = checked.types[self._name] == "string"
+        self.others = sorted(checked.mandatory - {self._name})
+        """Mandatory pieces beside the payload's, which a payload alone does not fill."""
+
+    def data(self, payload: bytes) -> dict[str, Any]:
+        """An element's data. BodyError when a string is to be kept and it is not UTF-8."""
+        try:
+            return {self._name: payload.decode() if self._is_text else payload}
+        except UnicodeDecodeError:
+            raise BodyError(
+                f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
+            ) from None
+
+    def payload(self, data: Mapping[str, Any]) -> bytes:
+        """The payload of an element; nothing where an optional piece is missing."""
+        found = data.get(self._name, b"")
+        return found.encode() if isinstance(found, str) else bytes(found)

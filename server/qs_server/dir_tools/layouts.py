@@ -1,0 +1,99 @@
+"""Which layout a queue's directory has, told from what it holds. Changes nothing."""
+
+import os
+
+from ..storage.dirq.names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
+from ..storage.engine import StorageError
+from ..storage.journal.lock import is_in_use
+from ..storage.names import parse_message
+from ..storage.settings import FILE, read_options
+
+VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
+_EMPTY_SIMPLE = "?"
+_JOURNAL = ".journal"
+"""In a root, as `storage.journal.keeping` has it: to import that would take as long as all the rest."""
+
+
+class LayoutError(StorageError):
+    """The directory holds something else than was asked for, or nothing that is known."""
+
+
+class InUseError(StorageError):
+    """A server has the queue, and would not know of what is done to it."""
+
+
+def layout_of(path: str, wanted: str | None = None) -> str | None:
+    """The layout of an existing directory; wanted, or None, when it holds nothing that tells. LayoutError when it has
+    another one than the wanted, or holds something else only; OSError."""
+    others = False
+    found: str | None = None
+    with os.scandir(path) as entries:
+        for entry in entries:
+            told = _told_by(entry)
+            if told in LAYOUTS:
+                found = told
+                break
+            found = told or found
+            others = others or (told is None and not entry.name.startswith("."))
+    found = DIRQ_SIMPLE if found == _EMPTY_SIMPLE else found
+    if wanted is None and found is None and (others or _is_root(path)):
+        raise LayoutError(f"{path} holds no queue of a known layout{_hint(path)}")
+    if wanted is not None and found is not None and wanted != found:
+        raise LayoutError(f"{path} has the layout {found}, not {wanted}")
+    return found or wanted
+
+
+def _told_by(entry: "os.DirEntry[str]") -> str | None:
+    name = entry.name
+    if entry.is_dir(follow_symlinks=False):
+        if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            return DIRQ
+        return _layout_within(entry.path) if is_directory(name) else None
+    if name == FILE or (parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)):
+        return VSQS
+    return None
+
+
+def _layout_within(intermediate: str) -> str | None:
+    """By the first element, if there is one."""
+    nothing = True
+    with os.scandir(intermediate) as entries:
+        for entry in entries:
+            nothing = False
+            if is_element(entry.name[:14]):
+                return DIRQ if entry.is_dir(follow_symlinks=False) else DIRQ_SIMPLE
+    return _EMPTY_SIMPLE if nothing else None
+
+
+def _is_root(path: str) -> bool:
+    return os.path.isdir(os.path.join(path, _JOURNAL))
+
+
+def _hint(path: str) -> str:
+    if _is_root(path):
+        return ": it is the root of a server, and each directory in it is a queue"
+    return f" (with --layout {'|'.join(LAYOUTS)} it is taken for one)"
+
+
+def intermediates(path: str) -> list[str]:
+    """The names of the directories that hold elements, oldest first."""
+    return sorted(name for name, is_dir in names_in(path) if is_dir and is_directory(name))
+
+
+def names_in(path: str) -> list[tuple[str, bool]]:
+    """Each name in a directory, and whether it is a directory; nothing when that is gone."""
+    try:
+        with os.scandir(path) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return []
+
+
+def check_no_server(path: str) -> None:
+    """InUseError when a server's journal has this queue of the layout vsqs: what is in the directory is not all of it,
+    and the server is the only one that may take messages out. docs/storage.md, "Who may touch it"."""
+    root = os.path.dirname(os.path.realpath(path))
+    if is_in_use(os.path.join(root, _JOURNAL)) and read_options(path, "journal").storage == "journal":
+        raise InUseError(
+            f"a server is running on {root}, and has this queue in its journal: use `qs` and the server, or stop it"
+        )

@@ -1,0 +1,131 @@
+"""The messages of a queue's directory and their states, read from names and attributes. Changes nothing."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..storage.attributes import ExtendedAttributes, SidecarFiles
+from ..storage.dirq.names import (
+    LOCKED_DIRECTORY,
+    LOCKED_SUFFIX,
+    OBSOLETE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    TEMPORARY_SUFFIX,
+    is_element,
+)
+from ..storage.disk import Disk
+from ..storage.engine import SECOND, Options
+from ..storage.names import NEW, message_name, parse_message, qid_of
+from ..storage.settings import read_options
+from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
+
+READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED = "ready", "in-flight", "delayed", "expired", "locked"
+WRITTEN, REMOVED = "being-written", "being-removed"
+STATES = (READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED, WRITTEN, REMOVED)
+UNFINISHED = (WRITTEN, REMOVED)
+"""States of what is no message yet, or no more."""
+
+
+class Element(NamedTuple):
+    """One message. name: in the directory, without what the layout adds for the state; age: seconds since it was made,
+    None when the name does not say; size: bytes; left: seconds until it can be taken again; since: seconds in which
+    nothing has happened to one that is locked, or being written or removed."""
+
+    name: str
+    state: str
+    age: float | None
+    size: int
+    left: float | None = None
+    since: float | None = None
+
+
+def elements(path: str, layout: str, now: float) -> Iterator[Element]:
+    """In the order of delivery, the unfinished ones last in the layout dirq. now: seconds since the Epoch. What goes
+    away meanwhile is left out. OSError; StorageError for a wrong `.queue.toml`."""
+    return {VSQS: _of_vsqs, DIRQ_SIMPLE: _of_dirq_simple, DIRQ: _of_dirq}[layout](path, now)
+
+
+# -- vsqs -----------------------------------------------------------------------------------------------------------
+
+
+def _of_vsqs(path: str, now: float) -> Iterator[Element]:
+    options = read_options(path, "files")
+    unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
+    delays = _Delays(path, options)
+    found = filter(None, (parse_message(os.fsencode(name)) for name, is_dir in names_in(path) if not is_dir))
+    for mid, expiry in sorted(found):
+        name = f"{mid}.new" if expiry == NEW else message_name(mid, expiry)
+        status = _status(os.path.join(path, name))
+        if status is None or not stat.S_ISREG(status.st_mode):
+            continue
+        age = now - mid * unit / SECOND
+        if expiry == NEW:
+            yield Element(str(mid), WRITTEN, age, status.st_size, since=now - status.st_mtime)
+        elif not expiry:
+            yield Element(str(mid), READY, age, status.st_size)
+        elif (left := expiry * unit / SECOND - now) <= 0:
+            yield Element(str(mid), EXPIRED, age, status.st_size)
+        else:
+            state = DELAYED if delays.end_of(name, mid) == expiry else IN_FLIGHT
+            yield Element(str(mid), state, age, status.st_size, left)
+
+
+class _Delays:
+    """Until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        qid = qid_of(os.path.basename(os.path.abspath(path))) or ""
+        space = hashlib.sha256(qid.encode()).hexdigest()[:8] if options.links else ""
+        self._path = path
+        self._stores = (ExtendedAttributes(Disk(), space), SidecarFiles(path, Disk(), sync=False))
+
+    def end_of(self, name: str, mid: int) -> int:
+        return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)
+
+
+# -- dirq -----------------------------------------------------------------------------------------------------------
+
+
+def _of_dirq_simple(path: str, now: float) -> Iterator[Element]:
+    for intermediate in intermediates(path):
+        names = {name for name, is_dir in names_in(os.path.join(path, intermediate)) if not is_dir}
+        for name in sorted(names):
+            element, suffix = name[:14], name[14:]
+            if not is_element(element) or suffix not in ("", TEMPORARY_SUFFIX):
+                continue
+            status = _status(os.path.join(path, intermediate, name))
+            if status is not None:
+                state = WRITTEN if suffix else LOCKED if name + LOCKED_SUFFIX in names else READY
+                since = None if state == READY else now - status.st_mtime
+                yield Element(f"{intermediate}/{element}", state, _age(element, now), status.st_size, since=since)
+
+
+def _of_dirq(path: str, now: float) -> Iterator[Element]:
+    for within in (*intermediates(path), TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+        unfinished = {TEMPORARY_DIRECTORY: WRITTEN, OBSOLETE_DIRECTORY: REMOVED}.get(within)
+        for name, is_dir in sorted(names_in(os.path.join(path, within))):
+            if not is_dir or not is_element(name):
+                continue
+            status = _status(os.path.join(path, within, name))
+            parts = names_in(os.path.join(path, within, name))
+            if status is None:
+                continue
+            state = unfinished or (LOCKED if (LOCKED_DIRECTORY, True) in parts else READY)
+            sizes = (_status(os.path.join(path, within, name, part)) for part, is_dir in parts if not is_dir)
+            size = sum(each.st_size for each in sizes if each is not None)
+            since = None if state == READY else now - status.st_mtime
+            yield Element(f"{within}/{name}", state, _age(name, now), size, since=since)
+
+
+def _age(name: str, now: float) -> float:
+    """Of an element: its name is 8 digits of seconds and 5 of microseconds, all hexadecimal, and a random one."""
+    return now - int(name[:8], 16) - int(name[8:13], 16) / SECOND
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None

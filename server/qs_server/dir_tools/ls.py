@@ -1,0 +1,90 @@
+"""`qs-dir ls`: the messages of a directory, and how many there are of each state."""
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable
+
+from .layouts import layout_of
+from .listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
+from .meter import counted
+
+_WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
+_NAME, _FIGURE = 23, 8
+"""Widths of columns: as wide as they usually need, because lines are written as they come."""
+
+
+def ls(arguments: Namespace) -> int:
+    """Lists; the exit code."""
+    layout = layout_of(arguments.directory, arguments.layout)
+    found = elements(arguments.directory, layout, time.time()) if layout is not None else iter(())
+    figures = _Figures()
+    out = sys.stdout
+    if not arguments.json and not arguments.summary:
+        out.write(_line("MESSAGE", "AGE", "SIZE", "STATE"))
+    for element in found:
+        figures.add(element)
+        if arguments.json:
+            out.write(json.dumps(_record(element)) + "\n")
+        elif not arguments.summary:
+            out.write(_line(element.name, _seconds(element.age), str(element.size), _state(element)))
+    if not arguments.json:
+        out.write(figures.summary(layout) + "\n")
+    out.flush()
+    return 0
+
+
+def _line(*cells: str) -> str:
+    name, age, size, state = cells
+    return f"{name.ljust(_NAME)}  {age.rjust(_FIGURE)}  {size.rjust(_FIGURE)}  {state}\n"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.1f}"
+
+
+def shown(state: str) -> str:
+    """A state as people read it."""
+    return _WORDS.get(state, state)
+
+
+def _state(element: Element) -> str:
+    text = shown(element.state)
+    if element.left is not None:
+        return f"{text}, {element.left:.1f} s left"
+    return text if element.since is None else f"{text}, for {element.since:.1f} s"
+
+
+def _record(element: Element) -> dict[str, object]:
+    return {
+        key: round(value, 3) if isinstance(value, float) else value
+        for key, value in element._asdict().items()
+        if value is not None
+    }
+
+
+class _Figures:
+    """What the summary says."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._bytes = 0
+        self._oldest: float | None = None
+
+    def add(self, element: Element) -> None:
+        self._states[element.state] += 1
+        self._bytes += element.size
+        self._oldest = max(filter(None, (self._oldest, element.age)), default=None)
+
+    def summary(self, layout: str | None) -> str:
+        states = ", ".join(f"{self._states[state]} {shown(state)}" for state in _known(self._states))
+        text = f"{counted(self._states.total(), 'message')}, {counted(self._bytes, 'byte')}"
+        text += f": {states}" if states else ""
+        text += f"; the oldest is {self._oldest:.1f} s old" if self._oldest is not None else ""
+        return f"{text} ({layout})" if layout else text
+
+
+def _known(states: Iterable[str]) -> list[str]:
+    return [state for state in STATES if state in states]

@@ -1,0 +1,99 @@
+"""`qs-dir pump`: messages into a directory, one after the other. One is counted when it is stored, not before."""
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+
+from ..storage.engine import StorageError
+from .ends import End, open_end
+from .errors import UsageError
+from .flow import TICK, cut_short, meter_for, opened_layout
+from .interrupts import Interrupts
+from .layouts import DIRQ, VSQS
+from .meter import Meter
+
+_PIECE = 1024 * 1024
+"""Bytes of input at a time."""
+_CATCH_UP = 0.1
+"""Seconds: what was late by more, because the input or the disk was, does not make the next ones come faster."""
+
+
+def pump(arguments: Namespace) -> int:
+    """Stores messages; the exit code."""
+    layout = opened_layout(arguments, exists=os.path.lexists(arguments.directory))
+    if arguments.capacity is not None and layout != VSQS:
+        raise UsageError("--capacity is for the layout vsqs")
+    if layout == DIRQ and arguments.schema.others:
+        raise UsageError(
+            f"--schema: {', '.join(arguments.schema.others)} would be missing in each element (a ? allows that)"
+        )
+    meter = meter_for("stored", live=True)
+    with Interrupts() as interrupts:
+        end = open_end(
+            arguments.directory, layout, arguments.schema, sync=not arguments.no_sync, capacity=arguments.capacity
+        )
+        try:
+            _pump_into(end, arguments, interrupts, meter)
+        except (OSError, StorageError) as error:
+            raise cut_short(error, arguments.directory, meter, "stored") from error
+        finally:
+            end.close()
+        meter.summary()
+        return interrupts.exit_code if interrupts.caught else 0
+
+
+def _pump_into(end: End, arguments: Namespace, interrupts: Interrupts, meter: Meter) -> None:
+    due = time.monotonic()
+    payloads = _lines(interrupts, meter) if arguments.lines else _numbers(arguments.size)
+    for payload in payloads:
+        while not interrupts.caught and (left := due - time.monotonic()) > 0:
+            interrupts.wait(min(left, 1.0))
+            meter.tick()
+        while not interrupts.caught:
+            if end.put(payload, TICK):
+                meter.add(len(payload))
+                break
+            meter.tick()
+            interrupts.wait(0.01)  # where it did not wait: somebody else has filled it up at the last moment
+        if interrupts.caught:
+            return
+        if arguments.rate:
+            due = max(due + 1 / arguments.rate, time.monotonic() - _CATCH_UP)
+        meter.tick()
+        if meter.messages == arguments.count:
+            return
+
+
+def _numbers(size: int | None) -> Iterator[bytes]:
+    """1, 2, 3 and so on, each filled up to the size, or cut off there."""
+    number = 0
+    while True:
+        number += 1
+        text = b"%d" % number
+        yield text if size is None else text.ljust(size, b".")[:size]
+
+
+def _lines(interrupts: Interrupts, meter: Meter) -> Iterator[bytes]:
+    """The lines of stdin without their ends, each as soon as it is there."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: redirect it")
+    descriptor = sys.stdin.fileno()
+    begun: list[bytes] = []
+    while not interrupts.caught:
+        if not interrupts.wait(1.0, descriptor):
+            meter.tick()
+            continue
+        piece = os.read(descriptor, _PIECE)
+        *whole, rest = piece.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*begun, whole[0]])
+            begun.clear()
+            yield from whole
+        if rest:
+            begun.append(rest)
+        if not piece:
+            if begun:
+                yield b"".join(begun)
+            return

@@ -1,0 +1,147 @@
+"""`qs-dir purge`: what was left behind goes, what was taken and not removed can be taken again; or everything goes."""
+
+import contextlib
+import os
+import sys
+import time
+from argparse import Namespace
+from typing import Any
+
+from ..storage.activity import Activity
+from ..storage.directory import Shared
+from ..storage.dirq import QueueError
+from ..storage.disk import Disk
+from ..storage.engine import Durability
+from ..storage.filequeue import FileQueue
+from ..storage.names import MAX_MID, NEW, parse_message
+from ..storage.settings import read_options
+from ..storage.vsqs import micros
+from ..storage.watch import Watch
+from .bodies import Body
+from .ends import open_dirq
+from .errors import UsageError
+from .layouts import VSQS, check_no_server, layout_of, names_in
+from .listing import LOCKED, UNFINISHED, elements
+from .meter import counted
+
+MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
+"""Seconds. The first and the last are dirq's; the second is how long our engines wait at a start."""
+
+
+def purge(arguments: Namespace) -> int:
+    """Purges, and says what it has done; the exit code."""
+    directory = arguments.directory
+    layout = layout_of(directory, arguments.layout)
+    if layout == VSQS:
+        if arguments.max_lock is not None:
+            raise UsageError("--max-lock is for the layouts of dirq: a message of vsqs comes back by itself")
+        check_no_server(directory)
+    if arguments.all and not _is_sure(arguments, layout):
+        sys.stderr.write("qs-dir: nothing was removed\n")
+        return 1
+    if layout is None:
+        told = "there is nothing in it"
+    elif layout == VSQS:
+        told = _purge_vsqs(directory, arguments.max_temp, everything=arguments.all)
+    else:
+        told = _purge_dirq(arguments, layout)
+    sys.stdout.buffer.write(os.fsencode(f"{directory}: {told}\n"))  # a directory's name need not be text
+    sys.stdout.flush()
+    return 0
+
+
+def _is_sure(arguments: Namespace, layout: str | None) -> bool:
+    if arguments.yes:
+        return True
+    if sys.stdin is None or sys.stderr is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise UsageError("--all removes every message: add --yes (on a terminal you would be asked)")
+    found = () if layout is None else elements(arguments.directory, layout, time.time())
+    many = counted(sum(1 for each in found if each.state not in UNFINISHED), "message")
+    sys.stderr.write(f"Remove all of {arguments.directory}, {many}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- vsqs -----------------------------------------------------------------------------------------------------------
+
+
+class _Patient(FileQueue):
+    """Removes nothing that is being written, however old: that is decided here."""
+
+    def is_staged(self, name: str) -> bool:
+        """As if it were ours."""
+        return True
+
+
+def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
+    path = os.path.abspath(path)
+    watch, activity = Watch(), Activity()
+    try:
+        shared = Shared(micros, Durability.ALWAYS, Disk(), watch, activity)
+        queue = _Patient(path, os.path.basename(path), read_options(path, "files"), shared)
+        expired = queue.expire()
+        removed = queue.purge(MAX_MID, len(queue)) if everything else 0
+        written = _remove_written(path, MAX_TEMP_VSQS if max_temp is None else max_temp)
+        queue.commit()
+        queue.close()
+    finally:
+        watch.close()
+    told = f"{counted(written, 'unfinished file')} removed, {counted(expired, 'expired message')} made ready"
+    return f"{told}, {counted(removed, 'message')} removed" if everything else told
+
+
+def _remove_written(path: str, max_temp: float) -> int:
+    """Files that are being written, and were not written to for so many seconds. How many."""
+    removed = 0
+    for name, is_dir in names_in(path) if max_temp else ():
+        parsed = parse_message(os.fsencode(name))
+        written = parsed is not None and parsed[1] == NEW
+        if is_dir or not (written or (name.startswith(".") and name.endswith(".tmp"))):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+            if time.time() - os.lstat(f"{path}/{name}").st_mtime > max_temp:
+                os.unlink(f"{path}/{name}")
+                removed += 1
+    return removed
+
+
+# -- dirq -----------------------------------------------------------------------------------------------------------
+
+
+def _purge_dirq(arguments: Namespace, layout: str) -> str:
+    path = arguments.directory
+    max_temp = MAX_TEMP if arguments.max_temp is None else arguments.max_temp
+    max_lock = MAX_LOCK if arguments.max_lock is None else arguments.max_lock
+    queue = open_dirq(path, layout, Body("body=binary"))  # a purge looks into no element
+    removed = _remove_all(queue) if arguments.all else 0
+    before = _old(path, layout, max_temp, max_lock)
+    queue.purge(max_temp, max_lock)
+    gone = before - _old(path, layout, max_temp, max_lock)
+    locks = sum(1 for state, _ in gone if state == LOCKED)
+    told = f"{counted(len(gone) - locks, 'unfinished element')} removed, {counted(locks, 'old lock')} removed"
+    return f"{told}, {counted(removed, 'message')} removed" if arguments.all else told
+
+
+def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[str, str]]:
+    """State and name of what the purge is about."""
+    limits = {**dict.fromkeys(UNFINISHED, max_temp), LOCKED: max_lock}
+    return {
+        (each.state, each.name)
+        for each in elements(path, layout, time.time())
+        if each.since is not None and (limit := limits.get(each.state)) and each.since > limit
+    }
+
+
+def _remove_all(queue: Any) -> int:
+    removed = 0
+    name = queue.first()
+    while name:
+        queue.lock(name)  # or somebody else has it, who then will not find it any more
+        try:
+            queue.remove(name)
+            removed += 1
+        except (FileNotFoundError, QueueError):
+            if os.path.lexists(f"{queue.path}/{name}"):
+                raise
+        name = queue.next()
+    return removed
