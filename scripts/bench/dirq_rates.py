@@ -30,77 +30,95 @@ ONE_DIRECTORY = 1 << 40
 PER_SECOND = 5_000
 """Of the names of elements that are there from the start."""
 PAYLOAD = b"x" * SIZE
-Rates = list[float]
+PARTS = 10
+"""Of what is measured in a round."""
+Part = Callable[[int], float]
+"""Does the part of that number: its seconds."""
 
 
-def rate(count: int, action: Callable[[], object]) -> float:
-    """How often a second it can be done, so many times."""
+def add(queue: Any, count: int) -> float:
+    """Seconds for so many additions."""
     started = time.perf_counter()
     for _ in range(count):
-        action()
-    return count / (time.perf_counter() - started)
+        queue.add(PAYLOAD)
+    return time.perf_counter() - started
 
 
-def consume_rate(queue: Any, names: list[str]) -> float:
-    """Elements a second: lock, get and remove."""
+def consume(queue: Any, names: list[str]) -> float:
+    """Seconds: lock, get and remove."""
     started = time.perf_counter()
     for name in names:
         if not queue.lock(name) or queue.get(name) != PAYLOAD:
             raise RuntimeError(f"{name} is not as it was added")
         queue.remove(name)
-    return len(names) / (time.perf_counter() - started)
+    return time.perf_counter() - started
 
 
-def walk_rate(queue: Any, times: int) -> float:
-    """Names a second, of so many walks through the queue."""
+def walk(queue: Any, times: int) -> float:
+    """Seconds for so many walks through the queue."""
     started = time.perf_counter()
-    walked = sum(1 for _ in range(times) for _ in queue)
-    return walked / (time.perf_counter() - started)
+    for _ in range(times):
+        for _ in queue:
+            pass
+    return time.perf_counter() - started
 
 
-def alternately(number: int, turns: list[Callable[[], None]]) -> None:
-    """In this order, or the other way round."""
-    for turn in turns if number % 2 else reversed(turns):
-        turn()
+def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
+    """Of both, a second: each is done in parts, which take turns, so that whatever else the machine does hits both.
+    count: what all parts do together."""
+    seconds = [0.0, 0.0]
+    for number in range(PARTS):
+        for which in (0, 1) if number % 2 else (1, 0):
+            seconds[which] += (over, under)[which](number)
+    return count / seconds[0], count / seconds[1]
+
+
+def row(name: str, found: list[tuple[float, float]], target: float) -> Row:
+    """Without the first round, which warms up."""
+    return ratio_row(name, [over for over, _ in found[1:]], [under for _, under in found[1:]], target)
+
+
+def parts_of(names: list[str]) -> list[list[str]]:
+    return [names[number::PARTS] for number in range(PARTS)]
 
 
 def beside_the_original(folder: Path, rounds: int, count: int) -> list[Row]:
     """Both add and consume, without syncing, each round in new queues."""
     from dirq.QueueSimple import QueueSimple as Original  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    adds: tuple[Rates, Rates] = ([], [])
-    consumes: tuple[Rates, Rates] = ([], [])
-
-    def turn(queue: Any, which: int) -> None:
-        adds[which].append(rate(count, lambda: queue.add(PAYLOAD)))
-        consumes[which].append(consume_rate(queue, list(queue)))
-
+    adds, consumes = [], []
+    part = count // PARTS
     for number in range(rounds + 1):
-        ours = QueueSimple(folder / f"ours-{number}", sync=False)
-        theirs = Original(str(folder / f"theirs-{number}"))
-        alternately(number, [lambda queue=ours: turn(queue, 0), lambda queue=theirs: turn(queue, 1)])  # type: ignore[misc]
-    # The first round warms up.
+        ours: Any = QueueSimple(folder / f"ours-{number}", sync=False)
+        theirs: Any = Original(str(folder / f"theirs-{number}"))
+        adds.append(rates(count, lambda _, q=ours: add(q, part), lambda _, q=theirs: add(q, part)))  # type: ignore[misc]
+        consumes.append(both_consume(ours, list(ours), theirs, list(theirs)))
     return [
-        ratio_row("add, not synced / the package dirq", adds[0][1:], adds[1][1:], 1.0),
-        ratio_row("lock, get and remove / the package dirq", consumes[0][1:], consumes[1][1:], 1.0),
+        row("add, not synced / the package dirq", adds, 1.0),
+        row("lock, get and remove / the package dirq", consumes, 1.0),
     ]
+
+
+def both_consume(over: Any, names: list[str], under: Any, others: list[str]) -> tuple[float, float]:
+    """Rates at which two queues are emptied of as many elements."""
+    ours, theirs = parts_of(names), parts_of(others)
+    return rates(len(names), lambda at: consume(over, ours[at]), lambda at: consume(under, theirs[at]))
 
 
 def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Row]:
     """Synced additions, and a loop of create, write, fsync, rename, fsync of the directory."""
-    ours: Rates = []
-    bare: Rates = []
     queue = QueueSimple(folder / "synced")
+    part = count // PARTS
+
+    def store(_: int) -> float:
+        started = time.perf_counter()
+        for _ in range(part):
+            files.store()
+        return time.perf_counter() - started
+
     with BareFiles(folder / "bare", SIZE, sync=True) as files:
-        for number in range(rounds + 1):
-            alternately(
-                number,
-                [
-                    lambda: ours.append(rate(count, lambda: queue.add(PAYLOAD))),
-                    lambda: bare.append(rate(count, files.store)),
-                ],
-            )
-    return [ratio_row("add, synced / create, fsync, rename, fsync", ours[1:], bare[1:], 0.8)]
+        found = [rates(count, lambda _: add(queue, part), store) for _ in range(rounds + 1)]
+    return [row("add, synced / create, fsync, rename, fsync", found, 0.8)]
 
 
 def filled(path: Path, count: int) -> QueueSimple:
@@ -125,32 +143,24 @@ def by_depth(folder: Path, rounds: int) -> list[Row]:
     deep = filled(folder / "deep", DEEP)
     shallow = [filled(folder / f"shallow-{number}", SHALLOW) for number in range(rounds + 1)]
     os.sync()  # or the writing of all that is measured too
-    found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
-
-    def turn(queue: QueueSimple) -> None:
-        is_deep = queue is deep
-        walks = walk_rate(queue, 1 if is_deep else DEEP // SHALLOW)
-        names = list(itertools.islice(queue, each))
-        adds = rate(each, lambda: queue.add(PAYLOAD))
-        found[is_deep].append((adds, consume_rate(queue, names), walks))
-
-    for number, queue in enumerate(shallow):
-        alternately(number, [lambda: turn(deep), lambda queue=queue: turn(queue)])  # type: ignore[misc]
+    adds, consumes, walks = [], [], []
+    for queue in shallow:
+        walks.append((DEEP / walk(deep, 1), DEEP / walk(queue, DEEP // SHALLOW)))
+        names = [list(itertools.islice(one, each)) for one in (deep, queue)]
+        adds.append(rates(each, lambda _: add(deep, each // PARTS), lambda _, q=queue: add(q, each // PARTS)))  # type: ignore[misc]
+        consumes.append(both_consume(deep, names[0], queue, names[1]))
+    what = f"{DEEP:,} elements / {SHALLOW:,}"
     return [
-        ratio_row(
-            f"{what}, {DEEP:,} elements / {SHALLOW:,}",
-            [rates[at] for rates in found[True][1:]],
-            [rates[at] for rates in found[False][1:]],
-            0.9,
-        )
-        for at, what in enumerate(("add, not synced", "lock, get and remove", "iteration, an element"))
+        row(f"add, not synced, {what}", adds, 0.9),
+        row(f"lock, get and remove, {what}", consumes, 0.9),
+        row(f"iteration, an element, {what}", walks, 0.9),
     ]
 
 
-def judged(row: Row) -> Row:
+def judged(line: Row) -> Row:
     """With the word that says whether the target is reached."""
-    reached = float(row.measured) >= float(row.target.removeprefix(">= "))
-    return row._replace(figures=f"{'reached' if reached else 'NOT REACHED'}: {row.figures}")
+    reached = float(line.measured) >= float(line.target.removeprefix(">= "))
+    return line._replace(figures=f"{'reached' if reached else 'NOT REACHED'}: {line.figures}")
 
 
 def main() -> None:
@@ -159,7 +169,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no deep queue: some seconds")
     parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
     arguments = parser.parse_args()
-    rounds, count = (5, 500) if arguments.quick else (20, 2000)
+    rounds, count = (5, 500) if arguments.quick else (12, 2000)
     with tempfile.TemporaryDirectory(prefix="qs-dirq-", dir=arguments.dir) as made:
         folder = Path(made)
         print(machine_line(folder), flush=True)
@@ -167,7 +177,7 @@ def main() -> None:
         rows += beside_a_bare_loop(folder, rounds, count // 10)
         if not arguments.quick:
             rows += by_depth(folder, rounds)
-        print_table([judged(row) for row in rows])
+        print_table([judged(line) for line in rows])
 
 
 if __name__ == "__main__":

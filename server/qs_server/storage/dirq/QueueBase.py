@@ -1,0 +1,154 @@
+# ruff: noqa: N999 - programs import the module under this name
+"""What all directory queues have in common: the directory, and a cursor over its elements."""
+
+import copy
+import os
+import random
+from collections import defaultdict
+from typing import Self
+
+from ..disk import Disk
+from .folders import DurableDirectory, make_directory, names_in
+from .names import is_directory, is_element
+
+_BEGINNING = 9
+"""Digits of an element's name: those of one sixteenth of a second have them in common."""
+
+
+class QueueBase:
+    """A queue in a directory. The methods of the cursor are not for several threads at once, all others are.
+
+    The queue is its own iterator, as in dirq: there is one cursor for each object; `copy` gives another one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        umask: int | None = None,
+        rndhex: int | None = None,
+        sync: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """See the classes made of this one. TypeError for arguments of a wrong type; OSError when the directory is
+        missing and cannot be made."""
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"'path' should be a string, not {path!r}")
+        self.path = os.fspath(path)
+        self.umask = _integer("umask", umask)
+        chosen = _integer("rndhex", rndhex)
+        self.rndhex = random.randint(0, 15) if chosen is None else chosen % 16  # noqa: S311 - no secret
+        self._sync = bool(sync)
+        self._disk = disk or Disk()
+        self._durable = DurableDirectory()
+        self._forget()
+        self._make("")
+        status = os.stat(self.path)
+        self.id = f"{status.st_dev}:{status.st_ino}"
+
+    def _make(self, directory: str) -> None:
+        """A directory of the queue; "": its own."""
+        path = f"{self.path}/{directory}" if directory else self.path
+        make_directory(path, self.umask, self._disk, sync=self._sync)
+
+    def _make_durable(self, directory: str) -> None:
+        """What has changed in an intermediate directory; nothing when syncing is off."""
+        if self._sync:
+            self._durable.sync(self.path, directory, self._disk)
+
+    # -- the cursor -----------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._iterating = False
+        self._directories: list[str] = []
+        """Those to come, the next one last: the end of a list is where taking one costs the same however long it is."""
+        self._directory = ""
+        self._groups: dict[str, list[str]] = {}
+        """Of _directory, by what their names begin with; not sorted. One sort of all costs more with each element."""
+        self._beginnings: list[str] = []
+        """The keys of _groups, the next one last."""
+        self._elements: list[str] = []
+        """Of the group before those; the next one last."""
+
+    def _intermediate(self) -> list[str]:
+        """The names of the intermediate directories, oldest first."""
+        return sorted(filter(is_directory, names_in(self.path)))
+
+    def _begin(self) -> None:
+        self._forget()
+        self._directories = self._intermediate()[::-1]
+
+    def _advance(self) -> str:
+        """The next name, "" when there is none."""
+        while not self._elements:
+            if self._beginnings:
+                self._elements = sorted(self._groups.pop(self._beginnings.pop()), reverse=True)
+            elif self._directories:
+                self._read(self._directories.pop())
+            else:
+                return ""
+        return f"{self._directory}/{self._elements.pop()}"
+
+    def _read(self, directory: str) -> None:
+        groups = defaultdict(list)
+        for name in filter(is_element, names_in(f"{self.path}/{directory}")):
+            groups[name[:_BEGINNING]].append(name)
+        self._directory, self._groups, self._beginnings = directory, groups, sorted(groups, reverse=True)
+
+    def __iter__(self) -> Self:
+        self._begin()
+        self._iterating = True
+        return self
+
+    def names(self) -> Self:
+        """An iterator over the names of all elements, locked or not, oldest first."""
+        return self.__iter__()
+
+    def __next__(self) -> str:
+        name = self._advance()
+        if not name:
+            self._iterating = False
+            raise StopIteration
+        return name
+
+    def first(self) -> str:
+        """The name of the first element, "" when there is none. What comes next is looked up now and cached. OSError
+        when a directory cannot be read."""
+        self._begin()
+        return self.next()
+
+    def next(self) -> str:
+        """The name of the next element, from what is cached. At the end "", or StopIteration if iter() or names() has
+        begun the walk."""
+        name = self._advance()
+        if not name and self._iterating:
+            self._iterating = False
+            raise StopIteration
+        return name
+
+    def copy(self) -> Self:
+        """Another object for the same queue, with a cursor of its own that stands where this one does."""
+        new = copy.copy(self)
+        new._directories = self._directories.copy()
+        new._groups = self._groups.copy()
+        new._beginnings = self._beginnings.copy()
+        new._elements = self._elements.copy()
+        return new
+
+    # -- elements -------------------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many elements there are, locked or not, without those that are being added or removed."""
+        raise NotImplementedError("unsupported method: count()")
+
+    def touch(self, ename: str) -> None:
+        """Tells that an element, meant is a locked one, is still being worked on: `purge` takes its lock for a new one.
+        OSError when it is gone."""
+        os.utime(f"{self.path}/{ename}")
+
+
+def _integer(name: str, value: int | None) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"'{name}' should be an integer, not {value!r}")
+    return value

@@ -1,0 +1,295 @@
+# ruff: noqa: N999 - programs import the module under this name
+"""The queue whose elements are files: bytes, no schema.
+
+The steps of an addition: create `NAME.tmp` exclusively, write, sync; link it to a name of that moment, which fails when
+that is taken; remove `NAME.tmp`; sync the directory. A lock is a second link of the element, `NAME.lck`, and the time
+of the element's last change says since when.
+"""
+
+import contextlib
+import errno
+import os
+import time
+
+from ..disk import Disk
+from .folders import alone, is_older, masked, names_in, remove_if_empty
+from .names import (
+    ATTEMPTS,
+    LOCKED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    directory_of_now,
+    element_name,
+    is_element,
+)
+from .QueueBase import QueueBase
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+_TO_READ = os.O_RDONLY | os.O_CLOEXEC
+_EXISTING_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_SOME, _MUCH = 1 << 14, 1 << 20
+"""Bytes to read at once: first, and when there are more."""
+_NEW = 1
+"""Seconds: a link that was made so recently may still get its time."""
+_STEP = 0.02
+"""Seconds that a program gets for that."""
+
+
+class QueueSimple(QueueBase):
+    """Elements are bytes, each in a file. On disk as dirq's QueueSimple and Perl's Directory::Queue::Simple."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        umask: int | None = None,
+        granularity: int = 60,
+        *,
+        rndhex: int | None = None,
+        sync: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """path: the directory; it is made when it is missing.
+        umask: for what is made; None: that of the process.
+        granularity: a new intermediate directory is begun after so many seconds.
+        rndhex: the last digit of names, modulo 16; None: chosen at random.
+        sync: whether what was added or removed survives a power loss once the call has returned.
+        disk: does the file operations.
+        TypeError for an argument of a wrong type; OSError when the directory cannot be made."""
+        super().__init__(path, umask, rndhex, sync, disk)
+        if not isinstance(granularity, int):
+            raise TypeError(f"'granularity' should be an integer, not {granularity!r}")
+        self.granularity = granularity
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(self, data: bytes | str) -> str:
+        """Stores an element; a string is encoded as UTF-8. Its name, DIRECTORY/FILE.
+
+        OSError when it cannot be stored, and then nothing is there; TypeError when it is neither bytes nor a string.
+        """
+        payload = data.encode() if isinstance(data, str) else data
+        if not isinstance(payload, bytes):
+            if not isinstance(payload, bytearray | memoryview):
+                raise TypeError(f"an element is bytes or a string, not {data!r}")
+            payload = bytes(payload)
+        directory, temporary = self._write(payload)
+        try:
+            name = self._link(temporary, directory)
+        except BaseException:
+            self._drop(temporary)
+            raise
+        try:
+            with contextlib.suppress(FileNotFoundError):  # a purge has found it old
+                self._disk.unlink(temporary)
+            self._make_durable(directory)
+        except BaseException:
+            self._take_back(name)
+            raise
+        return name
+
+    def add_ref(self, data: bytes | str) -> str:
+        """As add: Perl's queues have both."""
+        return self.add(data)
+
+    def add_path(self, path: str | os.PathLike[str]) -> str:
+        """Moves a file, which is on the same file system, into the queue. The element's name.
+
+        OSError when that cannot be done; then the file is where it was."""
+        path = os.fspath(path)
+        if self._sync:
+            self._disk.sync_file(path, _EXISTING_FILE)
+        name = self._link(path, directory_of_now(self.granularity))
+        try:
+            self._make_durable(name.partition("/")[0])
+            self._disk.unlink(path)
+        except BaseException:
+            self._take_back(name)
+            raise
+        return name
+
+    def _write(self, payload: bytes) -> tuple[str, str]:
+        """A temporary element: its directory, its path."""
+        disk = self._disk
+        directory, temporary, fd = self._create()
+        try:
+            try:
+                disk.write(fd, payload)
+                if self._sync:
+                    disk.fsync(fd)
+            finally:
+                disk.close(fd)
+        except BaseException:
+            self._drop(temporary)
+            raise
+        return directory, temporary
+
+    def _create(self) -> tuple[str, str, int]:
+        for attempt in range(ATTEMPTS):
+            directory = directory_of_now(self.granularity)
+            path = f"{self.path}/{directory}/{element_name(self.rndhex, attempt)}{TEMPORARY_SUFFIX}"
+            try:
+                if self.umask is None:
+                    return directory, path, self._disk.open(path, _NEW_FILE, 0o666)
+                with masked(self.umask):
+                    return directory, path, self._disk.open(path, _NEW_FILE, 0o666)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:  # not there yet, or just purged
+                self._make(directory)
+        raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", path)
+
+    def _link(self, source: str, directory: str) -> str:
+        """Gives a complete file the name of an element, which it returns."""
+        for attempt in range(ATTEMPTS):
+            name = f"{directory}/{element_name(self.rndhex, attempt)}"
+            try:
+                self._disk.link(source, f"{self.path}/{name}")
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                if not os.path.lexists(source):
+                    raise
+                self._make(directory)
+            else:
+                return name
+        raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", f"{self.path}/{name}")
+
+    def _drop(self, temporary: str) -> None:
+        with contextlib.suppress(OSError):  # the error that has led here says more
+            self._disk.unlink(temporary)
+
+    def _take_back(self, name: str) -> None:
+        """An element whose addition fails in the end, unless somebody has it already."""
+        with contextlib.suppress(OSError):
+            if self.lock(name):
+                self._erase(name)
+
+    # -- locking --------------------------------------------------------------------------------------------------
+
+    def lock(self, name: str, permissive: bool = True) -> bool:
+        """Locks an element. Whether that was done: False when somebody has it locked or removed.
+
+        permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails."""
+        path = f"{self.path}/{name}"
+        lock = path + LOCKED_SUFFIX
+        try:
+            # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge
+            # would take the lock of an element that has waited for long for a stale one. Of a locked element it stays.
+            if not os.access(lock, os.F_OK):
+                os.utime(path)
+            self._disk.link(path, lock)
+            if not os.access(path, os.F_OK):  # half the time of an lstat
+                self._check_still_there(path, lock)
+        except (FileExistsError, FileNotFoundError):
+            if permissive:
+                return False
+            raise
+        return True
+
+    def _check_still_there(self, path: str, lock: str) -> None:
+        """The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file
+        may have another link still, `NAME.tmp`. Then FileNotFoundError, and the lock is gone again."""
+        try:
+            self._disk.lstat(path)
+        except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(lock)
+            raise
+
+    def unlock(self, name: str, permissive: bool = False) -> bool:
+        """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError."""
+        try:
+            self._disk.unlink(self.get_path(name))
+        except FileNotFoundError:
+            if permissive:
+                return False
+            raise
+        return True
+
+    # -- locked elements ------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        """What is in a locked element. FileNotFoundError when it is not locked."""
+        disk = self._disk
+        fd = disk.open(f"{self.path}/{name}{LOCKED_SUFFIX}", _TO_READ)
+        try:
+            data = disk.read(fd, _SOME)
+            if more := disk.read(fd, _MUCH):
+                parts = [data]
+                while more:
+                    parts.append(more)
+                    more = disk.read(fd, _MUCH)
+                data = b"".join(parts)
+        finally:
+            disk.close(fd)
+        return data
+
+    def get_ref(self, name: str) -> bytes:
+        """As get: Perl's queues have both."""
+        return self.get(name)
+
+    def get_path(self, name: str) -> str:
+        """The path of the file of a locked element; whether it is locked is not looked up."""
+        return f"{self.path}/{name}{LOCKED_SUFFIX}"
+
+    def remove(self, name: str) -> None:
+        """Removes a locked element. FileNotFoundError when it is not locked; then it stays."""
+        lock = f"{self.path}/{name}{LOCKED_SUFFIX}"
+        if not os.access(lock, os.F_OK):
+            self._disk.lstat(lock)
+        self._erase(name)
+        if self._sync:
+            self._make_durable(name.partition("/")[0])
+
+    def _erase(self, name: str) -> None:
+        path = f"{self.path}/{name}"
+        unlink = self._disk.unlink
+        unlink(path)
+        try:  # noqa: SIM105 - suppress takes a microsecond
+            unlink(path + LOCKED_SUFFIX)
+        except FileNotFoundError:  # a purge has found it old
+            pass
+
+    # -- all of them ----------------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many elements there are, locked or not, without temporary ones."""
+        found = (names_in(f"{self.path}/{directory}") for directory in self._intermediate())
+        return sum(sum(map(bool, map(is_element, names))) for names in found)
+
+    def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
+        """Removes temporary elements older than maxtemp seconds and locks older than maxlock seconds, 0: none of them;
+        and empty intermediate directories but for the last one. Reads every name of the queue."""
+        now = time.time()
+        limits = {
+            TEMPORARY_SUFFIX: now - maxtemp if maxtemp else None,
+            LOCKED_SUFFIX: now - maxlock if maxlock else None,
+        }
+        directories = self._intermediate()
+        if maxtemp or maxlock:
+            for directory in directories:
+                path = f"{self.path}/{directory}"
+                for suffix, limit in limits.items():
+                    if limit is not None:
+                        self._purge(path, [name for name in names_in(path) if name.endswith(suffix)], limit)
+        for directory in directories[:-1]:
+            remove_if_empty(f"{self.path}/{directory}", self._disk)
+
+    def _purge(self, directory: str, names: list[str], limit: float) -> None:
+        """Of the names, those of files that were changed before the limit."""
+        old = [path for path in (f"{directory}/{name}" for name in names) if is_older(path, limit, self._disk)]
+        if not old:
+            return
+        with contextlib.suppress(FileNotFoundError), alone(directory):
+            if any(map(self._is_new, old)):
+                time.sleep(_STEP)
+            for path in old:
+                if is_older(path, limit, self._disk):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.unlink(path)
+
+    def _is_new(self, path: str) -> bool:
+        """Whether it may be a lock that another program is just making: the link first, and then its time."""
+        try:
+            return self._disk.lstat(path).st_ctime > time.time() - _NEW
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,156 @@
+"""Directories of a queue: making them, reading them while others remove them, making their names durable."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..disk import Disk
+from .names import LOCKED_DIRECTORY
+
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_masks = threading.Lock()
+
+
+@contextlib.contextmanager
+def masked(umask: int | None) -> Iterator[None]:
+    """For the length of the with block, the process has this umask; None: the one that it has."""
+    if umask is None:
+        yield
+        return
+    with _masks:  # or two threads could each restore what the other has set
+        before = os.umask(umask)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> None:
+    """A directory and those above it, as far as they are missing. OSError, also if something else has that name."""
+    with masked(umask):
+        disk.make_directories(os.path.abspath(path), sync=sync)
+    if not os.path.isdir(path):
+        # Maybe a purge has removed it again. What a lookup says now is what is wrong, if anything is.
+        with contextlib.suppress(FileNotFoundError):
+            os.listdir(path)
+
+
+def names_in(path: str) -> list[str]:
+    """In no order; none when the directory is gone."""
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+
+
+def remove_if_empty(path: str, disk: Disk) -> bool:
+    """Whether a directory is gone now."""
+    try:
+        disk.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in _NOT_EMPTY:
+            raise
+        return False
+    return True
+
+
+def remove_element(path: str, disk: Disk) -> None:
+    """The directory of an element of a Queue that is obsolete or temporary, with its files. A purge may be at it too,
+    and somebody who was about to lock it may make the lock once more: so until it is gone. OSError."""
+    while True:
+        for name in names_in(path):
+            with contextlib.suppress(FileNotFoundError):
+                if name == LOCKED_DIRECTORY:
+                    disk.rmdir(f"{path}/{name}")
+                else:
+                    disk.unlink(f"{path}/{name}")
+        if remove_if_empty(path, disk):
+            return
+
+
+def is_older(path: str, limit: float, disk: Disk) -> bool:
+    """Whether something was last changed before the limit, in seconds since the Epoch. False when it is gone."""
+    try:
+        return disk.lstat(path).st_mtime < limit
+    except FileNotFoundError:
+        return False
+
+
+def is_taken(error: OSError) -> bool:
+    """Whether a rename failed because there is a directory of that name."""
+    return error.errno in _NOT_EMPTY
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """In the with block, no other purge of ours is at the locks in the directory. FileNotFoundError.
+
+    Two that had both seen the same old lock would otherwise both remove it: the second one removes the lock that
+    somebody has taken in between. Inside, look again.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has these locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+class DurableDirectory:
+    """Makes the names in intermediate directories durable, and the directories' own names.
+
+    It keeps the last one open that is known to be durable itself: so that its inode cannot be given to another one,
+    which a purge and a writer that does not sync might put in its place. A copy of this knows nothing.
+    """
+
+    def __init__(self) -> None:
+        self._changes = threading.Lock()
+        self._fd = -1
+        self._known: tuple[int, int] | None = None
+        self._close = os.close
+
+    def __reduce__(self) -> tuple[type["DurableDirectory"], tuple[Any, ...]]:
+        return DurableDirectory, ()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            self._close(self._fd)
+
+    def sync(self, top: str, directory: str, disk: Disk) -> None:
+        """The names in top/directory survive a power loss when this returns. OSError when that is not sure.
+
+        Nothing is done when the directory is gone: then everything in it had been removed before."""
+        try:
+            fd = disk.open(f"{top}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            disk.fsync(fd)
+            status = disk.fstat(fd)
+            found = (status.st_dev, status.st_ino)
+            with self._changes:
+                known = self._known == found
+            if not known:
+                self._sync_above(top, disk)
+                with self._changes:
+                    fd, self._fd, self._known = self._fd, fd, found
+        finally:
+            if fd >= 0:
+                disk.close(fd)
+
+    def _sync_above(self, top: str, disk: Disk) -> None:
+        disk.sync_directory(top)
+        # Somebody who does not sync may have made the queue just now; the constructor syncs only what it makes itself.
+        try:
+            disk.sync_directory(os.path.dirname(os.path.abspath(top)))
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:  # not everybody may read what is above a queue
+                raise

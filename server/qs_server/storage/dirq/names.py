@@ -1,0 +1,51 @@
+"""The names of elements and of intermediate directories: `SSSSSSSS/SSSSSSSSMMMMMR`, hexadecimal."""
+
+import re
+import time
+
+from .Exceptions import QueueError
+
+TEMPORARY_SUFFIX = ".tmp"
+"""QueueSimple: of an element that is being added."""
+LOCKED_SUFFIX = ".lck"
+"""QueueSimple: of the second link of a locked element."""
+TEMPORARY_DIRECTORY = "temporary"
+"""Queue: where elements are that are being added."""
+OBSOLETE_DIRECTORY = "obsolete"
+"""Queue: where elements are that are being removed."""
+LOCKED_DIRECTORY = "locked"
+"""Queue: in a locked element."""
+
+is_directory = re.compile("[0-9a-f]{8}").fullmatch
+"""Whether it is the name of an intermediate directory."""
+is_element = re.compile("[0-9a-f]{14}").fullmatch
+"""Whether it is the name of an element inside of one."""
+_is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
+
+ATTEMPTS = 1000
+"""How often a name that is taken, or a directory that a purge has just removed, is tried again; then it is an error."""
+
+
+def element_name(rndhex: int, attempt: int = 0) -> str:
+    """14 digits: seconds since the Epoch (8), microseconds (5), and rndhex, 0 to 15.
+
+    attempt: counts names that were taken. Each moves it on by a microsecond, so that it ends even if the clock stands.
+    """
+    now = time.time()
+    seconds = int(now)
+    micros = int((now - seconds) * 1_000_000) + attempt
+    if micros >= 1_000_000:
+        seconds, micros = seconds + 1, micros - 1_000_000
+    return f"{seconds:08x}{micros:05x}{rndhex:x}"
+
+
+def directory_of_now(granularity: int) -> str:
+    """8 digits: seconds since the Epoch, rounded down to a multiple of granularity when that is more than 1."""
+    now = int(time.time())
+    return f"{now - now % granularity if granularity > 1 else now:08x}"
+
+
+def check_name(name: str) -> None:
+    """QueueError unless it is the name of an element, DIRECTORY/ELEMENT."""
+    if not _is_full_name(name):
+        raise QueueError(f"invalid element name: {name!r} (8 hexadecimal digits, a slash, 14 hexadecimal digits)")

@@ -1,0 +1,340 @@
+"""The queue whose elements are directories: pieces of data, named and typed by a schema, each in a file.
+
+The steps of an addition: write the files in a directory in `temporary`, sync them and it; rename it into the last
+intermediate directory; sync that. A lock is the directory `locked` in an element; when it is made, the time of the
+element's last change becomes that of the lock. A removal renames the element into `obsolete` first.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from ..disk import Disk
+from .Exceptions import QueueError, QueueLockError
+from .folders import alone, is_older, is_taken, masked, names_in, remove_element, remove_if_empty
+from .names import (
+    ATTEMPTS,
+    LOCKED_DIRECTORY,
+    OBSOLETE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    check_name,
+    element_name,
+    is_element,
+)
+from .QueueBase import QueueBase
+from .QueueSet import QueueSet
+from .schema import Schema, is_piece
+
+__all__ = ["Queue", "QueueError", "QueueLockError", "QueueSet"]
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+_NO_SCHEMA: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Queue(QueueBase):
+    """Elements are dictionaries that follow a schema. On disk as dirq's Queue and Perl's Directory::Queue::Normal."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        umask: int | None = None,
+        maxelts: int = 16000,
+        schema: Mapping[str, str] | None = _NO_SCHEMA,
+        *,
+        rndhex: int | None = None,
+        sync: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """path: the directory; it is made when it is missing.
+        umask: for what is made; None: that of the process.
+        maxelts: when an intermediate directory holds so many elements, a new one is begun.
+        schema: the type of each piece of data, by its name (letters and digits): `binary` for bytes, `string`, or
+        `table` for a dictionary of strings. With a `?` behind it the piece may be missing; a `*` means nothing. It is
+        needed to add and to get elements.
+        rndhex: the last digit of names, modulo 16; None: chosen at random.
+        sync: whether what was added or removed survives a power loss once the call has returned.
+        disk: does the file operations.
+        TypeError for an argument of a wrong type, QueueError for a wrong schema, OSError when the directory cannot be
+        made."""
+        if not isinstance(maxelts, int):
+            raise TypeError(f"'maxelts' should be an integer, not {maxelts!r}")
+        self.maxelts = maxelts
+        self._schema = Schema(schema)
+        super().__init__(path, umask, rndhex, sync, disk)
+        self._make(TEMPORARY_DIRECTORY)
+        self._make(OBSOLETE_DIRECTORY)
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(self, data: Mapping[str, Any]) -> str:
+        """Stores an element. data: its pieces, by name. The element's name, DIRECTORY/ELEMENT.
+
+        QueueError when there is no schema or the data is not as it says; OSError when it cannot be stored. In both
+        cases nothing is there."""
+        contents = self._schema.encode(data)
+        temporary = self._write(contents)
+        try:
+            name = self._rename(temporary)
+        except BaseException:
+            self._drop(temporary)
+            raise
+        try:
+            self._make_durable(name.partition("/")[0])
+        except BaseException:
+            with contextlib.suppress(OSError, QueueError):  # unless somebody has it already
+                if self.lock(name):
+                    self._erase(name)
+            raise
+        return name
+
+    def enqueue(self, data: Mapping[str, Any]) -> str:
+        """As add."""
+        return self.add(data)
+
+    def _write(self, contents: Mapping[str, bytes]) -> str:
+        """A temporary element with these files: its path."""
+        for attempt in range(ATTEMPTS):
+            temporary = f"{self.path}/{TEMPORARY_DIRECTORY}/{element_name(self.rndhex, attempt)}"
+            try:
+                with masked(self.umask):
+                    self._disk.mkdir(temporary)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                self._make(TEMPORARY_DIRECTORY)
+                continue
+            try:
+                for name, content in contents.items():
+                    self._write_file(f"{temporary}/{name}", content)
+                if self._sync:
+                    self._disk.sync_directory(temporary)
+            except FileNotFoundError:
+                self._drop(temporary)  # dirq's purge removes temporary elements that have no file yet, however new
+            except BaseException:
+                self._drop(temporary)
+                raise
+            else:
+                return temporary
+        raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", temporary)
+
+    def _write_file(self, path: str, content: bytes) -> None:
+        with masked(self.umask):
+            fd = self._disk.open(path, _NEW_FILE, 0o666)
+        try:
+            self._disk.write(fd, content)
+            if self._sync:
+                self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _rename(self, temporary: str) -> str:
+        """Makes a complete element visible: its name."""
+        for attempt in range(ATTEMPTS):
+            name = f"{self._insertion_directory()}/{element_name(self.rndhex, attempt)}"
+            try:
+                self._disk.rename(temporary, f"{self.path}/{name}")
+            except FileNotFoundError:  # the intermediate directory has just been purged
+                if not os.path.lexists(temporary):
+                    raise
+            except OSError as error:
+                if not is_taken(error):
+                    raise
+            else:
+                return name
+        raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", f"{self.path}/{name}")
+
+    def _insertion_directory(self) -> str:
+        """The last intermediate directory, or a new one when that is full."""
+        directories = self._intermediate()
+        if not directories:
+            name = f"{0:08x}"
+        elif self._size(directories[-1]) < self.maxelts:
+            return directories[-1]
+        else:
+            name = f"{int(directories[-1], 16) + 1:08x}"
+        self._make(name)
+        return name
+
+    def _size(self, directory: str) -> int:
+        """How many elements an intermediate directory holds; 0 when it is gone."""
+        path = f"{self.path}/{directory}"
+        try:
+            links = self._disk.lstat(path).st_nlink
+        except FileNotFoundError:
+            return 0
+        if links >= 2:  # its own name, its `.`, and the `..` of each element
+            return links - 2
+        # Some file systems do not count, and ext4 stops at 65,000.
+        return sum(map(bool, map(is_element, names_in(path))))
+
+    def _drop(self, temporary: str) -> None:
+        with contextlib.suppress(OSError):  # the error that has led here says more
+            for name in names_in(temporary):
+                self._disk.unlink(f"{temporary}/{name}")
+            self._disk.rmdir(temporary)
+
+    # -- locking --------------------------------------------------------------------------------------------------
+
+    def lock(self, ename: str, permissive: bool = True) -> bool:
+        """Locks an element. Whether that was done: False when somebody has it locked or removed.
+
+        permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails;
+        QueueError when the name is none."""
+        check_name(ename)
+        path = f"{self.path}/{ename}/{LOCKED_DIRECTORY}"
+        try:
+            with masked(self.umask):
+                self._disk.mkdir(path)
+            # Somebody else may have locked it and renamed it for removal while the directory was being made in it.
+            self._disk.lstat(path)
+        except (FileExistsError, FileNotFoundError):
+            if permissive:
+                return False
+            raise
+        return True
+
+    def unlock(self, ename: str, permissive: bool = False) -> bool:
+        """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError.
+
+        QueueError when the name is none."""
+        check_name(ename)
+        try:
+            self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")
+        except FileNotFoundError:
+            if permissive:
+                return False
+            raise
+        return True
+
+    def _check_locked(self, ename: str, what: str) -> None:
+        check_name(ename)
+        if not os.path.lexists(f"{self.path}/{ename}/{LOCKED_DIRECTORY}"):
+            raise QueueError(f"cannot {what} {ename}: not locked (lock it first, and see what that returns)")
+
+    # -- locked elements ------------------------------------------------------------------------------------------
+
+    def get(self, ename: str) -> dict[str, Any]:
+        """The pieces of a locked element, by name, in the order of the schema; those that are missing and may be so are
+        not there.
+
+        QueueError when there is no schema, the element is not locked, a mandatory piece is missing, or a file holds no
+        table; OSError when a file cannot be read, or is not UTF-8."""
+        types = self._schema.needed()
+        self._check_locked(ename, "get")
+        data: dict[str, Any] = {}
+        for name in types:
+            path = f"{self.path}/{ename}/{name}"
+            try:
+                content = self._read_file(path)
+            except FileNotFoundError:
+                if name in self._schema.mandatory:
+                    raise QueueError(f"missing data file: {path}") from None
+                continue
+            data[name] = self._schema.decode(name, content, path)
+        return data
+
+    def _read_file(self, path: str) -> bytes:
+        fd = self._disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        parts = []
+        try:
+            while part := self._disk.read(fd, 1 << 20):
+                parts.append(part)
+        finally:
+            self._disk.close(fd)
+        return b"".join(parts)
+
+    def dequeue(self, ename: str, permissive: bool = True) -> dict[str, Any]:
+        """Locks, gets and removes an element. QueueLockError when it cannot be locked (not permissive: OSError, as
+        lock); else the errors of get and remove, and then the element is there, not locked."""
+        with self._locked(ename, permissive):
+            element = self.get(ename)
+            self.remove(ename)
+        return element
+
+    def get_element(self, ename: str, permissive: bool = True) -> dict[str, Any]:
+        """Locks, gets and unlocks an element. Errors as those of dequeue. permissive: for lock and for unlock."""
+        with self._locked(ename, permissive):
+            element = self.get(ename)
+        self.unlock(ename, permissive)
+        return element
+
+    @contextlib.contextmanager
+    def _locked(self, ename: str, permissive: bool) -> Any:
+        """Locks an element; unlocks it when the with block fails."""
+        if not self.lock(ename, permissive):
+            raise QueueLockError(f"couldn't lock element: {ename} (somebody else has it, or it is gone)")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.unlock(ename, permissive=True)
+            raise
+
+    def remove(self, ename: str) -> None:
+        """Removes a locked element. QueueError when it is not locked, or holds something that is no piece of data; then
+        it stays. OSError."""
+        self._check_locked(ename, "remove")
+        self._erase(ename)
+
+    def _erase(self, ename: str) -> None:
+        path = f"{self.path}/{ename}"
+        for name in names_in(path):
+            if not is_piece(name):
+                raise QueueError(f"unexpected file in {path}: {name} (remove it if it is not needed)")
+        for attempt in range(ATTEMPTS):
+            obsolete = f"{self.path}/{OBSOLETE_DIRECTORY}/{element_name(self.rndhex, attempt)}"
+            try:
+                self._disk.rename(path, obsolete)
+                break
+            except FileNotFoundError:
+                if not os.path.lexists(path):
+                    raise
+                self._make(OBSOLETE_DIRECTORY)
+            except OSError as error:
+                if not is_taken(error):
+                    raise
+        else:
+            raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", obsolete)
+        # First: or a power loss could bring the element back without some of its pieces.
+        self._make_durable(ename.partition("/")[0])
+        remove_element(obsolete, self._disk)
+
+    # -- all of them ----------------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many elements there are, locked or not, without those that are being added or removed."""
+        return sum(map(self._size, self._intermediate()))
+
+    def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
+        """Removes empty intermediate directories but for the last one; elements that are being added or removed for
+        more than maxtemp seconds and locks older than maxlock seconds, 0: none of them. Looks at every element, and
+        moves the cursor to the end."""
+        for directory in self._intermediate()[:-1]:
+            remove_if_empty(f"{self.path}/{directory}", self._disk)
+        now = time.time()
+        if maxtemp:
+            for directory in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+                for name in filter(is_element, names_in(f"{self.path}/{directory}")):
+                    path = f"{self.path}/{directory}/{name}"
+                    if is_older(path, now - maxtemp, self._disk):
+                        remove_element(path, self._disk)
+        if maxlock:
+            self._begin()
+            while name := self._advance():
+                self._purge_lock(name, now - maxlock)
+
+    def _purge_lock(self, ename: str, limit: float) -> None:
+        if not self._has_old_lock(ename, limit):
+            return
+        with contextlib.suppress(FileNotFoundError), alone(f"{self.path}/{ename}"):
+            if self._has_old_lock(ename, limit):
+                self.unlock(ename, permissive=True)
+
+    def _has_old_lock(self, ename: str, limit: float) -> bool:
+        path = f"{self.path}/{ename}"
+        # In this order: the time of an element that is locked only now would be from before.
+        return os.path.lexists(f"{path}/{LOCKED_DIRECTORY}") and is_older(path, limit, self._disk)

@@ -1,0 +1,136 @@
+"""The pieces of data that an element of a Queue has, and the bytes of the file that each is stored in."""
+
+import errno
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .Exceptions import QueueError
+from .names import LOCKED_DIRECTORY
+
+is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
+"""Whether it can be the name of a piece of data, and so of its file."""
+_parse_type = re.compile(r"(binary|string|table)([?*]{0,2})").fullmatch
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+_UNESCAPES = {escape: character for character, escape in _ESCAPES.items()}
+_to_escape = re.compile(r"[\\\t\n]")
+_escaped = re.compile(r"\\[\\tn]")
+
+
+class Schema:
+    """types: binary, string or table, by piece. mandatory: the pieces that every element has. Empty: none was given."""
+
+    def __init__(self, schema: Mapping[str, str] | None) -> None:
+        """QueueError when it is none: see the documentation of Queue."""
+        self.types: dict[str, str] = {}
+        self.mandatory: set[str] = set()
+        if not schema:
+            return
+        if not isinstance(schema, Mapping):
+            raise QueueError(f"invalid schema: {schema!r} (a dictionary of names and types)")
+        for name, kind in schema.items():
+            self._add(name, kind)
+        if not self.mandatory:
+            raise QueueError("invalid schema: no mandatory data (at least one type has to be without a question mark)")
+
+    def _add(self, name: str, kind: str) -> None:
+        if not isinstance(name, str) or not is_piece(name):
+            raise QueueError(f"invalid schema name: {name!r} (only letters and digits)")
+        if name == LOCKED_DIRECTORY:
+            raise QueueError(f"invalid schema name: {name!r} (in an element, it is the lock)")
+        if not isinstance(kind, str):
+            raise QueueError(f"invalid data type for schema specification: {kind!r} (a string)")
+        found = _parse_type(kind)
+        if found is None:
+            raise QueueError(f"invalid schema data type: {kind!r} (binary, string or table; add ? if it is optional)")
+        self.types[name] = found[1]
+        if "?" not in found[2]:  # the * is for Perl only
+            self.mandatory.add(name)
+
+    def needed(self) -> dict[str, str]:
+        """types. QueueError when there are none."""
+        if not self.types:
+            raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
+        return self.types
+
+    def encode(self, data: Mapping[str, Any]) -> dict[str, bytes]:
+        """The content of each file. QueueError when the data is not as the schema says."""
+        types = self.needed()
+        if not isinstance(data, Mapping):
+            raise QueueError(f"unexpected data: {data!r} (a dictionary)")
+        for name in data:
+            if name not in types:
+                raise QueueError(f"unexpected data: {name} (not in the schema)")
+        for name in types:
+            if name in self.mandatory and name not in data:
+                raise QueueError(f"missing mandatory data: {name}")
+        return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
+
+    def decode(self, name: str, content: bytes, path: str) -> Any:
+        """A piece of data from its file. OSError when the content is not UTF-8, QueueError when it is not a table."""
+        kind = self.types[name]
+        if kind == "binary":
+            return content
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise OSError(errno.EILSEQ, f"cannot read, not UTF-8 ({error})", path) from None
+        return text if kind == "string" else decode_table(text)
+
+
+def _encode_binary(name: str, value: object) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise QueueError(f"unexpected binary data in {name}: {value!r} (bytes)")
+    return bytes(value)
+
+
+def _encode_string(name: str, value: object) -> bytes:
+    if not isinstance(value, str):
+        raise QueueError(f"unexpected string data in {name}: {value!r} (a string)")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise QueueError(f"unexpected string data in {name}: not to be written as UTF-8 ({error})") from None
+
+
+def _encode_table(name: str, value: object) -> bytes:
+    if not isinstance(value, Mapping):
+        raise QueueError(f"unexpected table data in {name}: {value!r} (a dictionary)")
+    return _encode_string(name, encode_table(value))
+
+
+_ENCODERS: dict[str, Callable[[str, object], bytes]] = {
+    "binary": _encode_binary,
+    "string": _encode_string,
+    "table": _encode_table,
+}
+
+
+def encode_table(table: Mapping[str, str]) -> str:
+    """A line `key TAB value` for each, sorted by key; backslash, tab and newline are escaped by a backslash. QueueError
+    for what is not a string."""
+    for key, value in table.items():
+        for text in (key, value):
+            if not isinstance(text, str):
+                raise QueueError(f"invalid hash value type: {text!r} (keys and values of a table are strings)")
+    return "".join(f"{_escape(key)}\t{_escape(table[key])}\n" for key in sorted(table))
+
+
+def decode_table(text: str) -> dict[str, str]:
+    """The table; of equal keys the last one counts. QueueError when a line has not exactly one tab."""
+    table: dict[str, str] = {}
+    lines = text.strip("\n")
+    for line in lines.split("\n") if lines else ():
+        if line.count("\t") != 1:
+            raise QueueError(f"unexpected hash line: {line!r} (a key, a tab, a value)")
+        key, value = line.split("\t")
+        table[_unescape(key)] = _unescape(value)
+    return table
+
+
+def _escape(text: str) -> str:
+    return _to_escape.sub(lambda found: _ESCAPES[found[0]], text)
+
+
+def _unescape(text: str) -> str:
+    return _escaped.sub(lambda found: _UNESCAPES[found[0]], text)
