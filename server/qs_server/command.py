@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
 
-from .options import PORT, HistoryOptions, ServerOptions
-from .server import ENGINES, run_server
+from .opening import ENGINES, REMOTE
+from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
+from .server import run_server
 from .storage.engine import SECOND, Durability
 from .storage.journal.ledger import SpillLimits
 
 _PROGRAM = "queue-server.py"
+_PORTS = 1 << 16
 _DURABILITY_HELP = (
     "what an answer means: 'always' (default), it survives power loss; 'interval', it does after 50 ms; "
     "'none', it survives the end of the server only"
@@ -25,15 +27,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--storage",
-        choices=list(ENGINES),
+        choices=[*ENGINES, *REMOTE],
         default=next(iter(ENGINES)),
-        help="engine of new queues (default: %(default)s)",
+        help="engine of new queues that do not name one (default: %(default)s)",
     )
     parser.add_argument(
         "--durability", choices=[d.value for d in Durability], default=Durability.ALWAYS.value, help=_DURABILITY_HELP
     )
     _add_spill(parser)
     _add_history(parser)
+    _add_remotes(parser)
     add_limits(limit_group(parser))
     return parser
 
@@ -100,6 +103,32 @@ def _read_history(parsed: argparse.Namespace) -> HistoryOptions | None:
     return HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
 
 
+def _add_remotes(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("queues that other servers keep")
+    group.add_argument(
+        "--memcached",
+        type=_addresses,
+        default=ServerOptions("").memcached,
+        metavar="HOST:PORT[,...]",
+        help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
+    )
+    group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
+    group.add_argument("--sqs-region", metavar="NAME", help="(default: what AWS's own tools would take)")
+    group.add_argument(
+        "--sqs-prefix", default="", metavar="TEXT", help="what the names of all queues begin with there (default: none)"
+    )
+
+
+def _addresses(written: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for address in written.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
+            raise argparse.ArgumentTypeError(f"{address!r} is no HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
     """Options and verbosity from the command line. Ends the process on --help and on a wrong flag."""
     parsed = _parser().parse_args(arguments)
@@ -114,6 +143,8 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
         wire=wire,
         history=_read_history(parsed),
         spill=_read_spill(parsed),
+        memcached=parsed.memcached,
+        sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
     )
     return options, parsed.verbose
 

@@ -15,8 +15,10 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .calling import run_call
 from .committer import Committer
 from .group import Chore, Group, weight
+from .remotes import Call, Remotes
 from .service import Service
 from .storage.engine import Engine
 from .subscriber import Subscriber, cost
@@ -27,6 +29,10 @@ _GROUP = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""
 _MESSAGES = 1000
 """And messages, where the requests are lists."""
+_CALLS = trio.CapacityLimiter(64)
+"""Threads that ask other servers for something."""
+_WAITS = trio.CapacityLimiter(500)
+"""Threads that wait for messages there."""
 
 
 class Connection(Conversation):
@@ -44,11 +50,18 @@ class Connection(Conversation):
         subscriptions: Subscriptions,
         committer: Committer,
         waiters: Waiters,
+        remotes: Remotes | None = None,
     ) -> None:
         super().__init__(stream, peer, limits, writers)
         self._subscriptions = subscriptions
         self._service = Service(
-            storage, subscriptions, self._become_subscriber, wire.list_length, wire.document, stream.peer
+            storage,
+            subscriptions,
+            self._become_subscriber,
+            wire.list_length,
+            wire.document,
+            stream.peer,
+            remotes=remotes,
         )
         self._committer = committer
         self._waiters = waiters
@@ -201,6 +214,10 @@ class Connection(Conversation):
     async def _wait(self, group: Group) -> None:
         """Until what the group waits for is over. Meanwhile, what comes in is taken up to the bound."""
         pause = group.pause
+        if pause is not None and pause.call is not None:
+            await self._wait_for_call(pause.call)
+            group.resume()
+            return
         if pause is None or not pause.qids:
             await trio.lowlevel.checkpoint()
             group.resume()
@@ -224,3 +241,14 @@ class Connection(Conversation):
         else:
             self._waiters.resume(group)
             group.resume(over=time.cancelled_caught)
+
+    async def _wait_for_call(self, call: Call[Any]) -> None:
+        """Until it is done. It is told when nobody wants to wait any longer."""
+        if self._stopping or self._ended:
+            call.stop.set()
+        async with trio.open_nursery() as nursery:
+            self._interruptible = nursery.cancel_scope
+            nursery.start_soon(self._read_ahead, nursery.cancel_scope)
+            await run_call(call, _WAITS if call.waits else _CALLS)
+            nursery.cancel_scope.cancel()
+        self._interruptible = None

@@ -26,6 +26,7 @@ from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
 from .handlers import HANDLERS, first_mid, is_plain_push
+from .remote_requests import handler_of
 from .service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
 from .storage import engine
 from .storage.disk import has_no_room
@@ -256,6 +257,8 @@ class Group:
             handler = HANDLERS.get(type(request))
             if handler is None:
                 return _error(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+            if self._service.remotes is not None:
+                handler = handler_of(self._service, request, handler)
             answer = handler(self._service, request)
             if isinstance(answer, Message):
                 return answer

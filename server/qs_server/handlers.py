@@ -12,6 +12,7 @@ from .service import Answer, BadRequestError, Handler, Pause, Service, microseco
 from .storage.engine import (
     SECOND,
     Draft,
+    Engine,
     NoSuchMessageError,
     Options,
     Receipt,
@@ -31,7 +32,7 @@ def _bytes(payload: bytes | str | None) -> bytes:
 
 
 def list_queues(service: Service, request: wire.ListQueues) -> Message:
-    return wire.ListQueues(sorted(service.storage.queues()))
+    return wire.ListQueues(sorted(service.queues()))
 
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
@@ -119,21 +120,29 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
 
 
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
-    qids = tuple(dict.fromkeys(request.queues)) or (qid_of(request),)
-    most = _count(service, request.max, 1)
-    visibility = microseconds(request.visibility)
-    if request.qid is not None and request.queues:
-        raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
+    qids, most, visibility = what_to_receive(service, request)
     pause = Pause(qids, request.wait or 0)
     over = not pause.wait
     while True:
         found = service.storage.receive(qids, most, visibility, service.document)
         if found or over:
-            break
+            return received(found)
         over = bool((yield pause))  # always the same, and with it the place in line
         # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids
+
+
+def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tuple[str, ...], int, int | None]:
+    """Queues, how many messages at most, and their visibility window in microseconds."""
+    if request.qid is not None and request.queues:
+        raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
+    qids = tuple(dict.fromkeys(request.queues)) or (qid_of(request),)
+    return qids, _count(service, request.max, 1), microseconds(request.visibility)
+
+
+def received(found: Sequence[Stored]) -> Message:
+    """The answer with what was received."""
     deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
     return wire.ReceiveMessage(messages=deliveries)
 
@@ -220,13 +229,13 @@ def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
         while qid in service.storage.queues() and service.storage.prepare_stats(qid):
             yield Pause()
     known = service.storage.queues()
-    return wire.QueueStats(
-        request.qid, [_info(service, qid) for qid in qids if qid in known or request.qid is not None]
-    )
+    infos = [stats_of(service.storage, qid) for qid in qids if qid in known or request.qid is not None]
+    return wire.QueueStats(request.qid, infos)
 
 
-def _info(service: Service, qid: str) -> wire.QueueInfo:
-    stats = service.storage.stats(qid)
+def stats_of(storage: Engine, qid: str) -> wire.QueueInfo:
+    """The figures of a queue as an answer has them."""
+    stats = storage.stats(qid)
     return wire.QueueInfo(
         qid,
         new=stats.new,

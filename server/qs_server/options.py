@@ -8,7 +8,7 @@ from qs_serving.options import ServerLimits
 from .storage.engine import Durability
 from .storage.journal.ledger import SpillLimits
 
-__all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions"]
+__all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 
 PORT = 9876
 
@@ -25,9 +25,20 @@ class HistoryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SqsOptions:
+    """Where queues of the storage `sqs` are: endpoint: a URL, None for Amazon's; region: None for that of the
+    environment; prefix: of all names there."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
-    None for no record; spill: when the journal's messages are written to files."""
+    None for no record; spill: when the journal's messages are written to files; memcached: host and port of each server
+    that keeps queues of that storage."""
 
     root: str
     host: str = "127.0.0.1"
@@ -38,3 +49,5 @@ class ServerOptions:
     wire: Limits = field(default_factory=Limits)
     history: HistoryOptions | None = None
     spill: SpillLimits = field(default_factory=SpillLimits)
+    memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
+    sqs: SqsOptions = field(default_factory=SqsOptions)

@@ -1,9 +1,6 @@
 """The queue server: the parts put together, from the listening socket to the last answer."""
 
-import errno
 import logging
-import os
-import time
 from functools import partial
 
 import trio
@@ -12,7 +9,6 @@ from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import (
     Announce,
-    StartError,
     open_listeners,
     raise_descriptor_limit,
     serve_until_signalled,
@@ -24,13 +20,12 @@ from .committer import Committer
 from .connection import Connection
 from .group import Chore
 from .history import History, recording
+from .opening import open_remotes, open_storage, wall_clock
 from .options import ServerOptions
+from .remotes import Remotes
 from .spilling import Spiller
-from .storage.directories import DirectoriesEngine
-from .storage.disk import Disk
-from .storage.engine import SECOND, Clock, Durability, Engine, StorageError
-from .storage.files import FilesEngine
-from .storage.journal.engine import JournalEngine
+from .stock import Fetching
+from .storage.engine import SECOND, Clock, Engine
 from .subscriptions import Subscriptions
 from .waiting import Waiters
 
@@ -40,46 +35,28 @@ _EXPIRE_SLICE = 500
 _TRY_AGAIN = 1
 """Seconds after which leases that could not be ended are tried again."""
 
-ENGINES: dict[str, type[DirectoriesEngine]] = {"journal": JournalEngine, "files": FilesEngine}
-"""The storages that a queue can have; the first is the default."""
-
-
-def wall_clock() -> int:
-    """Microseconds since the Epoch."""
-    return time.time_ns() // 1000
-
-
-def open_storage(options: ServerOptions, clock: Clock, history: History | None = None) -> Engine:
-    """The default engine on the root directory. history: is told of what happens to messages. StartError when the root
-    cannot be used."""
-    root = os.path.abspath(options.root)
-    try:
-        Disk().make_directories(root, sync=options.durability is not Durability.NONE)
-        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
-        engine = ENGINES[options.storage]
-        return engine(root, clock=clock, durability=options.durability, limits=options.spill, lifecycle=history)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        where = f" ({error.filename})" if error.filename not in (None, root) else ""
-        raise StartError(f"cannot use root {root}: {reason}{where}; name another with --root") from None
-    except StorageError as error:
-        raise StartError(f"cannot use root {root}: {error}") from None
-
 
 class Server(Acceptor[Connection]):
     """Serves the queues of one engine."""
 
     def __init__(
-        self, storage: Engine, options: ServerOptions, clock: Clock = wall_clock, history: History | None = None
+        self,
+        storage: Engine,
+        options: ServerOptions,
+        clock: Clock = wall_clock,
+        history: History | None = None,
+        remotes: Remotes | None = None,
     ) -> None:
-        """history: what the engine tells of its messages, None for no record."""
+        """history: what the engine tells of its messages, None for no record; remotes: queues that others keep."""
         super().__init__(options.limits)
         self._wire = options.wire
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
-        self._subscriptions = Subscriptions(storage, clock, history)
+        self._remotes = remotes
+        self._fetching = None if remotes is None else Fetching(storage, remotes)
+        source = storage if self._fetching is None else self._fetching.stock
+        self._subscriptions = Subscriptions(source, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
         self._hub.swept = self._committer.swept
@@ -91,6 +68,8 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
             background.start_soon(Spiller(self._storage, self._committer, self._clock).serve)
+            if self._fetching is not None:
+                background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
                 self._committer.batch_done = Changes(descriptor, self._hub, self._committer).watch
             await self.accept(listeners)
@@ -108,6 +87,7 @@ class Server(Acceptor[Connection]):
             subscriptions=self._subscriptions,
             committer=self._committer,
             waiters=self._waiters,
+            remotes=self._remotes,
         )
 
     def _joined(self, conversation: Connection) -> None:
@@ -142,9 +122,13 @@ async def run_server(options: ServerOptions, announce: Announce) -> None:
     with recording(options.history, options.root, wall_clock) as history:
         storage = open_storage(options, wall_clock, history)
         try:
-            listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history)
-            await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
+            remotes = open_remotes(options, wall_clock)
+            try:
+                listeners = await open_listeners(options.host, options.port)
+                server = Server(storage, options, history=history, remotes=remotes)
+                await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
+            finally:
+                remotes.close()
         finally:
             try:
                 storage.close()

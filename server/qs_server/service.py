@@ -4,13 +4,14 @@ Handlers run where the engine runs, one at a time. One that cannot answer yet is
 goes on when that is over.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from qs_schemas import Message
 
+from .remotes import Call, Remotes
 from .storage.engine import SECOND, Engine, StorageError
 from .subscriber import Subscriber
 from .subscriptions import Subscriptions
@@ -27,7 +28,8 @@ class BadRequestError(Exception):
 @dataclass(slots=True)
 class Service:
     """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
-    message; become_subscriber: what the client is as one, made when it first subscribes; peer: its HOST:PORT."""
+    message; become_subscriber: what the client is as one, made when it first subscribes; peer: its HOST:PORT; remotes:
+    queues that are not in the storage, None where there are none."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -36,15 +38,22 @@ class Service:
     document: int = 8 * 1024 * 1024
     peer: str = ""
     subscriber: Subscriber | None = None
+    remotes: Remotes | None = None
+
+    def queues(self) -> Collection[str]:
+        """The names of all queues."""
+        own = self.storage.queues()
+        return own if self.remotes is None else {*own, *self.remotes.queues()}
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
-    said so. No queues: it only lets others go first."""
+    said so; or until a call is done. Neither: it only lets others go first."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
+    call: Call[Any] | None = None
     order: int = field(default_factory=count(1).__next__)
     """Smaller for those that began to wait earlier."""
 

@@ -47,7 +47,7 @@ def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
     if request.visibility == 0:
         raise BadRequestError("a subscription with 'visibility' 0 would be sent the same message again and again")
     qids = set(request.queues) or {qid_of(request)}
-    known = service.storage.queues()
+    known = service.queues()
     for qid in sorted(qids):
         if qid not in known:
             service.storage.options(qid)  # says so, unless somebody has just made it

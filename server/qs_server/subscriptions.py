@@ -7,7 +7,8 @@ anybody, or its window ends, or the connection does.
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
@@ -15,7 +16,7 @@ from qs_serving.answers import new_resp
 
 from .history import History
 from .leases import Key, Leases
-from .storage.engine import SECOND, Clock, Engine, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
+from .storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from .storage.engine import Message as Received
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
@@ -30,10 +31,20 @@ _TRY_AGAIN = 1 * SECOND
 """After which a queue is tried again that could not be read from."""
 
 
+class Source(Protocol):
+    """Where messages come from: an engine, as far as it is needed here."""
+
+    def queues(self) -> Collection[str]: ...
+    def receive(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    ) -> list[Received]: ...
+    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None: ...
+
+
 class Subscriptions:
     """Of one server."""
 
-    def __init__(self, storage: Engine, clock: Clock, history: History | None = None) -> None:
+    def __init__(self, storage: Source, clock: Clock, history: History | None = None) -> None:
         """history: is told for whom something is done."""
         self._storage = storage
         self._history = history
@@ -67,6 +78,10 @@ class Subscriptions:
     def feed(self, subscription: Subscription) -> None:
         """It may have room."""
         self._hungry |= subscription.qids
+
+    def has_come(self, qid: str) -> None:
+        """There is something of a queue that was waited for."""
+        self._hungry.add(qid)
 
     def feed_all(self, subscriber: Subscriber) -> None:
         """It has room in its outbox."""

@@ -12,7 +12,7 @@ that wants one thing done at once calls all three. Whatever looks at messages fl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple, Protocol
@@ -171,7 +171,7 @@ class Engine(ABC):
     # -- queues
 
     @abstractmethod
-    def queues(self) -> Iterable[str]:
+    def queues(self) -> Collection[str]:
         """The names of all queues, in no order."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -150,7 +150,7 @@ class RootDirectory(Engine):
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def queues(self) -> Iterable[str]:
+    def queues(self) -> Collection[str]:
         return self._queues.keys()
 
     def options(self, qid: str) -> Options:

@@ -7,7 +7,7 @@ shows it and no other storage takes the name. What it holds is at the other serv
 import shutil
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..disk import Disk
@@ -54,10 +54,14 @@ class RemoteEngine(Engine):
                 if options.storage == self.name:
                     self._registered[qid] = options
 
+    def describe(self) -> str:
+        """What whoever starts a server should know of the storage; nothing when there is nothing to be known."""
+        return ""
+
     # -- queues: what is known here, and what has to be done at the other server
 
-    def queues(self) -> Iterable[str]:
-        return self._registered.keys()
+    def queues(self) -> Collection[str]:
+        return list(self._registered)  # others change it meanwhile, in other threads
 
     def options(self, qid: str) -> Options:
         options = self._registered.get(qid)

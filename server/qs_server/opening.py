@@ -1,0 +1,89 @@
+"""Opening what a server keeps its queues in: the engine on the root directory, and those that ask other servers."""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TypeVar
+
+from qs_serving.listening import StartError
+
+from .history import History
+from .options import ServerOptions
+from .remotes import Remotes
+from .storage.directories import DirectoriesEngine
+from .storage.disk import Disk
+from .storage.engine import Clock, Durability, Engine, StorageError
+from .storage.files import FilesEngine
+from .storage.journal.engine import JournalEngine
+from .storage.remote.engine import RemoteEngine
+from .storage.remote.memcached import MemcachedEngine
+from .storage.remote.sqs import SqsEngine
+
+_logger = logging.getLogger(__name__)
+Opened = TypeVar("Opened")
+
+ENGINES: dict[str, type[DirectoriesEngine]] = {"journal": JournalEngine, "files": FilesEngine}
+"""The storages of the root directory; the first is the default."""
+REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
+"""The storages of other servers, and the library that each needs."""
+
+
+def wall_clock() -> int:
+    """Microseconds since the Epoch."""
+    return time.time_ns() // 1000
+
+
+def open_storage(options: ServerOptions, clock: Clock, history: History | None = None) -> Engine:
+    """The engine on the root directory. history: is told of what happens to messages. StartError when the root cannot
+    be used."""
+    root = os.path.abspath(options.root)
+
+    def make() -> Engine:
+        Disk().make_directories(root, sync=options.durability is not Durability.NONE)
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
+        engine = ENGINES.get(options.storage, JournalEngine)
+        return engine(root, clock=clock, durability=options.durability, limits=options.spill, lifecycle=history)
+
+    return _opened(root, make)
+
+
+def open_remotes(options: ServerOptions, clock: Clock) -> Remotes:
+    """The engines of the other storages, as far as their libraries are there. Asks no other server for anything yet.
+    StartError when one is needed and its library is not there."""
+    root = os.path.abspath(options.root)
+    engines: dict[str, RemoteEngine] = {}
+    missing: list[str] = []
+    for name, library in REMOTE.items():
+        if find_spec(library) is None:
+            missing.append(name)
+        elif name == "memcached":
+            engines[name] = _opened(root, lambda: MemcachedEngine(root, clock=clock, servers=options.memcached))
+        else:
+            engines[name] = _opened(root, lambda: _sqs(root, clock, options))
+    remotes = Remotes(engines, missing, options.storage if options.storage in REMOTE else None)
+    if options.storage in missing:
+        raise StartError(str(remotes.absent(options.storage)))
+    for name, engine in engines.items():
+        if (engine.queues() or name == options.storage) and (remark := engine.describe()):
+            _logger.warning("%s", remark)
+    return remotes
+
+
+def _sqs(root: str, clock: Clock, options: ServerOptions) -> SqsEngine:
+    sqs = options.sqs
+    return SqsEngine(root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix)
+
+
+def _opened(root: str, make: Callable[[], Opened]) -> Opened:
+    try:
+        return make()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f" ({error.filename})" if error.filename not in (None, root) else ""
+        raise StartError(f"cannot use root {root}: {reason}{where}; name another with --root") from None
+    except StorageError as error:
+        raise StartError(f"cannot use root {root}: {error}") from None

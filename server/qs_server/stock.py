@@ -1,0 +1,175 @@
+"""What subscribers of queues that another server keeps are handed: messages that were fetched for them.
+
+Subscriptions hand out what an engine gives them at once. Another server is asked in a thread, for as many as somebody
+has room for, and waits until there are some; what comes is kept here until it is handed out, in the same batch.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import trio
+
+from .calling import run_call
+from .committer import Committer
+from .group import Chore
+from .remote_requests import give_back
+from .remotes import Call, Remotes
+from .storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
+from .storage.remote.engine import RemoteEngine
+from .subscriptions import Subscriptions
+
+_logger = logging.getLogger(__name__)
+_WAIT = 20
+"""Seconds that another server is waited for before somebody looks whether there still is a subscriber."""
+_TRY_AGAIN = 1
+"""Seconds after which a server that could not be asked is asked again."""
+_COUNT = 100
+"""Messages that are fetched at once: fewer than one batch hands out."""
+_BYTES = 1 << 20
+"""Of payload that are fetched at once, but for the first message."""
+_FETCHERS = trio.CapacityLimiter(1000)
+"""Threads that wait for messages, one for each queue."""
+
+
+class Stock:
+    """The storage as subscriptions see it: the server's own, and what was fetched from elsewhere."""
+
+    def __init__(self, storage: Engine, remotes: Remotes, wake: Callable[[str], None]) -> None:
+        """wake: is told, in any thread, the queue of which somebody wants messages, or gives some back."""
+        self._storage = storage
+        self._remotes = remotes
+        self._wake = wake
+        self._fetched: dict[str, list[Message]] = {}
+        self.wanted: dict[str, tuple[int, int | None]] = {}
+        """By queue: how many messages somebody has room for, and for how long they are to be hidden."""
+        self.returned: dict[str, deque[Message]] = {}
+        """By queue: what is to be made visible again."""
+
+    # -- as subscriptions use an engine
+
+    def queues(self) -> Collection[str]:
+        """See Engine."""
+        return {*self._storage.queues(), *self._remotes.queues()}
+
+    def receive(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    ) -> list[Message]:
+        """See Engine; of one queue. What there is not is fetched."""
+        [qid] = qids
+        if self._remotes.of(qid) is None:
+            return self._storage.receive(qids, count, visibility, max_bytes, held=held)
+        found = self._fetched.pop(qid, [])
+        if len(found) > count:
+            self._fetched[qid] = found[count:]
+        if not found:
+            self.wanted[qid] = min(count, _COUNT), visibility
+            self._wake(qid)
+        return found[:count]
+
+    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
+        """See Engine. At another server it is done a little later."""
+        if self._remotes.of(qid) is None:
+            return self._storage.release(qid, receipt, delay)
+        message = Message(qid, receipt.mid, "delivered", receipt.receives or 0, 0)
+        self.returned.setdefault(qid, deque()).append(message)
+        self._wake(qid)
+        return None
+
+    # -- as it is filled
+
+    def put(self, qid: str, messages: list[Message]) -> None:
+        """They have come."""
+        self._fetched.setdefault(qid, []).extend(messages)
+
+    def take_left(self, qid: str) -> list[Message]:
+        """What nobody has room for any more."""
+        return self._fetched.pop(qid, [])
+
+
+class Fetching:
+    """Fills the stock, a task for each queue that is subscribed to. Waits at the other server; asks nobody else."""
+
+    def __init__(self, storage: Engine, remotes: Remotes) -> None:
+        """In the loop."""
+        self._remotes = remotes
+        self._token = trio.lowlevel.current_trio_token()
+        self._committer: Committer
+        self._subscriptions: Subscriptions
+        self._more = trio.Event()
+        self._events: dict[str, trio.Event] = {}
+        self._woken: set[str] = set()
+        self.stock = Stock(storage, remotes, self._wake)
+
+    def _wake(self, qid: str) -> None:
+        self._token.run_sync_soon(self._woken_in_loop, qid, idempotent=True)
+
+    def _woken_in_loop(self, qid: str) -> None:
+        self._woken.add(qid)
+        self._more.set()
+        if qid in self._events:
+            self._events[qid].set()
+
+    async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
+        """For ever."""
+        self._committer, self._subscriptions = committer, subscriptions
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._more.wait()
+                self._more = trio.Event()
+                woken, self._woken = self._woken, set()
+                for qid in woken - self._events.keys():
+                    self._events[qid] = trio.Event()
+                    self._events[qid].set()
+                    nursery.start_soon(self._serve_queue, qid)
+
+    async def _serve_queue(self, qid: str) -> None:
+        while (engine := self._remotes.of(qid)) is not None:
+            await self._events[qid].wait()
+            self._events[qid] = trio.Event()
+            await self._return(engine, qid)
+            wanted = self.stock.wanted.pop(qid, None)
+            if wanted is not None and not await self._fetch(engine, qid, wanted):
+                await trio.sleep(_TRY_AGAIN)
+                await self._committer.run(Chore(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
+        del self._events[qid]
+
+    async def _return(self, engine: RemoteEngine, qid: str) -> None:
+        returned = self.stock.returned.get(qid)
+        if returned:
+            await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
+
+    async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
+        """Whether the server could be asked."""
+        count, visibility = wanted
+        call = Call(lambda stop: engine.receive_within([qid], count, visibility, _BYTES, wait=_WAIT, stop=stop))
+        try:
+            await run_call(call, _FETCHERS)
+            found = call.result()
+        except NoSuchQueueError:
+            return True
+        except (StorageError, OSError) as error:
+            _logger.error("messages of %r cannot be fetched: %s; it is tried again every second", qid, error)
+            return False
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await _give_back(engine, call.found())
+            raise
+        await self._hand_out(engine, qid, found)
+        return True
+
+    async def _hand_out(self, engine: RemoteEngine, qid: str, found: list[Message]) -> None:
+        def put() -> None:
+            self.stock.put(qid, found)
+            self._subscriptions.has_come(qid)
+
+        left: list[Message] = []
+        await self._committer.run(Chore(put))
+        await self._committer.run(Chore(lambda: left.extend(self.stock.take_left(qid))))
+        await _give_back(engine, left)
+
+
+async def _give_back(engine: RemoteEngine, messages: list[Message]) -> None:
+    if messages:
+        await trio.to_thread.run_sync(give_back, engine, messages, limiter=_FETCHERS)

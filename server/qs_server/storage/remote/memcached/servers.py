@@ -1,0 +1,236 @@
+"""The memcached servers: connections, which key is at which of them, and what their errors mean.
+
+A key is at one server, found by rendezvous hashing over all of them (pymemcache's), and stays there when that server is
+down: its callers get an error. Were it looked for elsewhere, two writers could each have swapped a page of their own.
+"""
+
+import importlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...engine import QueueFullError
+from ..engine import RemoteError
+
+CONNECT_TIMEOUT = 2.0
+CALL_TIMEOUT = 5.0
+"""Seconds for a connection to be made, and for each answer."""
+_IDLE = 64
+"""Connections of one server that are kept for the next call."""
+_BATCH = 200
+"""Keys that are asked for at one time."""
+_ROOM_TRIES = 20
+_ROOM_WAIT = 0.01
+"""Seconds. Another server may be using the reserve just now."""
+
+
+class UnsureError(RemoteError):
+    """A call that changes something has been sent, and no answer came: it may have been done, or be done yet."""
+
+
+class NoRoomError(QueueFullError):
+    """memcached has no memory left for an item of that size."""
+
+
+def load_client() -> Any:
+    """The client library's module. RemoteError when it is not installed."""
+    try:
+        return importlib.import_module("pymemcache")
+    except ImportError:
+        raise RemoteError("the storage 'memcached' needs the package pymemcache: install qsbus[memcached]") from None
+
+
+class Server:
+    """One memcached. May be used by many threads at once; each call has a connection for itself."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """RemoteError when the client library is not installed. Nothing is connected yet."""
+        self._library = load_client()
+        self.address = (host, port)
+        self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._closed = False
+        self._free: list[Any] = []  # list.pop and list.append need no lock
+
+    def call(self, method: str, *args: Any, again: bool, **named: Any) -> Any:
+        """Calls a method of pymemcache's Client. again: done twice it does no harm, so it is tried again when the
+        connection turns out to have been closed, as all are by a restart. RemoteError, NoRoomError; UnsureError
+        unless again."""
+        tries = 2 if again else 1
+        while True:
+            tries -= 1
+            client = self._take()
+            try:
+                result = getattr(client, method)(*args, **named)
+            except Exception as error:
+                client.close()
+                if self._was_closed(error):
+                    self._close_free()  # what was opened before the same restart
+                    if tries:
+                        continue
+                raise self._translated(error, sure=again) from None
+            except BaseException:
+                client.close()
+                raise
+            if len(self._free) < _IDLE and not self._closed:
+                self._free.append(client)
+            else:
+                client.close()
+            return result
+
+    def _take(self) -> Any:
+        try:
+            return self._free.pop()  # the one used last: it is the least likely to have been closed
+        except IndexError:
+            return self._library.Client(
+                self.address,
+                connect_timeout=CONNECT_TIMEOUT,
+                timeout=CALL_TIMEOUT,
+                no_delay=True,
+                default_noreply=False,
+            )
+
+    def _was_closed(self, error: Exception) -> bool:
+        closed = (self._library.exceptions.MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
+        return isinstance(error, closed)
+
+    def _translated(self, error: Exception, *, sure: bool) -> Exception:
+        what = f"memcached at {self.name}"
+        text = str(error.args[0] if error.args else error)
+        if "out of memory" in text:
+            return NoRoomError(f"{what} has no room left: receive and delete messages, or give it more memory (-m)")
+        if "too large" in text:
+            return RemoteError(f"{what} takes no items as large as needed: start it with -I 1m or more")
+        kind = RemoteError if sure else UnsureError
+        if isinstance(error, TimeoutError):
+            return kind(f"{what} does not answer within {CALL_TIMEOUT:g} seconds: see what keeps it, and try again")
+        if isinstance(error, OSError) or self._was_closed(error):
+            reason = getattr(error, "strerror", None) or text or "it closed the connection"
+            return kind(f"{what} cannot be used: {reason}: start it, or correct its address, and try again")
+        return kind(f"{what} answers what is not understood ({text}): see whether it is a memcached")
+
+    def _close_free(self) -> None:
+        while self._free:
+            try:
+                self._free.pop().close()
+            except IndexError:  # another thread took it
+                return
+
+    def close(self) -> None:
+        """Closes the connections. Those that are in use, or are made for a call that comes later, close after it."""
+        self._closed = True
+        self._close_free()
+
+
+class Servers:
+    """All of them, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
+        """RemoteError without any address, and when the client library is not installed."""
+        if not addresses:
+            raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
+        self._servers = {server.name: server for server in (Server(host, port) for host, port in addresses)}
+        self._namespace = namespace
+        rendezvous = importlib.import_module("pymemcache.client.rendezvous")
+        self._ring = rendezvous.RendezvousHash(sorted(self._servers))
+
+    def describe(self) -> str:
+        """Where they are."""
+        return ", ".join(self._servers)
+
+    def _at(self, key: str) -> Server:
+        if len(self._servers) == 1:
+            return next(iter(self._servers.values()))
+        return self._servers[self._ring.get_node(key)]
+
+    def _parts(self, keys: Iterable[str]) -> list[tuple[Server, list[str]]]:
+        """Keys by server, in their order, at most so many at a time."""
+        by_server: dict[str, list[str]] = {}
+        for key in keys:
+            by_server.setdefault(self._at(key).name, []).append(key)
+        return [
+            (self._servers[name], found[start : start + _BATCH])
+            for name, found in by_server.items()
+            for start in range(0, len(found), _BATCH)
+        ]
+
+    # -- reading
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """What there is of the keys."""
+        found: dict[str, bytes] = {}
+        for server, part in self._parts(keys):
+            found.update(server.call("get_many", part, again=True))
+        return found
+
+    def gets(self, keys: Iterable[str]) -> dict[str, tuple[bytes, bytes]]:
+        """The same, each with the token that `cas` wants. The first key is read before the others."""
+        found: dict[str, tuple[bytes, bytes]] = {}
+        for server, part in self._parts(keys):
+            found.update(server.call("gets_many", part, again=True))
+        return found
+
+    # -- storing
+
+    def set_many(self, items: Mapping[str, bytes], expire: int = 0) -> None:
+        """Stores items that nobody else stores. expire: seconds, 0 for no end."""
+        for server, part in self._parts(items):
+            server.call("set_many", {key: items[key] for key in part}, expire, again=True)
+
+    def add(self, key: str, value: bytes, expire: int = 0) -> bool:
+        """Stores an item unless there is one. Also False when it was stored and the answer was lost."""
+        return bool(self._at(key).call("add", key, value, expire, again=True))
+
+    def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
+        """Stores an item in place of the one that was read with the token; False when that is not there any more.
+        expire: seconds, 0 for no end, -1: it is deleted. UnsureError."""
+        return bool(self._at(key).call("cas", key, value, token, expire, again=False))
+
+    def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
+        """The same for what makes room sooner or later, which must not fail for want of it: memcached needs room for
+        the new item before it frees the old one, so an item of each size is kept that can be given up for a moment."""
+        tries = _ROOM_TRIES
+        while True:
+            try:
+                return self.cas(key, value, token, expire)
+            except NoRoomError:
+                tries -= 1
+                if not tries:
+                    raise
+            self._at(key).call("delete", self._reserve(key, value)[0], again=True)
+            try:
+                done = self.cas(key, value, token, expire)
+            except NoRoomError:
+                time.sleep(_ROOM_WAIT)
+                continue
+            self.keep_reserve(key, value)
+            return done
+
+    def keep_reserve(self, key: str, value: bytes) -> None:
+        """Sees to it that there is a reserve for such a value at the server of the key, if there is room for one."""
+        name, size = self._reserve(key, value)
+        try:
+            self._at(key).call("add", name, bytes(size), again=True)
+        except NoRoomError:
+            return
+
+    def _reserve(self, key: str, value: bytes) -> tuple[str, int]:
+        """The key of a reserve, and the size of its value: both together are as long as those that it is for."""
+        total = len(key) + len(value)
+        name = f"{self._namespace}:reserve:{total}"
+        return name, max(total - len(name), 0)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes items; what is not there is fine."""
+        for server, part in self._parts(keys):
+            server.call("delete_many", part, again=True)
+
+    def count(self, key: str, by: int) -> int | None:
+        """Adds to a number that is 0 or more, and does not go below; what it is then. None: there is none."""
+        method = "incr" if by >= 0 else "decr"
+        result = self._at(key).call(method, key, abs(by), again=False)
+        return None if result is None else int(result)
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        for server in self._servers.values():
+            server.close()

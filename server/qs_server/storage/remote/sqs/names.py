@@ -1,0 +1,38 @@
+"""Names of queues at SQS: 1 to 80 of A-Z, a-z, 0-9, hyphen and underscore (CreateQueue, QueueName).
+
+A name of ours that is made of those is taken as it is. Every byte of anything else, in UTF-8, is `_xHH`, with two
+hexadecimal digits in capitals: `a/b` is `a_x2Fb`. So that no two names become the same, the underscore of a name in
+which such a group stands already is `_x5F`: `a_x2Fb` is `a_x5Fx2Fb`. Reading the groups back gives the name.
+"""
+
+import re
+
+from ...engine import BadQueueNameError, StorageError
+
+MOST = 80
+"""Characters of a name at SQS."""
+_PREFIX = re.compile("[A-Za-z0-9_-]{0,79}")
+_ESCAPED = re.compile("_(?=x[0-9A-F]{2})|[^A-Za-z0-9_-]")
+
+
+def check_prefix(prefix: str) -> None:
+    """StorageError unless names at SQS can begin like that."""
+    if not _PREFIX.fullmatch(prefix):
+        raise StorageError(
+            f"the prefix of names at SQS is at most {MOST - 1} of A-Z, a-z, 0-9, '-' and '_'; this one is {prefix!r}"
+        )
+
+
+def name_at_sqs(qid: str, prefix: str) -> str:
+    """What the queue is called at SQS. BadQueueNameError when that would be too long."""
+    name = prefix + _ESCAPED.sub(_escape, qid)
+    if len(name) > MOST:
+        raise BadQueueNameError(
+            f"at SQS, queue {qid!r} would need the name {name!r} of {len(name)} characters; {MOST} is the most: "
+            "shorten its name, or use fewer characters other than A-Z, a-z, 0-9, '-' and '_'"
+        )
+    return name
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"_x{byte:02X}" for byte in match.group().encode())

@@ -1,0 +1,125 @@
+"""What was received through this server and is in flight: SQS does nothing to a message without its receipt handle,
+and tells that to nobody but who received the message."""
+
+import heapq
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, StaleReceiptError
+from ..engine import RemoteError
+
+MOST = 120_000
+"""Messages that are kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
+_KEPT = 60 * SECOND
+"""For how long it is known that a window has ended, before a message is as unknown as any other."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A message in flight. message: SQS's id; handle: what SQS wants to see; until: the end of the window."""
+
+    message: str
+    handle: str
+    receives: int
+    until: int
+
+
+class Receipts:
+    """By queue and id of the message. For several threads."""
+
+    def __init__(self, clock: Clock, most: int = MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._held: dict[tuple[str, int], Held] = {}
+        self._mids: dict[tuple[str, str], int] = {}
+        self._ends: list[tuple[int, str, int]] = []
+        self._expired: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def room(self) -> int:
+        """How many more may be received. RemoteError when none."""
+        with self._lock:
+            self._sweep()
+            room = self._most - len(self._held)
+        if room <= 0:
+            raise RemoteError(
+                f"{self._most} messages of SQS are in flight through this server, which is as many as it remembers: "
+                "delete or release some, or use shorter windows"
+            )
+        return room
+
+    def add(self, qid: str, mid: int, held: Held) -> int:
+        """A message was received. Its id here: mid, or the next one that no other message in flight has. One that was
+        in flight here before keeps its id, and its count of receives grows, which SQS does not promise."""
+        with self._lock:
+            self._sweep()
+            known = self._mids.get((qid, held.message))
+            if known is not None:
+                mid = known
+                before = self._held[qid, mid]
+                held.receives = max(held.receives, before.receives + 1)
+                self._expired[qid] += before.until <= self._clock()
+            while known is None and (qid, mid) in self._held:
+                mid += 1
+            self._held[qid, mid] = held
+            self._mids[qid, held.message] = mid
+            heapq.heappush(self._ends, (held.until, qid, mid))
+            return mid
+
+    def find(self, qid: str, receipt: Receipt) -> Held:
+        """NoSuchMessageError; StaleReceiptError: also when the window has ended, and somebody else may have it."""
+        held = self._held.get((qid, receipt.mid))
+        if held is None:
+            raise NoSuchMessageError(
+                f"message {receipt.mid} of queue {qid!r} is not in flight through this server, and SQS does nothing to "
+                "others: receive it here first"
+            )
+        if receipt.receives is not None and receipt.receives != held.receives:
+            raise StaleReceiptError(f"message {receipt.mid} has been received {held.receives} times by now")
+        if held.until <= self._clock():
+            raise StaleReceiptError(f"the window of message {receipt.mid} has ended: SQS may have given it to another")
+        return held
+
+    def drop(self, qid: str, mid: int, held: Held) -> bool:
+        """It is not in flight any more. False when somebody else has said so, or it was received again since."""
+        with self._lock:
+            if self._held.get((qid, mid)) is not held:
+                return False
+            self._remove(qid, mid)
+            return True
+
+    def extend(self, qid: str, mid: int, held: Held, until: int) -> None:
+        """Its window has another end."""
+        with self._lock:
+            held.until = until
+            if self._held.get((qid, mid)) is held:
+                heapq.heappush(self._ends, (until, qid, mid))
+
+    def expired(self, qid: str) -> int:
+        """How many windows were seen to end by their time; some are seen a minute late."""
+        return self._expired[qid]
+
+    def forget(self, qid: str) -> None:
+        """Nothing of the queue is in flight."""
+        with self._lock:
+            for queue, mid in [key for key in self._held if key[0] == qid]:
+                self._remove(queue, mid)
+
+    def _remove(self, qid: str, mid: int) -> None:
+        held = self._held.pop((qid, mid))
+        del self._mids[qid, held.message]
+
+    def _sweep(self) -> None:
+        """Drops what ended long ago."""
+        ends = self._ends
+        late = self._clock() - _KEPT
+        while ends and ends[0][0] <= late:
+            end, qid, mid = heapq.heappop(ends)
+            held = self._held.get((qid, mid))
+            if held is not None and held.until == end:
+                self._remove(qid, mid)
+                self._expired[qid] += 1
+        if len(ends) > 2 * len(self._held) + 1000:  # most are of messages that were deleted within a long window
+            self._ends = [(held.until, qid, mid) for (qid, mid), held in self._held.items()]
+            heapq.heapify(self._ends)

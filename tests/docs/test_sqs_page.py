@@ -1,0 +1,56 @@
+"""docs/sqs.md says what the engine is made of: its bounds, its arguments, and what it cannot do."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from qs_server.storage.remote.sqs import Patience, SqsEngine, bodies, mids, names, queues, receipts
+
+PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
+
+
+def test_bounds() -> None:
+    """Each bound is on the page, as it is."""
+    for bound in (
+        f"1 to {names.MOST} of",
+        f"{bodies.MOST_BYTES} bytes",
+        f"at most {bodies.MOST_ENTRIES} messages",
+        f"at most {queues.LONGEST_DELAY} seconds",
+        f"at most {queues.LONGEST_WINDOW // 3600} hours",
+        f"At most {receipts.MOST:,}",
+        f"`{mids.MID}`",
+        f"`{bodies.ENCODING}`",
+    ):
+        assert bound in PAGE, bound
+
+
+def test_patience() -> None:
+    """Every figure of how long something is tried is named, and its default told."""
+    named = re.search(r"`Patience\((.*)\)`", PAGE)
+    assert named is not None
+    assert re.findall(r"(\w+)=", named.group(1)) == [field.name for field in fields(Patience)]
+    patience = Patience()
+    assert f"tried {patience.attempts} times, with pauses from {patience.pause} s on" in PAGE
+    assert (
+        f"{patience.connect_timeout:.0f} s are for a connection and {patience.read_timeout:.0f} s for an answer" in PAGE
+    )
+    assert f"for up to {patience.longest_poll} seconds" in PAGE
+
+
+def test_arguments() -> None:
+    """The arguments that only this engine has are in the table."""
+    own = set(inspect.signature(SqsEngine).parameters) - {"root", "clock", "disk", "lifecycle"}
+    assert own == set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+
+
+def test_what_it_cannot_do() -> None:
+    """What is answered with 501 is in the table of differences."""
+    [row] = [line for line in PAGE.splitlines() if line.startswith("| `get-message`")]
+    for method, said in {
+        "get": "`get-message`", "list_mids": "`list-messages`", "copy": "`copy-message`", "read": "reading"
+    }.items():  # fmt: skip
+        assert method in SqsEngine.unsupported
+        assert said in row
+    assert len(SqsEngine.unsupported) == 4
+    assert "501" in row

@@ -1,0 +1,643 @@
+"""The `memcached` engine when memcached is restarted, killed, stopped, full or forgetful, when answers are lost, and
+when the qs server is killed between two steps."""
+
+import logging
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import Crash, ManualClock
+from memcached_serving import Memcached, engine_on, needs_memcached
+
+from qs_server.storage.engine import (
+    SECOND,
+    Draft,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Options,
+    QueueExistsError,
+    QueueFullError,
+    Receipt,
+    State,
+    StorageError,
+)
+from qs_server.storage.remote.engine import RemoteError
+from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_server.storage.remote.memcached import servers as servers_module
+from qs_server.storage.remote.memcached.servers import Server
+
+pytestmark = needs_memcached
+LOTS = 1 << 40
+
+
+@pytest.fixture
+def memcached() -> Iterator[Memcached]:
+    with Memcached() as server:
+        yield server
+
+
+@pytest.fixture
+def engine(memcached: Memcached, tmp_path: Path) -> Iterator[MemcachedEngine]:
+    engine = engine_on(memcached, root=tmp_path)
+    engine.create("q", Options())
+    yield engine
+    engine.close()
+
+
+def push(engine: MemcachedEngine, *payloads: bytes) -> list[int]:
+    return engine.push("q", [Draft(payload) for payload in payloads])
+
+
+def receive(engine: MemcachedEngine, count: int = 1000) -> list[bytes | None]:
+    return [message.payload for message in engine.receive(["q"], count, None, LOTS)]
+
+
+def listed(engine: MemcachedEngine) -> list[int]:
+    return engine.list_mids("q", State.ALL, 100_000, -1)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# -- memcached ends
+
+
+def test_restart(engine: MemcachedEngine, memcached: Memcached, caplog: pytest.LogCaptureFixture) -> None:
+    """After a restart of memcached the queue is there and empty, which is logged once, and ids still increase."""
+    [old] = push(engine, b"old")
+    receive(engine)
+    memcached.restart()
+    assert receive(engine) == []
+    assert listed(engine) == []
+    with pytest.raises(NoSuchMessageError):
+        engine.delete("q", Receipt(old, 1))
+    assert engine.last_mid("q") == old
+    [new] = push(engine, b"new")
+    assert new > old
+    assert receive(engine) == [b"new"]
+    [message] = warnings(caplog)
+    assert f"127.0.0.1:{memcached.port}" in message
+    assert "begun anew" in message
+
+
+def test_ids_after_a_restart(memcached: Memcached, tmp_path: Path) -> None:
+    """They are greater than those which any server has given before, although another one began the queue anew."""
+    engines = []
+    for name in ("a", "b"):
+        root = tmp_path / name
+        root.mkdir()
+        engines.append(engine_on(memcached, root=root, clock=ManualClock(), namespace="shared"))
+        engines[-1].create("q", Options())
+    [last] = push(engines[0], b"x")
+    memcached.restart()
+    clock = engines[1]._clock
+    assert isinstance(clock, ManualClock)
+    clock.now -= 1000
+    push(engines[1], b"y")
+    clock.now += 1000
+    assert push(engines[0], b"z")[0] > last
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("first", ["push", "delete", "list", "stats", "purge", "get", "release", "copy", "remove"])
+def test_restart_seen_first_by(engine: MemcachedEngine, memcached: Memcached, first: str) -> None:
+    """Whatever is done first after a restart works as on an empty queue, over connections that were closed by it."""
+    [mid] = push(engine, b"x")
+    engine.create("r", Options())
+    memcached.restart()
+    if first == "push":
+        push(engine, b"y")
+        assert receive(engine) == [b"y"]
+    elif first == "list":
+        assert listed(engine) == []
+    elif first == "stats":
+        assert engine.stats("q").ready == 0
+    elif first == "purge":
+        assert engine.purge("q", mid, 10) == 0
+    elif first == "remove":
+        engine.remove("q", force=False)
+    else:
+        calls: dict[str, Callable[[], object]] = {
+            "delete": lambda: engine.delete("q", Receipt(mid)),
+            "get": lambda: engine.get("q", mid, peek=True, visibility=None),
+            "release": lambda: engine.release("q", Receipt(mid), 0),
+            "copy": lambda: engine.copy("q", mid, ["r"]),
+        }
+        with pytest.raises(NoSuchMessageError):
+            calls[first]()
+
+
+def test_killed(engine: MemcachedEngine, memcached: Memcached) -> None:
+    """While there is no memcached every operation says where none is and what to do; afterwards all goes on."""
+    [mid] = push(engine, b"x")
+    memcached.kill()
+    operations: list[Callable[[], object]] = [
+        lambda: push(engine, b"y"),
+        lambda: receive(engine),
+        lambda: listed(engine),
+        lambda: engine.stats("q"),
+        lambda: engine.delete("q", Receipt(mid)),
+        lambda: engine.last_mid("q"),
+        lambda: engine.create("other", Options()),
+        lambda: engine.remove("q", force=True),
+        lambda: engine.receive_within(["q"], 1, None, LOTS, wait=5, stop=threading.Event()),
+    ]
+    for operation in operations:
+        with pytest.raises(RemoteError, match=f"127.0.0.1:{memcached.port} cannot be used: .*refused.*start it"):
+            operation()
+    assert list(engine.queues()) == ["q"]
+    memcached.start(memcached.port)
+    push(engine, b"z")
+    assert receive(engine) == [b"z"]
+
+
+def test_killed_while_somebody_waits(engine: MemcachedEngine, memcached: Memcached) -> None:
+    """Who waits for a message is told when memcached ends."""
+    threading.Timer(0.1, memcached.kill).start()
+    with pytest.raises(RemoteError, match="cannot be used"):
+        engine.receive_within(["q"], 1, None, LOTS, wait=20, stop=threading.Event())
+
+
+def test_one_of_several_killed(tmp_path: Path) -> None:
+    """With several servers, what is at the one that was killed is an error, and is not looked for elsewhere; when it is
+    back, empty, the queues go on."""
+    with Memcached() as a, Memcached() as b:
+        engine = engine_on(a, b, root=tmp_path)
+        engine.create("q", Options())
+        payloads = [b"%d" % number for number in range(50)]
+        push(engine, *payloads)
+        b.kill()
+        errors = []
+        for number in range(20):
+            try:
+                push(engine, b"late %d" % number)
+            except RemoteError as error:
+                errors.append(str(error))
+        assert errors
+        assert all(f"127.0.0.1:{b.port}" in error for error in errors)
+        b.start(b.port)
+        push(engine, b"last")
+        found = receive(engine)
+        assert b"last" in found
+        assert None not in found
+        assert b"" not in found
+        engine.close()
+
+
+def test_stopped(engine: MemcachedEngine, memcached: Memcached, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memcached that does not answer is given up after a while, also by those who wait for each other; what it does
+    when it goes on harms nothing."""
+    monkeypatch.setattr(servers_module, "CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.reading.CALL_TIMEOUT", 0.2)
+    engine.close()
+    push(engine, b"x")
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            receive(engine)
+        except RemoteError as error:
+            errors.append(str(error))
+
+    memcached.send(signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - start < 5
+    finally:
+        memcached.send(signal.SIGCONT)
+    assert len(errors) == 5
+    assert all(f"127.0.0.1:{memcached.port} does not answer" in error for error in errors)
+    push(engine, b"y")
+    assert receive(engine) == [b"x", b"y"]
+
+
+def test_not_memcached(tmp_path: Path) -> None:
+    """Something else that answers there is an error that says so."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        engine = MemcachedEngine(str(tmp_path), clock=ManualClock(), servers=[("127.0.0.1", listener.getsockname()[1])])
+        with pytest.raises(RemoteError, match="see whether it is a memcached"):
+            engine.create("q", Options())
+        thread.join()
+        assert list(engine.queues()) == []
+
+
+# -- memcached is full
+
+
+def test_full_refusing(tmp_path: Path) -> None:
+    """With -M a full memcached refuses pushes, and what makes room goes on; nothing is lost."""
+    with Memcached("-m", "2", "-M") as memcached:
+        engine = engine_on(memcached, root=tmp_path)
+        engine.create("q", Options())
+        for _ in range(2):
+            pushed = fill(engine, 7_000)
+            assert len(pushed) > 20
+            received = []
+            while messages := engine.receive(["q"], 3, None, LOTS):
+                for message in messages:
+                    received.append(message.mid)
+                    assert message.payload == b"x" * 7_000
+                    assert engine.extend("q", Receipt(message.mid, 1), 100 * SECOND)
+                    engine.delete("q", Receipt(message.mid, 1))
+            assert received == pushed
+        engine.close()
+
+
+@pytest.mark.parametrize("size", [10, 300, 100_000])
+def test_full_refusing_any_size(tmp_path: Path, size: int) -> None:
+    """Of whatever size the messages are that fill it."""
+    with Memcached("-m", "2", "-M") as memcached:
+        engine = engine_on(memcached, root=tmp_path)
+        engine.create("q", Options())
+        pushed = fill(engine, size, at_once=100 if size < 1000 else 1)
+        found = engine.receive(["q"], len(pushed), None, LOTS)
+        assert [message.mid for message in found] == pushed
+        assert {message.payload for message in found} == {b"x" * size}
+        assert engine.purge("q", pushed[-1], len(pushed)) == len(pushed)
+        assert len(fill(engine, size, at_once=100 if size < 1000 else 1)) >= len(pushed) * 0.9
+        engine.close()
+
+
+def test_full_refusing_where_pages_are(tmp_path: Path) -> None:
+    """Messages can be deleted although others have taken all the room for items that are as large as their page."""
+    with Memcached("-m", "2", "-M") as memcached:
+        engine = engine_on(memcached, root=tmp_path)
+        engine.create("q", Options())
+        mids = push(engine, *[b"x"] * 1000)
+        page = engine._queue("q").pages
+        look = page.look()
+        assert look is not None
+        found = page.page(look, 0)
+        assert found is not None
+        fill(engine, len(found.encode()))
+        for mid in mids[:3]:
+            [message] = engine.receive(["q"], 1, None, LOTS)
+            assert message.mid == mid
+            engine.delete("q", Receipt(mid, 1))
+        engine.close()
+
+
+def fill(engine: MemcachedEngine, size: int, at_once: int = 1) -> list[int]:
+    mids: list[int] = []
+    for _ in range(20_000):
+        try:
+            mids += push(engine, *[b"x" * size] * at_once)
+        except QueueFullError as error:
+            assert "-m" in str(error)  # noqa: PT017
+            return mids
+    raise AssertionError("memcached is never full")
+
+
+def test_full_evicting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without -M it gives messages up: those are skipped, never delivered empty, which is logged with what to do."""
+    with Memcached("-m", "2") as memcached:
+        engine = engine_on(memcached, root=tmp_path)
+        engine.create("q", Options())
+        pushed = [mid for number in range(1000) for mid in push(engine, b"%d" % number * 2000)]
+        found = []
+        while messages := engine.receive(["q"], 100, None, LOTS):
+            for message in messages:
+                number = pushed.index(message.mid)
+                assert message.payload == b"%d" % number * 2000
+                engine.delete("q", Receipt(message.mid, 1))
+                found.append(message.mid)
+        assert 0 < len(found) < len(pushed)
+        assert found == sorted(found)
+        assert listed(engine) == []
+        assert engine.stats("q").bytes == 0
+        assert sum("-M" in message for message in warnings(caplog)) >= 1
+        assert len(warnings(caplog)) <= 2
+        engine.close()
+
+
+# -- memcached forgets single items
+
+
+def test_payload_gone(engine: MemcachedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """A message without its payload is removed by whoever finds that, and the next one is delivered."""
+    push(engine, b"a", b"b", b"c")
+    queue = engine._queue("q")
+    entries = next(iter(queue.pages.scan(-1))).entries
+    queue.payloads.remove([entries[0], entries[2]])
+    assert receive(engine, 1) == [b"b"]
+    with pytest.raises(NoSuchMessageError):
+        engine.get("q", entries[2].mid, peek=True, visibility=None)
+    assert listed(engine) == [entries[1].mid]
+    assert (queue.lost, len(warnings(caplog))) == (2, 1)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 5])
+def test_page_gone(engine: MemcachedEngine, gone: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages of a lost page are lost; all the others are found, and pushes go on with greater ids."""
+    for start in range(0, 1100, 50):
+        push(engine, *[b"%d" % number for number in range(start, start + 50)])
+    mids = listed(engine)
+    queue = engine._queue("q")
+    look = queue.pages.look()
+    assert look is not None
+    assert look.head.last == 5
+    engine._servers.delete([queue.pages.keys.page(look.head.generation, gone)])
+    left = mids[: gone * 200] + mids[(gone + 1) * 200 :]
+    for mid in (mids[0], mids[450], mids[-1]):
+        if mid in left:
+            assert engine.get("q", mid, peek=True, visibility=None).mid == mid
+        else:
+            with pytest.raises(NoSuchMessageError):
+                engine.get("q", mid, peek=True, visibility=None)
+    [new] = push(engine, b"new")
+    assert new > mids[-1]
+    found = [message.mid for message in engine.receive(["q"], 2000, None, LOTS)]
+    assert found == [*left, new]
+    for mid in found:
+        engine.delete("q", Receipt(mid))
+    assert listed(engine) == []
+    assert len(warnings(caplog)) == 1
+
+
+# -- answers are lost, or the qs server is killed
+
+
+class Cut:
+    """Lets the n-th call to memcached be made, or not be made, and then fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = self.calls = 0
+        self.error: type[BaseException] = ConnectionResetError
+        self.done = True
+        self.only: str | None = None
+        """A method: other calls are neither counted nor fail."""
+        self.late: Callable[[], object] | None = None
+        """A call that was sent, and is made when the next one of its kind comes."""
+        original = Server._take
+        cut = self
+
+        def take(server: Server) -> Any:
+            return _CutClient(original(server), cut)
+
+        monkeypatch.setattr(Server, "_take", take)
+
+    def arm(self, at: int, error: type[BaseException], *, done: bool) -> None:
+        self.at, self.error, self.done, self.calls = at, error, done, 0
+
+    def disarm(self) -> bool:
+        """Whether it has happened."""
+        happened = 0 < self.at <= self.calls
+        self.at = 0
+        return happened
+
+
+class _CutClient:
+    def __init__(self, client: Any, cut: Cut) -> None:
+        while isinstance(client, _CutClient):
+            client = client._client
+        self._client = client
+        self._cut = cut
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name == "close":
+            return method
+
+        def call(*args: Any, **named: Any) -> Any:
+            cut = self._cut
+            if cut.only not in (None, name):
+                return method(*args, **named)
+            if cut.late is not None:
+                cut.late()
+                cut.late = None
+            cut.calls += 1
+            if cut.calls != cut.at:
+                return method(*args, **named)
+            if cut.done:
+                method(*args, **named)
+            elif cut.only is not None:
+                cut.late = lambda: (method(*args, **named), self._client.close())
+            raise cut.error()
+
+        return call
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
+    monkeypatch.setattr("qs_server.storage.remote.memcached.push_keys._PATIENCE", 0.0)
+    return Cut(monkeypatch)
+
+
+def prepared(memcached: Memcached, root: Path, namespace: str) -> MemcachedEngine:
+    """A queue `q` of two pages, of which the first is all but used up and the second one is full."""
+    engine = engine_on(memcached, root=root, namespace=namespace)
+    engine.create("q", Options(capacity=10_000))
+    engine.create("r", Options(capacity=10_000))
+    first = push(engine, *[b"first"] * 200)
+    push(engine, *[b"second"] * 200)
+    engine.purge("q", first[-1], 199)
+    return engine
+
+
+def _push(engine: MemcachedEngine) -> None:
+    engine.push("q", [Draft(b"pushed", key="k"), Draft(b"pushed")])
+
+
+def _receive(engine: MemcachedEngine) -> None:
+    engine.receive(["q", "r"], 3, 100 * SECOND, LOTS)
+
+
+def _delete(engine: MemcachedEngine) -> None:
+    engine.delete("q", Receipt(listed(engine)[0]))
+
+
+def _release(engine: MemcachedEngine) -> None:
+    engine.release("q", Receipt(listed(engine)[0]), 10)
+    engine.release("q", Receipt(listed(engine)[0]), 0)
+
+
+def _copy(engine: MemcachedEngine) -> None:
+    engine.copy("q", listed(engine)[100], ["r"])
+
+
+def _purge(engine: MemcachedEngine) -> None:
+    engine.purge("q", listed(engine)[-1], 1000)
+
+
+def _remove(engine: MemcachedEngine) -> None:
+    engine.remove("q", force=True)
+
+
+OPERATIONS = [_push, _receive, _delete, _release, _copy, _purge, _remove]
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, Crash])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_step_fails(
+    memcached: Memcached,
+    tmp_path: Path,
+    cut: Cut,
+    operation: Callable[[MemcachedEngine], None],
+    error: type[BaseException],
+    done: bool,
+) -> None:
+    """Whichever call fails, or is the last that the qs server makes: the queue stays usable for all, nothing is there
+    twice, and an operation that has succeeded in spite of it has been done."""
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        root.mkdir()
+        namespace = uuid.uuid4().hex
+        engine = prepared(memcached, root, namespace)
+        before = listed(engine)
+        cut.arm(at, error, done=done)
+        failed = False
+        try:
+            operation(engine)
+        except (StorageError, Crash):
+            failed = True
+        happened = cut.disarm()
+        if failed and error is Crash:
+            engine.close()
+            engine = engine_on(memcached, root=root, namespace=namespace)
+        check(engine, operation, before, failed=failed)
+        engine.close()
+        if not happened:
+            assert not failed
+            assert at > 3
+            return
+    raise AssertionError("it never succeeds")
+
+
+def check(
+    engine: MemcachedEngine, operation: Callable[[MemcachedEngine], None], before: list[int], *, failed: bool
+) -> None:
+    for qid in ("q", "r"):
+        try:
+            engine.create(qid, Options(capacity=10_000))  # a removal may have come to its end, or half way
+        except QueueExistsError:
+            continue
+    after = listed(engine)
+    assert after == sorted(set(after))
+    if operation is _push:
+        added = [mid for mid in after if mid not in before]
+        assert len(added) in ((0, 2) if failed else (2,))
+        mid = engine.push("q", [Draft(b"pushed", key="k")])[0]
+        assert len(listed(engine)) == len(before) + max(len(added), 1)
+        assert mid in (added or listed(engine))
+    elif operation is _delete:
+        assert after in (before[1:], before) if failed else after == before[1:]
+    elif operation in (_purge, _remove):
+        assert set(after) <= set(before) if failed else after == []
+    else:
+        assert after == before
+        copied = engine.list_mids("r", State.ALL, 10, -1)
+        assert copied in ([], [before[100]]) if operation is _copy else copied == []
+    works(engine)
+
+
+def works(engine: MemcachedEngine) -> None:
+    """Everything in the queue can be received in its order and deleted, and new messages too."""
+    clock = engine._clock
+    assert isinstance(clock, ManualClock)
+    clock.now += 1000 * SECOND
+    push(engine, b"new", b"newer")
+    expected = listed(engine)
+    found = engine.receive(["q"], 1000, None, LOTS)
+    assert [message.mid for message in found] == expected
+    assert [message.payload for message in found][-2:] == [b"new", b"newer"]
+    assert engine.receive(["q"], 1000, None, LOTS) == []
+    assert engine.purge("q", expected[-1], 1000) == len(expected)
+    assert listed(engine) == []
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_answer_of_a_swap_is_lost(memcached: Memcached, tmp_path: Path, cut: Cut, done: bool) -> None:
+    """Whether a swap has been made, or is made only after it was looked for, it is found out: nobody sees an error, and
+    nothing is done twice."""
+    engine = engine_on(memcached, root=tmp_path)
+    engine.create("q", Options())
+    cut.only = "cas"
+
+    def lose() -> None:
+        cut.arm(1, ConnectionResetError, done=done)
+
+    lose()
+    [mid] = push(engine, b"x")
+    lose()
+    [message] = engine.receive(["q"], 1, None, LOTS)
+    assert (message.mid, message.receives) == (mid, 1)
+    lose()
+    engine.extend("q", Receipt(mid, 1), 7 * SECOND)
+    lose()
+    assert engine.release("q", Receipt(mid, 1), 0) is None
+    assert listed(engine) == [mid]
+    lose()
+    engine.delete("q", Receipt(mid, 1))
+    assert listed(engine) == []
+    assert cut.disarm()
+    engine.close()
+
+
+def test_nothing_twice_when_answers_are_lost(memcached: Memcached, tmp_path: Path, cut: Cut) -> None:
+    """A push that is repeated with its key after each error, and consumers that see errors: each message comes once."""
+    engine = engine_on(memcached, root=tmp_path)
+    engine.create("q", Options())
+    found: list[bytes | None] = []
+    for number in range(60):
+        cut.arm(number % 12 + 1, ConnectionResetError, done=number % 2 == 0)
+        for _ in range(3):
+            try:
+                engine.push("q", [Draft(b"%d" % number, key=str(number))])
+                break
+            except RemoteError:
+                continue
+        cut.arm(number % 7 + 1, ConnectionResetError, done=number % 2 == 0)
+        for _ in range(2):
+            try:
+                found += receive(engine, 1)
+            except RemoteError:
+                continue
+    cut.disarm()
+    clock = engine._clock
+    assert isinstance(clock, ManualClock)
+    clock.now += 100 * SECOND  # what an error has kept from its receiver comes back
+    found += receive(engine)
+    assert set(found) == {b"%d" % number for number in range(60)}
+    assert len(listed(engine)) == 60
+    engine.close()
+
+
+def test_removal_and_push(memcached: Memcached, tmp_path: Path) -> None:
+    """A removal that is overtaken by a push does not take the message along."""
+    engine = engine_on(memcached, root=tmp_path)
+    engine.create("q", Options())
+    pages = engine._queue("q").pages
+    look = pages.look()
+    assert look is not None
+    assert pages.close(look)
+    [mid] = push(engine, b"x")
+    assert not pages.drop_head(look)
+    assert listed(engine) == [mid]
+    engine.remove("q", force=True)
+    with pytest.raises(NoSuchQueueError):
+        push(engine, b"x")
+    engine.close()

@@ -1,0 +1,127 @@
+"""A real memcached for tests: started on a free port, stopped by its process id, started again on the same port."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from engines import ManualClock
+
+from qs_server.storage.remote.memcached import MemcachedEngine
+
+BINARY = shutil.which("memcached")
+NOT_TESTED = (
+    "NOT TESTED: the storage 'memcached', because there is no memcached on this machine (apt install memcached)"
+)
+needs_memcached = pytest.mark.skipif(BINARY is None, reason=NOT_TESTED)
+_LONG = 20
+"""Seconds: only a failure waits that long."""
+
+
+class Memcached:
+    """A memcached process on the loopback interface. Use it in a with statement."""
+
+    def __init__(self, *flags: str, port: int | None = None) -> None:
+        """flags: beside address and port, such as `-m 1`. port: None for one that memcached lets the system choose."""
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = self.start(port)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, port: int | None = None) -> int:
+        """Starts it, after `kill` on the port that it had. The port on which it listens by now."""
+        if BINARY is None:
+            pytest.skip(NOT_TESTED)
+        with tempfile.TemporaryDirectory() as directory:
+            said = Path(directory, "port")
+            chosen = "-1" if port is None else str(port)  # -1: the system's choice, which it writes into the file
+            command = [BINARY, "-l", "127.0.0.1", "-p", chosen, *self._flags]
+            if os.getuid() == 0:
+                command += ["-u", "root"]
+            environment = os.environ | {"MEMCACHED_PORT_FILENAME": str(said)}
+            self._process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+            port = port or self._wait(lambda: _port_in(said))
+        self.port = port
+        self._wait(self._answers)
+        return port
+
+    def _wait(self, ready: Callable[[], int]) -> int:
+        """Another program's start can only be waited for by looking."""
+        assert self._process is not None
+        until = time.monotonic() + _LONG
+        while not (result := ready()):
+            assert self._process.poll() is None, "memcached has ended"
+            assert time.monotonic() < until, "memcached does not start"
+            time.sleep(0.01)
+        return result
+
+    def _answers(self) -> int:
+        try:
+            with socket.create_connection(self.address, _LONG) as connection:
+                connection.sendall(b"version\r\n")
+                return connection.recv(100).startswith(b"VERSION")
+        except ConnectionError:
+            return 0
+
+    def command(self, line: str) -> bytes:
+        """What it answers to a line, as far as one read gives it."""
+        with socket.create_connection(self.address, _LONG) as connection:
+            connection.sendall(line.encode() + b"\r\n")
+            return connection.recv(1 << 20)
+
+    def send(self, signum: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """As `kill -9`; returns when it is gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(_LONG)
+            self._process = None
+
+    def restart(self) -> None:
+        """Kills it, and starts another one on its port."""
+        self.kill()
+        self.start(self.port)
+
+    def __enter__(self) -> "Memcached":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def _port_in(file: Path) -> int:
+    text = file.read_text() if file.exists() else ""
+    return next((int(line.split(":")[1]) for line in text.splitlines(keepends=True) if line.endswith("\n")), 0)
+
+
+def engine_on(
+    *servers: Memcached, root: Path, clock: Callable[[], int] | None = None, namespace: str | None = None
+) -> MemcachedEngine:
+    """An engine over memcached servers; with a namespace that nobody else has, unless one is given."""
+    return MemcachedEngine(
+        str(root),
+        clock=clock or ManualClock(),
+        servers=[server.address for server in servers],
+        namespace=namespace or uuid.uuid4().hex,
+    )

@@ -1,0 +1,82 @@
+"""The memcached engine of two servers that share a queue, against a model in memory. Pages are tiny, so that there are
+many of them."""
+
+import os
+import shutil
+import tempfile
+import uuid
+from typing import ClassVar
+
+import pytest
+from engine_machine import EngineMachine
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import rule
+from memcached_serving import Memcached, needs_memcached
+
+from qs_server.storage.engine import Engine, Options
+from qs_server.storage.remote.memcached import MemcachedEngine
+
+pytestmark = needs_memcached
+
+
+class TellingEngine(MemcachedEngine):
+    """Knows the next expiry, as the model asks for it."""
+
+    def next_expiry(self) -> int | None:
+        now = self._clock()
+        times = [
+            entry.visible_at
+            for page in self._queue("q").pages.scan(-1)
+            for entry in page.entries
+            if entry.visible_at > now
+        ]
+        return min(times, default=None)
+
+
+class MemcachedMachine(EngineMachine):
+    """Each step is made by one of two servers."""
+
+    memcached: ClassVar[Memcached]
+
+    def __init__(self) -> None:
+        self.namespace = uuid.uuid4().hex
+        super().__init__()
+        self.other_root = tempfile.mkdtemp(prefix="qs-model-")
+        self.other = self.open_in(self.other_root)
+        self.other.create("q", Options(visibility=10))
+
+    def open(self) -> Engine:
+        return self.open_in(self.root)
+
+    def open_in(self, root: str) -> Engine:
+        return TellingEngine(root, clock=self.clock, servers=[self.memcached.address], namespace=self.namespace)
+
+    def teardown(self) -> None:
+        self.other.close()
+        shutil.rmtree(self.other_root)
+        super().teardown()
+
+    @rule()
+    def other_server(self) -> None:
+        """What comes next is asked of the other one."""
+        self.engine, self.other = self.other, self.engine
+        self.root, self.other_root = self.other_root, self.root
+
+
+@pytest.mark.slow
+def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any sequence of operations of two servers, and of reopenings, leaves the queue as the model has it. Some
+    10 s: each step is compared with all that the queue holds."""
+    monkeypatch.setattr("qs_server.storage.remote.memcached.storing.PAGE", 3)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.reading._SCAN", 2)
+    with Memcached() as memcached:
+        MemcachedMachine.memcached = memcached
+        case = MemcachedMachine.TestCase
+        case.settings = settings(
+            max_examples=int(os.environ.get("QS_EXAMPLES", "25")),
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        case().runTest()
