@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -18,9 +18,11 @@ from .storage.disk import Disk
 from .storage.engine import Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
 from .storage.journal.engine import JournalEngine
+from .storage.names import qid_of
 from .storage.remote.engine import RemoteEngine
 from .storage.remote.memcached import MemcachedEngine
 from .storage.remote.sqs import SqsEngine
+from .storage.settings import read_options
 
 _logger = logging.getLogger(__name__)
 Opened = TypeVar("Opened")
@@ -51,9 +53,9 @@ def open_storage(options: ServerOptions, clock: Clock, history: History | None =
     return _opened(root, make)
 
 
-def open_remotes(options: ServerOptions, clock: Clock) -> Remotes:
+def open_remotes(options: ServerOptions, clock: Clock, history: History | None = None) -> Remotes:
     """The engines of the other storages, as far as their libraries are there. Asks no other server for anything yet.
-    StartError when one is needed and its library is not there."""
+    history: is told of what is done with messages. StartError when one is needed and its library is not there."""
     root = os.path.abspath(options.root)
     engines: dict[str, RemoteEngine] = {}
     missing: list[str] = []
@@ -64,13 +66,29 @@ def open_remotes(options: ServerOptions, clock: Clock) -> Remotes:
             engines[name] = _opened(root, lambda: MemcachedEngine(root, clock=clock, servers=options.memcached))
         else:
             engines[name] = _opened(root, lambda: _sqs(root, clock, options))
-    remotes = Remotes(engines, missing, options.storage if options.storage in REMOTE else None)
+    out_of_reach = _opened(root, lambda: _queues_of(root, missing))
+    default = options.storage if options.storage in REMOTE else None
+    remotes = Remotes(engines, missing, default, history, out_of_reach)
     if options.storage in missing:
         raise StartError(str(remotes.absent(options.storage)))
+    for name in sorted(set(out_of_reach.values())):
+        qids = ", ".join(repr(qid) for qid, storage in sorted(out_of_reach.items()) if storage == name)
+        _logger.warning("%s; requests about its queues are refused: %s", remotes.absent(name), qids)
     for name, engine in engines.items():
         if (engine.queues() or name == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
     return remotes
+
+
+def _queues_of(root: str, storages: Collection[str]) -> dict[str, str]:
+    """Those in the root that have one of these storages, each with its storage."""
+    found = {}
+    for name in Disk().directories_in(root) if storages else ():
+        if not name.startswith(".") and (qid := qid_of(name)) is not None:
+            storage = read_options(f"{root}/{name}", "").storage
+            if storage in storages:
+                found[qid] = storage
+    return found
 
 
 def _sqs(root: str, clock: Clock, options: ServerOptions) -> SqsEngine:

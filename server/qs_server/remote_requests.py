@@ -4,7 +4,9 @@ What a handler tells the subscriptions there is told them afterwards, here, wher
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -13,13 +15,16 @@ from qs_schemas import Message
 
 from .handlers import queue_stats, received, stats_of, what_to_receive
 from .remotes import Call, Remotes
-from .service import Answer, Handler, Pause, Service
+from .service import Answer, Handler, Pause, Service, mid_of, qid_of
 from .storage.engine import Message as Stored
-from .storage.engine import Receipt, StorageError, UnsupportedError
+from .storage.engine import NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
+from .storage.lifecycle import Event
 from .storage.remote.engine import RemoteEngine, RemoteError
 from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
+_FIGURES = 5
+"""Seconds after which a server that has failed is not asked for the figures of its other queues."""
 
 
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
@@ -27,11 +32,11 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     remotes = service.remotes
     if remotes is None or not (remotes.used or isinstance(request, wire.NewQueue)):
         return usual
-    if isinstance(request, wire.Subscribe | wire.Unsubscribe | wire.ListQueues | wire.Ping):
+    if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
         return _all_stats
-    engine = _keeper(remotes, request)
+    engine = _keeper(service, remotes, request)
     if engine is None:
         return usual
     if isinstance(request, wire.ReceiveMessage):
@@ -39,24 +44,56 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     return partial(_elsewhere, engine, usual)
 
 
-def _keeper(remotes: Remotes, request: Message) -> RemoteEngine | None:
+def _keeper(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
     if isinstance(request, wire.NewQueue):
         return remotes.of_storage(request.options.storage if request.options else None)
     qid = cast(str | None, getattr(request, "qid", None))
+    if isinstance(request, wire.Subscribe):
+        for each in request.queues or [qid or ""]:
+            remotes.of(each)  # not of one that is out of reach
+        return None
     if isinstance(request, wire.CopyMessage):
-        for target in request.queues:
-            if (keeper := remotes.of(target)) is not None:
-                raise UnsupportedError(f"queue {target!r} has the storage {keeper.name!r}: nothing is copied there")
+        return _keeper_of_copies(service, remotes, request)
     if isinstance(request, wire.ReceiveMessage) and qid is None:
-        return remotes.of_all(request.queues)
+        return _keeper_of_all(service, remotes, request.queues)
     return None if qid is None else remotes.of(qid)
+
+
+def _keeper_of_all(service: Service, remotes: Remotes, qids: Sequence[str]) -> RemoteEngine | None:
+    try:
+        return remotes.of_all(qids)
+    except UnsupportedError:
+        for qid in qids:
+            if remotes.of(qid) is None:
+                service.storage.options(qid)  # that there is no such queue comes first
+        raise
+
+
+def _keeper_of_copies(service: Service, remotes: Remotes, request: wire.CopyMessage) -> RemoteEngine | None:
+    keepers = {qid: remotes.of(qid) for qid in (qid_of(request), *request.queues)}
+    source = keepers[qid_of(request)]
+    for qid, keeper in keepers.items():
+        if keeper is None and (source is not None or any(keepers.values())):
+            service.storage.options(qid)  # that there is no such queue comes first
+    for qid, keeper in keepers.items():
+        if keeper is not source:
+            raise UnsupportedError(
+                f"queues {qid_of(request)!r} and {qid!r} are of storages that cannot copy to each other"
+            )
+    return source
 
 
 class _Notes:
     """Takes down what is to be said to the subscriptions."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Receipt | None) -> None:
+        """held: of the message that is asked for, when it was delivered to this very client."""
+        self._held = held
         self._said: list[tuple[str, tuple[Any, ...]]] = []
+
+    def receipt(self, *_: object) -> Receipt | None:
+        """See Subscriptions."""
+        return self._held
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args: self._said.append((name, args))
@@ -68,7 +105,7 @@ class _Notes:
 
 
 def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
-    notes = _Notes()
+    notes = _Notes(_held(engine, service, request))
     there = Service(
         engine,
         cast(Subscriptions, notes),
@@ -76,11 +113,38 @@ def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request
         service.list_length,
         service.document,
         service.peer,
+        service.subscriber,
     )
     call = Call(lambda stop: _to_its_end(handler(there, request)))
     yield Pause(call=call)
     notes.tell(service.subscriptions)
-    return call.result()
+    answer = call.result()
+    if service.remotes is not None:
+        for event, mid, size, receives in _events(request, answer):
+            service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
+    return answer
+
+
+def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:
+    if service.subscriber is None or not isinstance(request, wire.GetMessage) or "read" in engine.unsupported:
+        return None
+    return service.subscriptions.receipt(service.subscriber, qid_of(request), mid_of(request))
+
+
+def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None]]:
+    """What an answer says has happened: the event, the message, its size and receives as far as they are known."""
+    if isinstance(answer, wire.PushMessage) and isinstance(request, wire.PushMessage):
+        drafts = request.messages or [wire.Draft(request.payload or b"")]
+        mids = answer.mids or [answer.mid or 0]
+        for draft, mid in zip(drafts, mids, strict=False):
+            yield "pushed", mid, len(draft.payload if isinstance(draft.payload, bytes) else draft.payload.encode()), 0
+    elif isinstance(answer, wire.DeleteMessage):
+        for entry in answer.mids or [answer.mid or 0]:
+            yield "deleted", entry.mid if isinstance(entry, wire.Receipt) else entry, None, None
+    elif isinstance(answer, wire.ReleaseMessage | wire.ExtendMessage) and answer.mid is not None:
+        yield "released" if isinstance(answer, wire.ReleaseMessage) else "extended", answer.mid, None, None
+    elif isinstance(answer, wire.GetMessage) and answer.status == "delivered" and answer.payload is not None:
+        yield "received", answer.mid or 0, len(answer.payload), answer.receives
 
 
 def _to_its_end(answer: Message | Iterator[Pause]) -> Message:
@@ -96,26 +160,61 @@ def _to_its_end(answer: Message | Iterator[Pause]) -> Message:
 def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessage) -> Answer:
     qids, most, visibility = what_to_receive(service, request)
     wait = request.wait or 0
-    call = Call(
-        lambda stop: engine.receive_within(qids, most, visibility, service.document, wait=wait, stop=stop),
-        waits=wait > 0,
-    )
+    receive = partial(receive_wanted, engine, qids, most, visibility, max_bytes=service.document, wait=wait)
+    call = Call(receive, waits=wait > 0)
     yield Pause(call=call)
     found = call.result()
-    if call.stop.is_set() and found and wait:
-        # Nobody may be there any more to take what came in the end.
+    if call.stop.is_set() and found and wait:  # it was stopped when it had just ended
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
         found = []
+    if service.remotes is not None:
+        for message in found:
+            service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
     return received(found)
 
 
-def give_back(engine: RemoteEngine, messages: list[Stored]) -> None:
+def receive_wanted(
+    engine: RemoteEngine,
+    qids: Sequence[str],
+    most: int,
+    visibility: int | None,
+    stop: threading.Event,
+    *,
+    max_bytes: int,
+    wait: float,
+) -> list[Stored]:
+    """As `receive_within`, but gives back what comes when the wait has been stopped: there may be nobody any more to
+    take it. A queue that is deleted meanwhile does not hide what the others have."""
+    until = time.monotonic() + wait
+    while True:
+        left = max(until - time.monotonic(), 0)
+        try:
+            found = engine.receive_within(qids, most, visibility, max_bytes, wait=left, stop=stop)
+        except NoSuchQueueError:
+            known = engine.queues()
+            others = [qid for qid in qids if qid in known]
+            if not others or len(others) == len(qids):
+                raise
+            qids = others
+            continue
+        if wait and stop.is_set():
+            give_back(engine, found)
+            found = []
+        return found
+
+
+def give_back(engine: RemoteEngine, messages: Sequence[Stored]) -> None:
     """Makes messages visible again that were received and are not wanted. Logs what cannot be: its window ends."""
-    for message in messages:
+    for at, message in enumerate(messages):
         try:
             engine.release(message.qid, Receipt(message.mid, message.receives), 0)
-        except (StorageError, OSError) as error:
-            _logger.error("message %s of %r stays hidden until its window ends: %s", message.mid, message.qid, error)
+        except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
+            continue  # somebody has acknowledged it meanwhile, or received it
+        except RemoteError as error:
+            # The others would take as long to fail.
+            left, qid = len(messages) - at, message.qid
+            _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
+            return
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
@@ -124,15 +223,25 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     remotes = service.remotes
     if remotes is None:
         return answer
-    call = Call(lambda stop: [_stats(engine, qid) for engine in remotes.engines.values() for qid in [*engine.queues()]])
+    call = Call(lambda stop: _figures(remotes))
     yield Pause(call=call)
     answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
     return answer
 
 
-def _stats(engine: RemoteEngine, qid: str) -> wire.QueueInfo:
-    try:
-        return stats_of(engine, qid)
-    except RemoteError as error:
-        _logger.error("no figures of queue %r: %s", qid, error)
-        return wire.QueueInfo(qid, storage=engine.name)
+def _figures(remotes: Remotes) -> list[wire.QueueInfo]:
+    found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items()]
+    for engine in remotes.engines.values():
+        until = time.monotonic() + _FIGURES
+        failed = False
+        for qid in engine.queues():
+            try:
+                late = failed and time.monotonic() >= until
+                found.append(wire.QueueInfo(qid, storage=engine.name) if late else stats_of(engine, qid))
+            except NoSuchQueueError:
+                continue  # it has just been deleted
+            except RemoteError as error:
+                _logger.error("no figures of queue %r: %s", qid, error)
+                found.append(wire.QueueInfo(qid, storage=engine.name))
+                failed = True
+    return found

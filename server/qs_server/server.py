@@ -122,7 +122,7 @@ async def run_server(options: ServerOptions, announce: Announce) -> None:
     with recording(options.history, options.root, wall_clock) as history:
         storage = open_storage(options, wall_clock, history)
         try:
-            remotes = open_remotes(options, wall_clock)
+            remotes = open_remotes(options, wall_clock, history)
             try:
                 listeners = await open_listeners(options.host, options.port)
                 server = Server(storage, options, history=history, remotes=remotes)

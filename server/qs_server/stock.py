@@ -6,7 +6,7 @@ has room for, and waits until there are some; what comes is kept here until it i
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -14,7 +14,7 @@ import trio
 from .calling import run_call
 from .committer import Committer
 from .group import Chore
-from .remote_requests import give_back
+from .remote_requests import give_back, receive_wanted
 from .remotes import Call, Remotes
 from .storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
 from .storage.remote.engine import RemoteEngine
@@ -31,6 +31,23 @@ _BYTES = 1 << 20
 """Of payload that are fetched at once, but for the first message."""
 _FETCHERS = trio.CapacityLimiter(1000)
 """Threads that wait for messages, one for each queue."""
+
+
+class _Names(Collection[str]):
+    """Of all queues. Made anew for everything that is handed out, so it copies nothing."""
+
+    def __init__(self, storage: Engine, remotes: Remotes) -> None:
+        self._storage = storage
+        self._remotes = remotes
+
+    def __contains__(self, qid: object) -> bool:
+        return qid in self._storage.queues() or (isinstance(qid, str) and self._remotes.of(qid) is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({*self._storage.queues(), *self._remotes.queues()})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Stock:
@@ -51,7 +68,7 @@ class Stock:
 
     def queues(self) -> Collection[str]:
         """See Engine."""
-        return {*self._storage.queues(), *self._remotes.queues()}
+        return _Names(self._storage, self._remotes)
 
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
@@ -66,12 +83,15 @@ class Stock:
         if not found:
             self.wanted[qid] = min(count, _COUNT), visibility
             self._wake(qid)
+        for message in found[:count]:
+            self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
         """See Engine. At another server it is done a little later."""
         if self._remotes.of(qid) is None:
             return self._storage.release(qid, receipt, delay)
+        self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
         message = Message(qid, receipt.mid, "delivered", receipt.receives or 0, 0)
         self.returned.setdefault(qid, deque()).append(message)
         self._wake(qid)
@@ -89,7 +109,8 @@ class Stock:
 
 
 class Fetching:
-    """Fills the stock, a task for each queue that is subscribed to. Waits at the other server; asks nobody else."""
+    """Fills the stock, and gives back: a task for each queue of which something is wanted, and one for each to which
+    something is returned, as neither is to wait for the other. Asks nobody else."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         """In the loop."""
@@ -98,8 +119,10 @@ class Fetching:
         self._committer: Committer
         self._subscriptions: Subscriptions
         self._more = trio.Event()
-        self._events: dict[str, trio.Event] = {}
         self._woken: set[str] = set()
+        self._fetching: set[str] = set()
+        self._returning: set[str] = set()
+        self._failing: set[str] = set()
         self.stock = Stock(storage, remotes, self._wake)
 
     def _wake(self, qid: str) -> None:
@@ -108,54 +131,62 @@ class Fetching:
     def _woken_in_loop(self, qid: str) -> None:
         self._woken.add(qid)
         self._more.set()
-        if qid in self._events:
-            self._events[qid].set()
 
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
-        """For ever."""
+        """For ever. When it is cancelled, what was returned until then is still given back."""
         self._committer, self._subscriptions = committer, subscriptions
-        async with trio.open_nursery() as nursery:
-            while True:
-                await self._more.wait()
-                self._more = trio.Event()
-                woken, self._woken = self._woken, set()
-                for qid in woken - self._events.keys():
-                    self._events[qid] = trio.Event()
-                    self._events[qid].set()
-                    nursery.start_soon(self._serve_queue, qid)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await self._more.wait()
+                    self._more = trio.Event()
+                    woken, self._woken = self._woken, set()
+                    for qid in woken - self._fetching:
+                        self._fetching.add(qid)
+                        nursery.start_soon(self._fetch_wanted, qid)
+                    for qid in woken - self._returning:
+                        self._returning.add(qid)
+                        nursery.start_soon(self._return, qid)
+        finally:
+            with trio.move_on_after(0, shield=True):  # each has the time that a call is given to end
+                async with trio.open_nursery() as nursery:
+                    for qid in list(self.stock.returned):
+                        nursery.start_soon(self._return, qid)
 
-    async def _serve_queue(self, qid: str) -> None:
-        while (engine := self._remotes.of(qid)) is not None:
-            await self._events[qid].wait()
-            self._events[qid] = trio.Event()
-            await self._return(engine, qid)
-            wanted = self.stock.wanted.pop(qid, None)
-            if wanted is not None and not await self._fetch(engine, qid, wanted):
+    async def _return(self, qid: str) -> None:
+        returned = self.stock.returned.get(qid, ())
+        while returned and (engine := self._remotes.of(qid)) is not None:
+            await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
+        self._returning.discard(qid)
+
+    async def _fetch_wanted(self, qid: str) -> None:
+        while (wanted := self.stock.wanted.pop(qid, None)) and (engine := self._remotes.of(qid)) is not None:
+            if not await self._fetch(engine, qid, wanted):
                 await trio.sleep(_TRY_AGAIN)
                 await self._committer.run(Chore(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
-        del self._events[qid]
-
-    async def _return(self, engine: RemoteEngine, qid: str) -> None:
-        returned = self.stock.returned.get(qid)
-        if returned:
-            await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
+        self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
         """Whether the server could be asked."""
         count, visibility = wanted
-        call = Call(lambda stop: engine.receive_within([qid], count, visibility, _BYTES, wait=_WAIT, stop=stop))
+        call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
         try:
             await run_call(call, _FETCHERS)
             found = call.result()
         except NoSuchQueueError:
             return True
         except (StorageError, OSError) as error:
-            _logger.error("messages of %r cannot be fetched: %s; it is tried again every second", qid, error)
+            if qid not in self._failing:
+                self._failing.add(qid)
+                _logger.error("messages of %r cannot be fetched: %s; it is tried again every second", qid, error)
             return False
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
                 await _give_back(engine, call.found())
             raise
+        if qid in self._failing:
+            self._failing.discard(qid)
+            _logger.warning("messages of %r can be fetched again", qid)
         await self._hand_out(engine, qid, found)
         return True
 
@@ -172,4 +203,4 @@ class Fetching:
 
 async def _give_back(engine: RemoteEngine, messages: list[Message]) -> None:
     if messages:
-        await trio.to_thread.run_sync(give_back, engine, messages, limiter=_FETCHERS)
+        await run_call(Call(lambda stop: give_back(engine, messages)), _FETCHERS)

@@ -348,6 +348,24 @@ def test_room_that_a_spare_segment_takes_while_it_is_made(place: Place, monkeypa
     assert place.mids("a") == []
 
 
+def test_a_spill_that_takes_too_long(place: Place) -> None:
+    """What it does not come to is left for the next one: nothing is missing in between, nor after a crash."""
+    place.queue("a")
+    mids = place.push("a", *[b"x"] * 450)
+    spill = place.engine.begin_spill()
+    assert isinstance(spill, spilling.Spill)
+    spill.seconds = -1
+    spill.run()
+    place.engine.finish_spill(spill)
+    place.engine.commit()
+    assert len(place.files("a")) == 200
+    assert place.mids("a") == mids
+    place.crash()
+    assert place.mids("a") == mids
+    place.spill_all()
+    assert place.files("a") == [str(mid) for mid in mids]
+
+
 def test_a_spill_beside_everything_else(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """While files are written in another thread, messages are pushed, received and deleted, those being written too,
     and segments are begun: all of it holds, at once, after a crash and in the directory."""

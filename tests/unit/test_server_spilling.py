@@ -31,7 +31,9 @@ class Leisurely:
 
     def __init__(self, clock: MockClock, pieces: int, due: int) -> None:
         self.clock, self.pieces, self.due = clock, pieces, due
+        self.urgent = due == 0
         self.begun: list[float] = []
+        self.brief: list[float] = []
         self.finished = 0
 
     def __getattr__(self, name: str) -> object:
@@ -40,8 +42,16 @@ class Leisurely:
     def next_spill(self) -> int | None:
         return self.due if self.pieces else None
 
-    def begin_spill(self) -> Work | None:
+    @property
+    def spill_is_urgent(self) -> bool:
+        return self.urgent
+
+    def begin_spill(self, *, brief: bool = False) -> Work | None:
         if not self.pieces:
+            return None
+        if brief:
+            self.brief.append(trio.current_time())
+            self.due = 1
             return None
         self.pieces -= 1
         self.begun.append(trio.current_time())
@@ -69,6 +79,28 @@ class Scene:
 @pytest.fixture
 def clock() -> MockClock:
     return MockClock(rate=0, autojump_threshold=0.005)
+
+
+def test_what_cannot_wait_is_done_in_a_pause(clock: MockClock) -> None:
+    """And nothing else is, of a server that has little time."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            scene = Scene(clock, nursery, 100, 1)
+            engine = scene.engine
+            engine.urgent = False
+            while not engine.finished:
+                await scene.batch()
+                await trio.sleep(0.005)
+            engine.due = 0
+            for _ in range(60):
+                await scene.batch()
+                await trio.sleep(0.005)
+            assert len(engine.brief) == 1
+            assert len(engine.begun) == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
 
 
 def run(clock: MockClock, pieces: int, due: int, requests: int) -> list[float]:

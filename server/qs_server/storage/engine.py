@@ -127,6 +127,10 @@ class Options:
     """Unit of the numbers in file names, `us` or `ms`."""
     links: bool = False
     """Whether its files may be those of other queues too (hard links), each with attributes of its own."""
+    schema: str = ""
+    """Of a queue in the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
+    body: str = ""
+    """Which of them is the payload."""
 
 
 @dataclass(slots=True)
@@ -162,6 +166,8 @@ class Engine(ABC):
     name: ClassVar[str]
     unsupported: ClassVar[frozenset[str]] = frozenset()
     """Names of methods that raise UnsupportedError."""
+    keeps: ClassVar[bool] = True
+    """Whether its own storage keeps messages at all: if not, every queue is always empty."""
 
     @property
     def quick(self) -> bool:
@@ -278,9 +284,15 @@ class Engine(ABC):
         """When `begin_spill` should be called next (a time that has passed: now); None: there is nothing to do."""
         return None
 
-    def begin_spill(self) -> Background | None:
+    @property
+    def spill_is_urgent(self) -> bool:
+        """Whether all of that work is to be done at once, whatever else there is to do."""
+        return False
+
+    def begin_spill(self, *, brief: bool = False) -> Background | None:
         """Work that an engine has to do at leisure: to be run in any thread while the engine goes on, and then given to
-        `finish_spill`. None when there is nothing to do. One at a time."""
+        `finish_spill`. None when there is nothing to do. One at a time. brief: only what cannot wait, and is done
+        soon."""
         return None
 
     def finish_spill(self, spill: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do

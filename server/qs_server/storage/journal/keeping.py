@@ -20,6 +20,8 @@ from .spill import Spill
 
 _logger = logging.getLogger(__name__)
 DIRECTORY = ".journal"
+_SECONDS = 0.05
+"""That a spill takes, about, so that it can be done a little at a time beside many requests."""
 _TRY_AGAIN = 1 * SECOND
 """After which what could not be written back is tried again."""
 
@@ -239,7 +241,12 @@ class JournalKeeping:
             ledger.behind(self._clock())
         return max(ledger.due or 0, self._not_before)
 
-    def begin_spill(self, *, everything: bool = False) -> Spill | None:
+    @property
+    def urgent(self) -> bool:
+        """See Engine.spill_is_urgent."""
+        return self._ledger is not None and self._ledger.urgent
+
+    def begin_spill(self, *, brief: bool = False, everything: bool = False) -> Spill | None:
         """See Engine. everything: whatever its age."""
         ledger = self._ledger
         if ledger is None or self._running is not None or ledger.journal.failed:
@@ -248,8 +255,11 @@ class JournalKeeping:
         self._checkpoint(ledger, now)
         spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE)
         spill.garbage = ledger.journal.take_garbage()
-        spill.plan(self._queues.values(), now, 0 if everything or ledger.urgent else self._limits.age)
-        self._reschedule(ledger)
+        if not everything and not ledger.urgent:
+            spill.seconds = _SECONDS
+        if not brief:
+            spill.plan(self._queues.values(), now, 0 if everything or ledger.urgent else self._limits.age)
+            self._reschedule(ledger)
         if not spill:
             self._not_before = now + _TRY_AGAIN if ledger.urgent else self._not_before
             return None

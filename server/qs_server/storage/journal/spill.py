@@ -12,6 +12,8 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
+from math import inf
+from time import perf_counter
 from typing import NamedTuple
 
 from ..attributes import Attributes
@@ -25,6 +27,8 @@ _logger = logging.getLogger(__name__)
 _MESSAGES = 4000
 """Messages of one spill: settling it takes some 10 ms."""
 _BYTES = 16 << 20
+_AT_LEAST = 200
+"""Messages of one spill however long they take."""
 _NEW_FILE = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
 
 
@@ -54,6 +58,8 @@ class Spill:
         self.items: list[Item] = []
         self.burials: list[Burial] = []
         self.garbage: list[str] = []
+        self.seconds = inf
+        """After which it is enough, should it take longer: the files that are left are for the next one."""
         self.done: list[Item] = []
         self._missing: list[Item] = []
         self._taken: list[Item] = []
@@ -135,8 +141,11 @@ class Spill:
             self._make_spare(self._spare)
 
     def _write_all(self) -> None:
-        """As many as there is room for."""
-        for item in self.items:
+        """As many as there is room for, and time."""
+        until = perf_counter() + self.seconds
+        for number, item in enumerate(self.items):
+            if number >= _AT_LEAST and perf_counter() > until:
+                return
             try:
                 self._write(item)
             except FileNotFoundError:
