@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from bare_journal import BareJournal
-from compare_load import CellError, filled, measured
+from compare_load import CellError, measured
 from compare_plan import Plan
 from compare_system import Disk
 from compare_worker import Work
@@ -107,13 +107,16 @@ class Ratios:
         done = Work(work, _SIZE, batch, clients, peer.threads, peer.raw)
         return lambda: measured(peer, running, done, self.plan.round, self._disk)[0].rate
 
-    def _started(self, stack: ExitStack, keys: Sequence[str], name: str) -> dict[str, Running]:
+    def _started(self, stack: ExitStack, keys: Sequence[str], name: str, depth: int = 0) -> dict[str, Running]:
+        """depth: messages that are there before."""
         running = {}
         for key in keys:
             if key in self.peers:
                 _say(f"starting {self.peers[key].name}")
                 folder = self.folder / f"{name}-{key}"
                 folder.mkdir()
+                if depth:
+                    self.peers[key].make_files(folder, depth, _SIZE, 0)
                 running[key] = stack.enter_context(self.peers[key].started(folder))
         return running
 
@@ -223,12 +226,9 @@ class Ratios:
             return
         peer = self.peers["qs"]
         with ExitStack() as stack:
-            deep = self._started(stack, ("qs",), "deep")["qs"]
-            shallow = self._started(stack, ("qs",), "shallow")["qs"]
             _say(f"filling to {depth:,}")
-            pushed = filled(peer, deep, depth, _SIZE, self.plan.fill * 1.5)
-            if pushed < 0.98 * depth:
-                raise CellError(f"only {pushed:,} of {depth:,} messages in {self.plan.fill * 1.5:.0f} s")
+            deep = self._started(stack, ("qs",), "deep", depth)["qs"]
+            shallow = self._started(stack, ("qs",), "shallow")["qs"]
 
             def anew(side: Side) -> Side:
                 def measure() -> float:
