@@ -83,8 +83,8 @@ def script(target: Target, work: str, size: int, batch: int) -> Script:
 
 @dataclass(frozen=True)
 class Qs(Peer):
-    """settings: storage. flags: of the server. A deep queue is made of files, as the server has them at rest: through the
-    server it would take the same files, and longer."""
+    """settings: storage. flags: of the server. A deep queue is made of files, as the server has them at rest: through
+    the server it would be the same files, and take longer."""
 
     def make_files(self, folder: Path, messages: int, size: int, after: int) -> None:
         make_queue(folder / "root", QUEUE, messages, size, after=after)
