@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options
 from qs_server.storage.files import FilesEngine
@@ -188,10 +190,10 @@ class Bench:
 
 
 def files_engine(
-    durability: Durability, disk: Callable[[], Disk] = Disk
+    durability: Durability, disk: Callable[[], Disk] = Disk, *, kind: type[DirectoriesEngine] = FilesEngine
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
-    """disk: called for each engine."""
-    return lambda root: lambda clock: FilesEngine(str(root), clock=clock, durability=durability, disk=disk())
+    """disk: called for each engine; kind: what makes it."""
+    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk())
 
 
 class SpillingEngine(JournalEngine):
@@ -221,5 +223,14 @@ ENGINES = {
     "journal-none": journal_engine(Durability.NONE),
     "journal-sidecar": journal_engine(Durability.NONE, WithoutAttributes),
     "journal-spilling": journal_engine(Durability.ALWAYS, spilling=True),
+    "dirq-simple-always": files_engine(Durability.ALWAYS, kind=DirqSimpleEngine),
+    "dirq-simple-none": files_engine(Durability.NONE, kind=DirqSimpleEngine),
+    "dirq-simple-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqSimpleEngine),
+    "dirq-always": files_engine(Durability.ALWAYS, kind=DirqEngine),
+    "dirq-none": files_engine(Durability.NONE, kind=DirqEngine),
+    "dirq-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqEngine),
 }
-"""Name -> root directory -> clock -> engine. A later engine adds a line."""
+"""Name -> root directory -> clock -> engine. A later engine adds a line. All of them keep messages."""
+
+EVERY_ENGINE = {**ENGINES, "null": files_engine(Durability.ALWAYS, kind=NullEngine)}
+"""And those that keep none."""

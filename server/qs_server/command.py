@@ -113,7 +113,7 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
-    group.add_argument("--sqs-region", metavar="NAME", help="(default: what AWS's own tools would take)")
+    group.add_argument("--sqs-region", metavar="NAME", help="without it, what AWS's own tools would take")
     group.add_argument(
         "--sqs-prefix", default="", metavar="TEXT", help="what the names of all queues begin with there (default: none)"
     )

@@ -237,7 +237,7 @@ class Group:
         try:
             answer = self._run(event)
         except engine.StorageError as error:
-            answer = _error(event, _ERRORS.get(type(error), table.INTERNAL), str(error))
+            answer = _refused(event, error)
         except BadRequestError as error:
             answer = _error(event, table.BAD_REQUEST, str(error))
         except OSError as error:
@@ -299,6 +299,14 @@ class Group:
 
 def _error(about: Message, error: ErrorCode, text: str) -> Error:
     return Fault(error, text, about.req).message(new_resp())
+
+
+def _refused(about: Message, error: engine.StorageError) -> Error:
+    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
+    answer = _error(about, known, str(error))
+    if known is table.INTERNAL:
+        _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer
 
 
 def _disk_error(about: Message, error: Exception) -> Error:

@@ -21,6 +21,7 @@ from .storage.engine import (
     UnsupportedError,
 )
 from .storage.engine import Message as Stored
+from .storage.remote.engine import RemoteError
 from .subscribing import subscribe, unsubscribe
 
 _PURGE_SLICE = 200
@@ -161,7 +162,7 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
             _delete(service, qid, receipt)
         except (NoSuchMessageError, StaleReceiptError):
             continue
-        except OSError:
+        except (OSError, RemoteError):
             if not deleted:
                 raise
             break  # the answer says how far it came

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from .history import History
 from .options import ServerOptions
 from .remotes import Remotes
 from .storage.directories import DirectoriesEngine
+from .storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
 from .storage.disk import Disk
 from .storage.engine import Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
@@ -27,7 +29,13 @@ from .storage.settings import read_options
 _logger = logging.getLogger(__name__)
 Opened = TypeVar("Opened")
 
-ENGINES: dict[str, type[DirectoriesEngine]] = {"journal": JournalEngine, "files": FilesEngine}
+ENGINES: dict[str, type[DirectoriesEngine]] = {
+    "journal": JournalEngine,
+    "files": FilesEngine,
+    "dirq-simple": DirqSimpleEngine,
+    "dirq": DirqEngine,
+    "null": NullEngine,
+}
 """The storages of the root directory; the first is the default."""
 REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
 """The storages of other servers, and the library that each needs."""
@@ -63,9 +71,10 @@ def open_remotes(options: ServerOptions, clock: Clock, history: History | None =
         if find_spec(library) is None:
             missing.append(name)
         elif name == "memcached":
-            engines[name] = _opened(root, lambda: MemcachedEngine(root, clock=clock, servers=options.memcached))
+            made = partial(MemcachedEngine, root, clock=clock, servers=options.memcached)
+            engines[name] = _opened(root, made, "the storage 'memcached' cannot be used")
         else:
-            engines[name] = _opened(root, lambda: _sqs(root, clock, options))
+            engines[name] = _opened(root, partial(_sqs, root, clock, options), "the storage 'sqs' cannot be used")
     out_of_reach = _opened(root, lambda: _queues_of(root, missing))
     default = options.storage if options.storage in REMOTE else None
     remotes = Remotes(engines, missing, default, history, out_of_reach)
@@ -96,7 +105,8 @@ def _sqs(root: str, clock: Clock, options: ServerOptions) -> SqsEngine:
     return SqsEngine(root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix)
 
 
-def _opened(root: str, make: Callable[[], Opened]) -> Opened:
+def _opened(root: str, make: Callable[[], Opened], refused: str | None = None) -> Opened:
+    """refused: what a StorageError means; None: that the root cannot be used."""
     try:
         return make()
     except OSError as error:
@@ -104,4 +114,4 @@ def _opened(root: str, make: Callable[[], Opened]) -> Opened:
         where = f" ({error.filename})" if error.filename not in (None, root) else ""
         raise StartError(f"cannot use root {root}: {reason}{where}; name another with --root") from None
     except StorageError as error:
-        raise StartError(f"cannot use root {root}: {error}") from None
+        raise StartError(f"{refused or f'cannot use root {root}'}: {error}") from None

@@ -123,6 +123,7 @@ class Fetching:
         self._fetching: set[str] = set()
         self._returning: set[str] = set()
         self._failing: set[str] = set()
+        self._calls: dict[str, Call[list[Message]]] = {}
         self.stock = Stock(storage, remotes, self._wake)
 
     def _wake(self, qid: str) -> None:
@@ -135,6 +136,7 @@ class Fetching:
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
         """For ever. When it is cancelled, what was returned until then is still given back."""
         self._committer, self._subscriptions = committer, subscriptions
+        subscriptions.deserted = self._deserted
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -153,6 +155,12 @@ class Fetching:
                     for qid in list(self.stock.returned):
                         nursery.start_soon(self._return, qid)
 
+    def _deserted(self, qid: str) -> None:
+        """In any thread: what comes now is not for this server, and not to be received."""
+        self.stock.wanted.pop(qid, None)
+        if (call := self._calls.get(qid)) is not None:
+            call.stop.set()
+
     async def _return(self, qid: str) -> None:
         returned = self.stock.returned.get(qid, ())
         while returned and (engine := self._remotes.of(qid)) is not None:
@@ -170,6 +178,7 @@ class Fetching:
         """Whether the server could be asked."""
         count, visibility = wanted
         call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
+        self._calls[qid] = call
         try:
             await run_call(call, _FETCHERS)
             found = call.result()
@@ -184,6 +193,8 @@ class Fetching:
             with trio.CancelScope(shield=True):
                 await _give_back(engine, call.found())
             raise
+        finally:
+            del self._calls[qid]
         if qid in self._failing:
             self._failing.discard(qid)
             _logger.warning("messages of %r can be fetched again", qid)

@@ -7,7 +7,7 @@ anybody, or its window ends, or the connection does.
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from qs_schemas import Fault, GetMessage, Message
@@ -58,6 +58,8 @@ class Subscriptions:
         """Those of connections that have ended, and what each has still to give back, the first last."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
+        self.deserted: Callable[[str], None] = lambda qid: None
+        """Is told of a queue to which nobody subscribes any more."""
 
     # -- subscribing
 
@@ -97,6 +99,7 @@ class Subscriptions:
                 del ring[subscription]
                 if not ring:
                     del self._rings[qid]
+                    self.deserted(qid)
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:

@@ -32,6 +32,7 @@ from qs_server.options import HistoryOptions
 
 Line = dict[str, Any]
 PATTERN = re.compile(r"history-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.jsonl")
+KEEPING = [name for name in ENGINES if name != "null"]
 EVENTS = {"pushed", "received", "released", "expired", "extended", "deleted"}
 
 
@@ -63,7 +64,7 @@ def seen(line: Line) -> tuple[str, str, int, int, int, str]:
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-@pytest.mark.parametrize("storage", ENGINES)
+@pytest.mark.parametrize("storage", KEEPING)
 def test_what_clients_do(tmp_path: Path, storage: str, durability: str) -> None:
     """Everything that several clients do to messages is in the record once, in order, with the address of each."""
     folder = tmp_path / "history"
@@ -103,10 +104,10 @@ def test_what_clients_do(tmp_path: Path, storage: str, durability: str) -> None:
     assert (last["event"], last["queue"], last["mid"], last["peer"]) == ("deleted", "copies", first, a)
     times = [line["time"] for line in lines]
     assert times == sorted(times)
-    assert lines[0]["time"] >= first
+    assert lines[0]["time"] >= (first if storage in ("journal", "files") else 0)  # an id of dirq is no time
 
 
-@pytest.mark.parametrize("storage", ENGINES)
+@pytest.mark.parametrize("storage", KEEPING)
 def test_a_window_that_ends(tmp_path: Path, storage: str) -> None:
     """A window that ends by its time is nobody's doing; the end of a delay is not in the record."""
     folder = tmp_path / "history"
@@ -126,7 +127,7 @@ def test_a_window_that_ends(tmp_path: Path, storage: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-@pytest.mark.parametrize("storage", ENGINES)
+@pytest.mark.parametrize("storage", KEEPING)
 def test_subscribers(tmp_path: Path, storage: str, durability: str) -> None:
     """What is sent to a subscriber it has received; what it held when its connection ended it has released."""
     folder = tmp_path / "history"
@@ -248,7 +249,7 @@ def test_kill(tmp_path: Path) -> None:
     assert {line["event"] for line in lines_of(folder)} == {"pushed"}
 
 
-@pytest.mark.parametrize("storage", ENGINES)
+@pytest.mark.parametrize("storage", KEEPING)
 def test_a_killed_servers_subscribers(tmp_path: Path, storage: str) -> None:
     """What the subscribers of a killed server held is released by nobody at the next start; a queue of the journal
     does not know it."""
@@ -269,7 +270,7 @@ def test_a_killed_servers_subscribers(tmp_path: Path, storage: str) -> None:
     assert [seen(line) for line in lines_of(folder)] == [
         ("pushed", "q", mid, 1, 0, peer),
         ("received", "q", mid, 1, 1, peer),
-        *([("released", "q", mid, 1, 1, "")] if storage == "files" else []),
+        *([("released", "q", mid, 1, 1, "")] if storage != "journal" else []),
     ]
 
 

@@ -1,7 +1,7 @@
-"""The engine over a root directory: queues of files, and queues of the journal, side by side.
+"""The engine over a root directory: queues of files, of the journal, and in dirq's layouts, side by side.
 
-Each queue is a directory in the vsqs layout, and its options say which kind it is. With queues of files only, several
-servers and any vsqs process may share the root while they run; the journal has one server.
+Each queue is a directory, and its options say which kind it is. Without queues of the journal, several servers and any
+program that knows the layouts may share the root while they run; the journal has one server.
 """
 
 import sys
@@ -14,6 +14,7 @@ from .filequeue import FileQueue
 from .journal.keeping import JournalKeeping
 from .journal.ledger import SpillLimits
 from .lifecycle import Lifecycle
+from .queues import EngineQueue
 from .root import RootDirectory
 
 _STAGED = 1000
@@ -43,14 +44,14 @@ class DirectoriesEngine(RootDirectory):
             self._journal.open()
         try:
             super().__init__(root, clock=clock, durability=durability, disk=disk, lifecycle=lifecycle)
-            self._journal.replay(self._queues)
+            self._journal.replay({q.qid: q for q in self._queues.values() if isinstance(q, FileQueue)})
         except BaseException:
             self._journal.close()
             raise
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def _take_up(self, path: str, qid: str, options: Options) -> FileQueue:
+    def _take_up(self, path: str, qid: str, options: Options) -> EngineQueue:
         if options.storage == "journal":
             return self._journal.open_queue(path, qid, options, self._shared)
         return super()._take_up(path, qid, options)
@@ -58,12 +59,12 @@ class DirectoriesEngine(RootDirectory):
     def _forget(self, qid: str) -> None:
         queue = self._queues.get(qid)
         super()._forget(qid)
-        if queue is not None:
+        if isinstance(queue, FileQueue):
             self._journal.forget(queue)
 
     def _reopen(self, qid: str) -> None:
-        if qid in self._queues:
-            self._journal.rescue(self._queues[qid])
+        if isinstance(queue := self._queues.get(qid), FileQueue):
+            self._journal.rescue(queue)
         super()._reopen(qid)
 
     def create(self, qid: str, options: Options) -> None:
@@ -71,7 +72,8 @@ class DirectoriesEngine(RootDirectory):
         super().create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        self._journal.prepare_removal(self._queue(qid))
+        if isinstance(queue := self._queue(qid), FileQueue):
+            self._journal.prepare_removal(queue)
         super().remove(qid, force=force)
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -131,9 +133,12 @@ class DirectoriesEngine(RootDirectory):
         source = self._queue(qid)
         targets = [self._queue(target) for target in dict.fromkeys(into)]
         self.flush()
-        if any(target.options.timestamps != source.options.timestamps for target in targets):
-            raise UnsupportedError("a message cannot be copied to a queue whose ids have another unit (timestamps)")
-        done: list[FileQueue] = []
+        if not all(_carries(target.options, source.options) for target in targets):
+            raise UnsupportedError(
+                "a message cannot be copied to a queue whose ids have another unit (timestamps), or are those of "
+                "another kind of storage (dirq)"
+            )
+        done: list[EngineQueue] = []
         try:
             for target in targets:
                 if target is source or not source.copy_to(mid, target):
@@ -233,8 +238,12 @@ class DirectoriesEngine(RootDirectory):
     def next_spill(self) -> int | None:
         return self._journal.next_spill()
 
-    def begin_spill(self) -> Background | None:
-        return self._journal.begin_spill()
+    @property
+    def spill_is_urgent(self) -> bool:
+        return self._journal.urgent
+
+    def begin_spill(self, *, brief: bool = False) -> Background | None:
+        return self._journal.begin_spill(brief=brief)
 
     def finish_spill(self, spill: Background) -> None:
         self.refresh()  # what the spill has done is not taken for what others do
@@ -250,7 +259,7 @@ class DirectoriesEngine(RootDirectory):
         first = self._first_expiry()
         return None if first is None else first[0]
 
-    def _first_expiry(self) -> tuple[int, FileQueue] | None:
+    def _first_expiry(self) -> tuple[int, EngineQueue] | None:
         while (announced := self._activity.first()) is not None:
             expiry, qid = announced
             queue = self._queues.get(qid)
@@ -263,7 +272,7 @@ class DirectoriesEngine(RootDirectory):
         return None
 
     def expire(self, count: int) -> None:
-        failed: list[FileQueue] = []
+        failed: list[EngineQueue] = []
         failure: OSError | None = None
         while count > 0 and (first := self._first_expiry()) is not None and first[0] <= self._clock():
             try:
@@ -302,8 +311,17 @@ class DirectoriesEngine(RootDirectory):
             self._watch.close()
 
 
+def _carries(target: Options, source: Options) -> bool:
+    """Whether an id of the one queue means the same in the other."""
+    return target.storage == "null" or _ids_of(target) == _ids_of(source)
+
+
+def _ids_of(options: Options) -> str:
+    return "dirq" if options.storage in ("dirq", "dirq-simple") else options.timestamps
+
+
 def _take_oldest(
-    queues: Sequence[FileQueue],
+    queues: Sequence[EngineQueue],
     found: list[Message],
     count: int,
     visibility: int | None,
@@ -329,7 +347,7 @@ def _take_oldest(
             return  # too large for what room there is left
 
 
-def _oldest(queues: Sequence[FileQueue]) -> tuple[int, FileQueue] | None:
+def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
     if len(queues) == 1:
         mid = queues[0].first_ready()
         return None if mid is None else (mid, queues[0])

@@ -5,13 +5,14 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from threading import Thread
 
 from .activity import Activity
 from .directory import Shared
+from .dirqueue.queue import DirqQueue
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -30,12 +31,22 @@ from .holders import Holders
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue
 from .names import directory_of, parse_message, qid_of
+from .nullqueue import NullQueue
+from .queues import EngineQueue
 from .settings import read_options, write_options
 from .watch import Watch
 
 _logger = logging.getLogger(__name__)
-STORAGES = ("journal", "files")
+_KINDS: dict[str, Callable[[str, str, Options, Shared], EngineQueue]] = {
+    "files": FileQueue,
+    "dirq-simple": DirqQueue,
+    "dirq": DirqQueue,
+    "null": NullQueue,
+}
+STORAGES = ("journal", *_KINDS)
 """Kinds of queues: the options of each say which it is."""
+_ELSEWHERE = frozenset({"memcached", "sqs"})
+"""Kinds of queues that other engines keep: each has a directory here, so that its name is taken."""
 _REMOVING = ".removing-"
 _LEFT_AFTER = 60
 """Seconds without change after which nobody can be at work on a directory that is being made or removed."""
@@ -64,10 +75,10 @@ class RootDirectory(Engine):
         self._disk = disk or Disk()
         self._watch = Watch()
         self._activity = Activity()
-        self._queues: dict[str, FileQueue] = {}
+        self._queues: dict[str, EngineQueue] = {}
         self._root_dirty = False
         self._gone: set[str] = set()  # queues that waiters have to be told of
-        self._staged: dict[str, FileQueue] = {}
+        self._staged: dict[str, EngineQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
         self._holders = Holders(root, self._disk)
         self._shared = Shared(
@@ -102,6 +113,8 @@ class RootDirectory(Engine):
             return
         try:
             options = read_options(path, self.name)
+            if options.storage in _ELSEWHERE:
+                return
             if options.storage not in STORAGES:
                 raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
             self._queues[qid] = self._take_up(path, qid, options)
@@ -110,9 +123,9 @@ class RootDirectory(Engine):
                 raise
             _logger.error("%s cannot be used: %s", path, error)
 
-    def _take_up(self, path: str, qid: str, options: Options) -> FileQueue:
+    def _take_up(self, path: str, qid: str, options: Options) -> EngineQueue:
         """The queue in a directory."""
-        return FileQueue(path, qid, options, self._shared)
+        return _KINDS[options.storage](path, qid, options, self._shared)
 
     def _forget(self, qid: str) -> None:
         queue = self._queues.pop(qid, None)
@@ -156,7 +169,7 @@ class RootDirectory(Engine):
     def options(self, qid: str) -> Options:
         return self._queue(qid).options
 
-    def _queue(self, qid: str) -> FileQueue:
+    def _queue(self, qid: str) -> EngineQueue:
         if qid not in self._queues:
             self.refresh()  # somebody may just have made it
         elif self._watch.pending > _REPORTS:
@@ -171,7 +184,7 @@ class RootDirectory(Engine):
         if qid in self._queues:
             raise QueueExistsError(f"'{qid}' is already an existing queue")
         if options.storage and options.storage not in STORAGES:
-            known = " and ".join(map(repr, STORAGES))
+            known = ", ".join(map(repr, STORAGES))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self.name)
         sync = self._durability is Durability.ALWAYS
@@ -213,13 +226,15 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _remove_empty(queue: FileQueue, disk: Disk) -> None:
+def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
     so nothing can be lost."""
-    for name in os.listdir(queue.path):
-        if not _is_ours(name):
-            raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
     try:
+        if isinstance(queue, DirqQueue):
+            queue.remove_directories()
+        for name in os.listdir(queue.path):
+            if not _is_ours(name):
+                raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
         for name in os.listdir(queue.path):
             if _is_ours(name):
                 disk.unlink(f"{queue.path}/{name}")

@@ -1,6 +1,7 @@
 """`.queue.toml`: the options of a queue, in its directory. A queue without one has the defaults."""
 
 import math
+import re
 import tomllib
 
 from .disk import Disk
@@ -42,11 +43,18 @@ def _set(options: Options, key: str, value: object) -> None:
         options.timestamps = str(value)
     elif key == "links" and isinstance(value, bool):
         options.links = value
+    elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
+        setattr(options, key, value)
     else:
         raise ValueError(
             "known are storage (a name), visibility (seconds), capacity (messages, from 1), timestamps ('us' or 'ms'), "
-            f"links (true or false); this is {value!r}"
+            "links (true or false), schema (NAME=TYPE,... of a dirq queue), body (the NAME that is the payload); this "
+            f"is {value!r}"
         )
+
+
+is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
+"""Whether it can be the schema, or the name of a piece, of a dirq queue: what else has no place in either."""
 
 
 def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -> None:
@@ -58,4 +66,9 @@ def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -
         lines.append(f'timestamps = "{options.timestamps}"')
     if options.links:
         lines.append("links = true")
+    for key, value in (("schema", options.schema), ("body", options.body)):
+        if not is_plain(value):
+            raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")
+        if value:
+            lines.append(f'{key} = "{value}"')
     disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=sync)

@@ -85,6 +85,11 @@ class Watch:
         if watch >= 0:
             self._expected.append((watch, inotify.DELETE, name.encode()))
 
+    def expect(self, watch: int, event: int, name: str) -> None:
+        """A change of ours has been done that is reported as this: see `inotify`."""
+        if watch >= 0:
+            self._expected.append((watch, event, name.encode()))
+
     @property
     def pending(self) -> int:
         """How many reports of our own changes wait to be read."""

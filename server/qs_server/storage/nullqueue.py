@@ -1,0 +1,154 @@
+"""The queue that keeps nothing: pushes are given ids, and that is all. As dirq's QueueNull, for load that is not to be
+stored, or a queue that somebody wants switched off."""
+
+import os
+from collections.abc import Sequence
+
+from .directory import Shared
+from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
+from .names import MAX_MID
+
+
+class NullQueue:
+    """A directory with its options. It is always empty; ids are microseconds, and increase while the server runs."""
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+        """path: an existing directory."""
+        self.path = path
+        self.qid = qid
+        self.options = options
+        self.last_mid = -1
+        self._shared = shared
+        self._counts = Stats(storage=options.storage)
+        self._identity = self._look_up()
+
+    def __len__(self) -> int:
+        return 0
+
+    def _look_up(self) -> tuple[int, int]:
+        status = os.lstat(self.path)
+        return status.st_dev, status.st_ino
+
+    def in_place(self) -> bool:
+        """Whether the directory is still the one that was opened."""
+        try:
+            return self._look_up() == self._identity
+        except FileNotFoundError:
+            return False
+
+    def vanished(self) -> None:
+        """The directory is gone (from the queue that copies to it)."""
+        self._shared.vanished(self.qid)
+
+    # -- pushing: ids, and nothing else
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Ids. A key means nothing: nothing is stored twice."""
+        first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
+        mids = list(range(first, first + len(drafts)))
+        if mids:
+            self.last_mid = mids[-1]
+        self._counts.pushed += len(mids)
+        return mids
+
+    def flush(self) -> dict[int, OSError]:
+        """Nothing is there to become visible."""
+        return {}
+
+    def copy_in(self, mid: int, path: str, size: int) -> bool:
+        """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
+        return self.take_in(mid, b"")
+
+    def take_in(self, mid: int, payload: bytes) -> bool:
+        """The same, of a message that has no file."""
+        self._counts.pushed += 1
+        return True
+
+    # -- an empty queue
+
+    def _none(self, mid: int) -> NoSuchMessageError:
+        return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: its storage keeps none")
+
+    def first_ready(self) -> int | None:
+        """None."""
+        return None
+
+    @property
+    def ready(self) -> int:
+        """None."""
+        return 0
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+    ) -> Message | None:
+        """None."""
+        return None
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """NoSuchMessageError."""
+        raise self._none(mid)
+
+    def read_held(self, receipt: Receipt) -> Message:
+        """NoSuchMessageError."""
+        raise self._none(receipt.mid)
+
+    def copy_to(self, mid: int, target: object) -> bool:
+        """NoSuchMessageError."""
+        raise self._none(mid)
+
+    def delete(self, receipt: Receipt) -> None:
+        """NoSuchMessageError."""
+        raise self._none(receipt.mid)
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        """NoSuchMessageError."""
+        raise self._none(receipt.mid)
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        """NoSuchMessageError."""
+        raise self._none(receipt.mid)
+
+    def remove(self, mid: int, expiry: int) -> bool:
+        """False."""
+        return False
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        """None."""
+        return []
+
+    def purge(self, upto: int, count: int) -> int:
+        """0."""
+        return 0
+
+    def prepare_stats(self) -> bool:
+        """False."""
+        return False
+
+    def stats(self) -> Stats:
+        """How many were pushed since the start; all else is 0."""
+        return Stats(pushed=self._counts.pushed, storage=self.options.storage)
+
+    def time(self, number: int) -> int:
+        """When an id was given."""
+        return number
+
+    def arrived(self) -> None:
+        """Never."""
+
+    def next_expiry(self) -> int | None:
+        """Never."""
+        return None
+
+    def expire(self, count: int | None = None) -> int:
+        """0."""
+        return 0
+
+    def commit(self) -> None:
+        """Nothing has changed on disk."""
+
+    def note_removed(self) -> None:
+        """Nothing was in it."""
+
+    def close(self) -> list[int]:
+        """Nothing is open."""
+        return []

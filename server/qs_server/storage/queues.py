@@ -1,0 +1,97 @@
+"""What the engine over a root directory asks of a queue, whatever that keeps its messages in.
+
+Meanings, units and errors are those of the engine's methods of the same names: see Engine. Ids are those of one queue;
+`time` makes those of different queues comparable.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .engine import Draft, Message, Options, Receipt, State, Stats
+
+
+class EngineQueue(Protocol):
+    """One queue, in one directory. Not for several threads at once. Its methods may raise OSError."""
+
+    path: str
+    qid: str
+    options: Options
+    last_mid: int
+
+    def __len__(self) -> int:
+        """How many messages it holds, in whatever state, without those that `flush` has still to make visible."""
+
+    # -- messages
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]: ...
+
+    def flush(self) -> dict[int, OSError]:
+        """Makes every pushed message visible, push by push: those that came to nothing, by first id, and why."""
+
+    def first_ready(self) -> int | None:
+        """The oldest visible message."""
+
+    @property
+    def ready(self) -> int:
+        """How many messages are visible."""
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+    ) -> Message | None:
+        """Receives a visible message. None: another process was faster, and `first_ready` does not give it any more;
+        or its payload is over max_bytes. holder: who holds it for a subscriber."""
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message: ...
+
+    def read_held(self, receipt: Receipt) -> Message:
+        """See Engine.read."""
+
+    def copy_to(self, mid: int, target: Any) -> bool:
+        """Stores a message in another queue, whose ids mean the same (`carries`), invisible until that is flushed.
+        False when it is there already."""
+
+    def remove(self, mid: int, expiry: int) -> bool:
+        """Removes a message that is in the state that expiry says, 0: ready. False when another process was faster."""
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]: ...
+
+    def delete(self, receipt: Receipt) -> None: ...
+
+    def release(self, receipt: Receipt, delay: int) -> int | None: ...
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int: ...
+
+    def purge(self, upto: int, count: int) -> int: ...
+
+    # -- figures and time
+
+    def prepare_stats(self) -> bool: ...
+
+    def stats(self) -> Stats: ...
+
+    def time(self, number: int, /) -> int:
+        """When a message was pushed, from its id: microseconds since the Epoch."""
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+
+    def next_expiry(self) -> int | None:
+        """When `expire` has something to do."""
+
+    def expire(self, count: int | None = None) -> int:
+        """Makes visible what is due, at most count messages; how many."""
+
+    # -- the directory
+
+    def commit(self) -> None:
+        """With durability ALWAYS: makes durable what has changed. FileNotFoundError when the directory is gone."""
+
+    def in_place(self) -> bool:
+        """Whether the directory is still the one that was opened."""
+
+    def note_removed(self) -> None:
+        """It has been removed with all that it held: tells the record of messages' lives."""
+
+    def close(self) -> list[int]:
+        """Takes back what is not visible, and lets go of the directory. The first ids of the pushes that came to
+        nothing."""

@@ -1,0 +1,273 @@
+"""Subscribers of queues that another server keeps: what they are sent, what they hold, and what they give back."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from bus_serving import bus_serving
+from documents import (
+    PING,
+    code,
+    delete,
+    is_delivery,
+    mids,
+    payloads,
+    push,
+    push_list,
+    receive,
+    receives,
+    release,
+    req,
+    request,
+    subscribe,
+    text,
+    unsubscribe,
+)
+from memcached_serving import needs_memcached
+from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made, until
+from serving import READY_WITHIN, ServerProcess, Wire
+
+from qs_client import QueueClient
+
+pytestmark = needs_memcached
+QS = "import sys; from qs_client.command import main; sys.exit(main())"
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    with elsewhere_serving() as elsewhere:
+        yield elsewhere
+
+
+@pytest.fixture(scope="module")
+def remote_server(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all tests of the file: each has its own queues."""
+    with elsewhere.serving(tmp_path_factory.mktemp("remotes") / "root") as server:
+        yield server
+
+
+@pytest.fixture
+def wire(remote_server: ServerProcess) -> Iterator[Wire]:
+    """Of the subscriber."""
+    with Wire(remote_server) as wire:
+        yield wire
+
+
+@pytest.fixture
+def other(remote_server: ServerProcess) -> Iterator[Wire]:
+    """Of another client."""
+    with Wire(remote_server) as wire:
+        yield wire
+
+
+@pytest.fixture(params=STORAGES)
+def storage(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def qid(other: Wire, storage: str, request: pytest.FixtureRequest) -> str:
+    """A queue of that storage."""
+    return made(other, re.sub(r"\W", "-", request.node.name)[-60:], storage)
+
+
+def stats(wire: Wire, qid: str) -> dict[str, str]:
+    return attributes(wire.ask(request("queue-stats", f"<qid>{qid}</qid>")), qid)
+
+
+def deliveries(wire: Wire, count: int) -> list[str]:
+    """The next lines, which are deliveries."""
+    lines = [wire.line() for _ in range(count)]
+    assert all(map(is_delivery, lines)), lines
+    return lines
+
+
+def test_deliveries(wire: Wire, other: Wire, qid: str) -> None:
+    """What was there before the subscription is sent, and what comes after it, with its req."""
+    first = mids(other.ask(push(qid, "before")))
+    assert code(wire.ask(subscribe(qid, req="mine"))) == 0
+    [one] = deliveries(wire, 1)
+    assert (mids(one), payloads(one), req(one)) == (first, ["before"], "mine")
+    second = mids(other.ask(push(qid, "after")))
+    [two] = deliveries(wire, 1)
+    assert (mids(two), payloads(two), req(two)) == (second, ["after"], "mine")
+    assert stats(other, qid)["in-flight"] == "2"
+
+
+def test_acknowledgement(wire: Wire, other: Wire, qid: str) -> None:
+    """What the subscriber deletes is gone, and its place is free for the next."""
+    other.ask(push_list(qid, "one", "two", "three"))
+    wire.ask(subscribe(qid, prefetch=1))
+    seen = []
+    for _ in range(3):
+        [line] = deliveries(wire, 1)
+        seen += payloads(line)
+        assert mids(wire.ask(delete(qid, *mids(line)))) == mids(line)
+    assert sorted(seen) == ["one", "three", "two"]
+    assert (stats(other, qid)["in-flight"], stats(other, qid)["ready"]) == ("0", "0")
+
+
+def test_release(wire: Wire, other: Wire, qid: str) -> None:
+    """What the subscriber releases is delivered again."""
+    [mid] = mids(other.ask(push(qid, "x")))
+    wire.ask(subscribe(qid))
+    assert receives(deliveries(wire, 1)[0]) == 1
+    assert not is_delivery(wire.ask(release(qid, mid)))
+    [again] = deliveries(wire, 1)
+    assert (mids(again), receives(again)) == ([mid], 2)
+
+
+def test_no_more_than_there_is_room_for(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str) -> None:
+    """A subscriber without room has nothing fetched for it: the others' messages stay visible, never received."""
+    other.ask(push_list(qid, *(str(number) for number in range(5))))
+    wire.ask(subscribe(qid, prefetch=2))
+    held = deliveries(wire, 2)
+    found = other.ask(receive(qid, max=10, wait=LONG))
+    assert len(mids(found)) == 3
+    assert set(re.findall(r'receives="(\d+)"', found)) == {"1"}
+    assert not {mid for line in held for mid in mids(line)} & set(mids(found))
+
+
+def test_the_next_after_a_full_subscriber(wire: Wire, other: Wire, qid: str) -> None:
+    """Of two subscribers the one that has no room leaves the rest to the other."""
+    wire.ask(subscribe(qid, prefetch=1))
+    other.ask(subscribe(qid, prefetch=100))
+    with QueueClient(*wire.socket.getpeername(), timeout=LONG) as client:
+        client.push_many(qid, [str(number) for number in range(10)])
+    [one] = deliveries(wire, 1)
+    rest = deliveries(other, 9)
+    assert sorted(payload for line in (one, *rest) for payload in payloads(line)) == [str(n) for n in range(10)]
+
+
+def test_two_share(wire: Wire, other: Wire, remote_server: ServerProcess, qid: str) -> None:
+    """Each message goes to one of two subscribers, and both get some."""
+    wire.ask(subscribe(qid))
+    other.ask(subscribe(qid))
+    with QueueClient(remote_server.host, remote_server.port, timeout=LONG) as client:
+        client.push_many(qid, [str(number) for number in range(10)])
+    mine, theirs = deliveries(wire, 5), deliveries(other, 5)
+    assert sorted(payload for line in (*mine, *theirs) for payload in payloads(line)) == [str(n) for n in range(10)]
+
+
+def test_several_queues(wire: Wire, other: Wire, qid: str) -> None:
+    """One subscription may be to queues here, in memcached and at SQS at once."""
+    names = {f"{qid}-{storage}": storage for storage in ("journal", *STORAGES)}
+    for name, storage in names.items():
+        made(other, name, storage)
+    wire.ask(subscribe(*names))
+    for name in names:
+        other.ask(push(name, f"to {name}"))
+    found = {payload for line in deliveries(wire, 3) for payload in payloads(line)}
+    assert found == {f"to {name}" for name in names}
+
+
+def test_disconnection(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, storage: str) -> None:
+    """What a subscriber that has room for more held is visible again long before its window ends, though its server
+    still waits for more."""
+    sent = mids(other.ask(push_list(qid, "one", "two")))
+    with elsewhere.waited_at(storage):
+        wire.ask(subscribe(qid, visibility=3600))
+        held = deliveries(wire, 1)
+    if len(held) < 2:
+        deliveries(wire, 1)
+    wire.close()
+    seen: list[int] = []
+    while len(seen) < 2:  # they come back one by one
+        found = other.ask(receive(qid, max=2, wait=LONG, visibility=3600))
+        assert mids(found), f"only {seen} of {sent}"
+        seen += mids(found)
+    assert sorted(seen) == sent
+
+
+def test_the_end_of_a_subscription(wire: Wire, other: Wire, qid: str) -> None:
+    """After unsubscribing nothing is delivered: what comes stays visible for others. What was delivered is held."""
+    [first] = mids(other.ask(push(qid, "first")))
+    wire.ask(subscribe(qid, req="mine"))
+    deliveries(wire, 1)
+    assert code(wire.ask(unsubscribe("mine"))) == 0
+    [second] = mids(other.ask(push(qid, "second")))
+    assert mids(other.ask(receive(qid, max=2, wait=LONG))) == [second]
+    assert not is_delivery(wire.ask(PING))
+    assert mids(wire.ask(delete(qid, first))) == [first]
+
+
+def test_a_queue_is_deleted(wire: Wire, other: Wire, qid: str) -> None:
+    """Who subscribes to nothing but a queue that is deleted is told so."""
+    wire.ask(subscribe(qid, req="mine"))
+    assert code(other.ask(request("delete-queue", f"<qid>{qid}</qid>", force="yes"))) == 0
+    told = wire.line()
+    assert (code(told), req(told), qid in text(told)) == (404, "mine", True)
+    assert code(wire.ask(subscribe(qid))) == 404
+
+
+def test_its_own_message(wire: Wire, other: Wire, request: pytest.FixtureRequest) -> None:
+    """A subscriber may get the message that was delivered to it, with its payload; others see it in flight."""
+    qid = made(other, request.node.name, "memcached")
+    [mid] = mids(other.ask(push(qid, "x")))
+    wire.ask(subscribe(qid))
+    deliveries(wire, 1)
+    asked = f'<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><get-message/></op><qid>{qid}</qid><mid>{mid}</mid></qs>'
+    assert payloads(wire.ask(asked)) == ["x"]
+    assert payloads(other.ask(asked)) == []
+
+
+def test_many_messages(wire: Wire, other: Wire, qid: str) -> None:
+    """More than are fetched at once: each comes once."""
+    sent = mids(other.ask(push_list(qid, *(str(number) for number in range(150)))))
+    wire.ask(subscribe(qid, prefetch=1000))
+    assert sorted(mid for line in deliveries(wire, 150) for mid in mids(line)) == sent
+    assert stats(other, qid)["delivered"] == "150"
+
+
+def test_the_client(remote_server: ServerProcess, other: Wire, qid: str) -> None:
+    """The client's subscription: messages one by one, acknowledged; what was not is given back at its end."""
+    other.ask(push_list(qid, "one", "two", "three"))
+    with (
+        QueueClient(remote_server.host, remote_server.port, timeout=LONG) as client,
+        client.subscribe(qid, visibility=3600) as messages,
+    ):
+        kept = next(messages)
+        client.delete(kept)
+        next(messages)
+    seen: set[int] = set()
+    while len(seen) < 2:
+        found = mids(other.ask(receive(qid, max=2, wait=LONG)))
+        assert found
+        seen |= set(found)
+    assert kept.mid not in seen
+
+
+def test_the_bus(remote_server: ServerProcess, other: Wire, qid: str) -> None:
+    """The bus over such a queue: `qs tail` prints what is pushed, and it is deleted."""
+    with bus_serving(remote_server, "--queue", qid) as bus:
+        tail = subprocess.Popen(
+            [sys.executable, "-c", QS, "tail", qid, "-n2", "--bus", f"{bus.host}:{bus.port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            other.ask(push_list(qid, "one", "two"))
+            out, error = tail.communicate(timeout=READY_WITHIN)
+        finally:
+            if tail.poll() is None:
+                tail.send_signal(signal.SIGKILL)
+                tail.communicate()
+        assert (sorted(out.split()), error, tail.returncode) == (["one", "two"], "", 0)
+        until(lambda: stats(other, qid)["deleted"] == "2")
+
+
+def test_nothing_is_received_for_who_has_gone(
+    elsewhere: Elsewhere, wire: Wire, other: Wire, request: pytest.FixtureRequest
+) -> None:
+    """A message that comes after the only subscriber has unsubscribed was never received: it is still new."""
+    qid = made(other, request.node.name, "memcached")
+    with elsewhere.waited_at("memcached"):
+        wire.ask(subscribe(qid, req="mine"))
+    assert code(wire.ask(unsubscribe("mine"))) == 0
+    [mid] = mids(other.ask(push(qid, "x")))
+    found = other.ask(receive(qid, wait=LONG))
+    assert (mids(found), receives(found)) == ([mid], 1)

@@ -1,0 +1,46 @@
+"""The queue that keeps nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import EPOCH, ManualClock
+
+from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.dirqueue.engines import NullEngine
+from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
+
+
+def test_null(tmp_path: Path) -> None:
+    """Pushes get increasing ids whatever the clock does; nothing is there, nor announced, nor on disk."""
+    clock = ManualClock()
+    engine = NullEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
+    engine.create("q", Options(capacity=1))
+    found = engine.push("q", [Draft(b"x"), Draft(b"y", 5, "key")])
+    clock.now -= SECOND
+    found += engine.push("q", [Draft(b"z")])
+    engine.commit()
+    assert found == [EPOCH, EPOCH + 1, EPOCH + 2] == [*range(EPOCH, engine.last_mid("q") + 1)]
+    assert engine.take_arrivals() == {}
+    assert engine.next_expiry() is None
+    assert engine.receive(["q"], 10, None, 1) == []
+    assert (engine.list_mids("q", State.ALL, 10, -1), engine.purge("q", found[-1], 10)) == ([], 0)
+    stats = engine.stats("q")
+    assert (stats.pushed, stats.bytes, stats.oldest, stats.storage) == (3, 0, None, "null")
+    for call in missing(engine, found[0]):
+        with pytest.raises(NoSuchMessageError):
+            call()
+    assert [path.name for path in (tmp_path / "q").iterdir()] == [".queue.toml"]
+    engine.remove("q", force=False)
+    engine.close()
+
+
+def missing(engine: DirectoriesEngine, mid: int) -> list[Callable[[], Any]]:
+    return [
+        lambda: engine.get("q", mid, peek=True, visibility=None),
+        lambda: engine.read("q", Receipt(mid)),
+        lambda: engine.delete("q", Receipt(mid)),
+        lambda: engine.release("q", Receipt(mid), 0),
+        lambda: engine.extend("q", Receipt(mid), None),
+    ]
