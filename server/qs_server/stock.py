@@ -59,6 +59,8 @@ class Stock:
         self._remotes = remotes
         self._wake = wake
         self._fetched: dict[str, list[Message]] = {}
+        self.room: Callable[[str], int] = lambda qid: 0
+        """How many messages of a queue all its subscribers could take: they are fetched for all of them."""
         self.wanted: dict[str, tuple[int, int | None]] = {}
         """By queue: how many messages somebody has room for, and for how long they are to be hidden."""
         self.returned: dict[str, deque[Message]] = {}
@@ -81,7 +83,7 @@ class Stock:
         if len(found) > count:
             self._fetched[qid] = found[count:]
         if not found:
-            self.wanted[qid] = min(count, _COUNT), visibility
+            self.wanted[qid] = min(max(count, self.room(qid)), _COUNT), visibility
             self._wake(qid)
         for message in found[:count]:
             self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
@@ -136,6 +138,7 @@ class Fetching:
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
         """For ever. When it is cancelled, what was returned until then is still given back."""
         self._committer, self._subscriptions = committer, subscriptions
+        self.stock.room = subscriptions.room
         subscriptions.deserted = self._deserted
         try:
             async with trio.open_nursery() as nursery:
@@ -208,6 +211,9 @@ class Fetching:
 
         left: list[Message] = []
         await self._committer.run(Chore(put))
+        while self._subscriptions.is_waiting(qid):  # others had their turn
+            await self._committer.run(Chore())
+            await trio.lowlevel.checkpoint()
         await self._committer.run(Chore(lambda: left.extend(self.stock.take_left(qid))))
         await _give_back(engine, left)
 

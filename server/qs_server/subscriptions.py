@@ -52,7 +52,7 @@ class Subscriptions:
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
         """Who is sent messages of a queue; whose turn it is comes first."""
         self._leases = Leases()
-        self._hungry: set[str] = set()
+        self._hungry: dict[str, None] = {}  # in the order in which they are to be served
         self._mail: set[Subscriber] = set()
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
         """Those of connections that have ended, and what each has still to give back, the first last."""
@@ -79,11 +79,11 @@ class Subscriptions:
 
     def feed(self, subscription: Subscription) -> None:
         """It may have room."""
-        self._hungry |= subscription.qids
+        self._hungry.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
         """There is something of a queue that was waited for."""
-        self._hungry.add(qid)
+        self._hungry[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
         """It has room in its outbox."""
@@ -197,14 +197,26 @@ class Subscriptions:
         if not self._rings:
             self._hungry.clear()
             return
-        qids = ({qid for qid in arrived if qid in self._rings} | (self._hungry & self._rings.keys())) - self._failed
+        found = dict.fromkeys([*self._hungry, *arrived])
+        qids = [qid for qid in found if qid in self._rings and qid not in self._failed]
         self._hungry.clear()
         left = SLICE
+        unserved: list[str] = []
         for qid in qids:
             if left > 0:
                 left -= self._serve(qid, left)
             else:
-                self._hungry.add(qid)
+                unserved.append(qid)
+        if unserved:  # before those that have had something: a queue with very many messages is not the only one
+            self._hungry = dict.fromkeys([*unserved, *self._hungry])
+
+    def is_waiting(self, qid: str) -> bool:
+        """Whether there is a queue's turn to come, for somebody who may have room."""
+        return qid in self._hungry
+
+    def room(self, qid: str) -> int:
+        """How many messages of a queue its subscribers could take, by their prefetch."""
+        return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
 
     def _keep_time(self) -> None:
         """Ends what is over. Whoever has got room by that may take from all its queues."""
@@ -215,7 +227,7 @@ class Subscriptions:
             self.settled(*key)
         if self._try_again is not None and self._try_again <= now:
             self._try_again = None
-            self._hungry |= self._failed
+            self._hungry.update(dict.fromkeys(self._failed))
             self._failed.clear()
 
     def next_due(self) -> int | None:
@@ -248,7 +260,7 @@ class Subscriptions:
                 return 0
             while (subscription := self._next(qid)) is not None:
                 if given >= most:
-                    self._hungry.add(qid)
+                    self._hungry[qid] = None
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:

@@ -348,6 +348,18 @@ def test_room_that_a_spare_segment_takes_while_it_is_made(place: Place, monkeypa
     assert place.mids("a") == []
 
 
+def test_a_queue_with_too_many_messages_is_not_the_only_one(place: Place) -> None:
+    """Another queue's message is written when its turn comes, though the first one has more than a spill takes, again
+    and again."""
+    place.queue("a", "b")
+    place.push("a", *[b"x"] * 500)
+    [mid] = place.push("b", b"y")
+    for _ in range(5):
+        place.push("a", *[b"x"] * 4500)
+        place.spill()
+    assert place.files("b") == [str(mid)]
+
+
 def test_a_spill_that_takes_too_long(place: Place) -> None:
     """What it does not come to is left for the next one: nothing is missing in between, nor after a crash."""
     place.queue("a")

@@ -114,7 +114,7 @@ def test_remove(queues: list[QueueSimple]) -> None:
     assert found.count() == 6
 
 
-@pytest.mark.parametrize("wrong", ["path", 1, None, object()], ids=repr)
+@pytest.mark.parametrize("wrong", ["path", 1, None, pytest.param(object(), id="object")], ids=repr)
 def test_wrong_types(queues: list[QueueSimple], wrong: Any) -> None:
     """TypeError."""
     found = QueueSet(queues)

@@ -53,6 +53,21 @@ async def in_flight(client: Client) -> int:
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
+async def test_a_queue_with_too_many_messages_is_not_the_only_one(running: Serving, autojump_clock: Clock) -> None:
+    """Whoever subscribes to another queue is served before the first one has been handed out to its end."""
+    control = running.connect()
+    for qid in ("a", "b", "c"):
+        await control.ask(request("new-queue", f"<qid>{qid}</qid>"))
+        await control.ask(push_list(qid, *["x"] * 900))
+    busy = running.connect()
+    await busy.ask(subscribe("a", prefetch=1000))
+    others = [running.connect(), running.connect()]
+    for other, qid in zip(others, ("b", "c"), strict=True):
+        await other.ask(subscribe(qid, prefetch=1))
+    assert [await took(other) for other in others] == [["x"], ["x"]]
+    assert len(await took(busy)) == 900
+
+
 @pytest.mark.parametrize("count", [2, 3])
 async def test_subscribers_take_turns(running: Serving, autojump_clock: Clock, count: int) -> None:
     """Messages of a list and single ones go to all subscribers in turn: none has more than one more than another."""

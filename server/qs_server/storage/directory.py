@@ -13,6 +13,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
+from operator import eq
 
 from .activity import Activity
 from .attributes import Attributes, AttributeStore, store_for
@@ -176,7 +178,10 @@ class MessageDirectory:
                     hidden[parsed[0]] = parsed[1]
                 else:
                     ready.append(parsed[0])
-        ready = array("Q", sorted(ready))
+        mids = sorted(ready)
+        if any(map(eq, mids, islice(mids, 1, None))):
+            mids = sorted(set(mids))  # a name may be read twice when it is removed and made again meanwhile
+        ready = array("Q", mids)
         for mid in list(hidden):
             at = bisect_left(ready, mid)
             if at < len(ready) and ready[at] == mid:

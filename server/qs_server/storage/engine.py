@@ -1,8 +1,7 @@
 """The interface of an engine, what goes through it, and what it raises.
 
 An engine keeps queues. It is plain synchronous code, called from one thread at a time, and knows nothing of networks.
-All times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in
-`unsupported`.
+All times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in `cannot`.
 
 Making things durable has three steps, so that many requests can share one sync: `push` writes messages where nobody
 sees them yet; `flush` makes them visible; `commit` makes all that happened before it survive a power loss. A caller
@@ -74,6 +73,28 @@ class Durability(Enum):
     ALWAYS = "always"
     INTERVAL = "interval"
     NONE = "none"
+
+
+class Feature(Enum):
+    """What not every engine can. The values are the words of docs/storage.md, where a table says who can what."""
+
+    KEEP = "keeps messages at all"
+    DURABLE = "keeps them through a power loss, with `--durability always`"
+    WHOLE = "stores a list whole or not at all, also in a crash"
+    ORDER = "gives the oldest messages first"
+    EXACT = "ends windows and delays to the microsecond, by the server's clock"
+    HELD = "gives back at the next start what subscribers held when the server was killed"
+    SHARED = "can be used by several servers at the same time"
+    KEY = "`key` in `push-message`"
+    CAPACITY = "`capacity` in `new-queue`"
+    GET = "`get-message`"
+    LIST = "`list-messages`"
+    COPY = "`copy-message`"
+    ANY = "deletes, releases and extends what it has not handed out itself"
+    PART = "`purge-queue` spares what is pushed after it began"
+    FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
+    MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
+    TELLS = "tells the server of every message that becomes visible, without being asked"
 
 
 class State(Enum):
@@ -164,10 +185,12 @@ class Engine(ABC):
     """
 
     name: ClassVar[str]
+    cannot: ClassVar[frozenset[Feature]] = frozenset()
+    """What queues of its own storage lack. Without KEEP every queue is always empty, and the others mean nothing; a
+    method or an option for what is lacking raises UnsupportedError; without TELLS `next_expiry` and `take_arrivals`
+    give nothing."""
     unsupported: ClassVar[frozenset[str]] = frozenset()
     """Names of methods that raise UnsupportedError."""
-    keeps: ClassVar[bool] = True
-    """Whether its own storage keeps messages at all: if not, every queue is always empty."""
 
     @property
     def quick(self) -> bool:

@@ -83,10 +83,11 @@ class Spill:
         return bool(self.items or self.burials or self.garbage or self._spare is not None)
 
     def plan(self, queues: Iterable[JournalQueue], now: int, age: int) -> None:
-        """What is behind for that long, the oldest of each queue first; not what the batch has changed that is under
-        way. What seems to be of the future is of a clock that was set back, and old enough."""
+        """What is behind for that long, the oldest of each queue first, and first of all the queue whose messages the
+        oldest segment is kept for; not what the batch has changed that is under way. What seems to be of the future is
+        of a clock that was set back, and old enough."""
         size = 0
-        queues = list(queues)
+        queues = sorted(queues, key=_oldest)
         self.plan_burials(queues)
         for queue in queues:
             for mid, entry in queue.entries.items():
@@ -310,3 +311,10 @@ class Spill:
             entries.replace(mid, Entry(None, IN_FILE, expiry, CLEAN, now.since, now.held))
         else:
             entries.pop(mid)
+
+
+def _oldest(queue: JournalQueue) -> tuple[float, float]:
+    """By which queues are in order: so that no queue has to wait for ever because another one has too many messages."""
+    entries = queue.entries
+    segment, since = entries.oldest_segment(), entries.since()
+    return inf if segment is None else segment, inf if since is None else since

@@ -4,16 +4,19 @@ Which queues there are is known here: each has a directory in the root, with its
 shows it and no other storage takes the name. What it holds is at the other server.
 """
 
+import secrets
 import shutil
 import threading
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from ..disk import Disk
 from ..engine import (
     Clock,
     Engine,
+    Feature,
     Message,
     NoSuchQueueError,
     Options,
@@ -21,9 +24,9 @@ from ..engine import (
     StorageError,
 )
 from ..lifecycle import Lifecycle
-from ..making import make_queue
+from ..making import MAKING, make_queue
 from ..names import directory_of, qid_of
-from ..settings import FILE, read_options
+from ..settings import read_options
 
 
 class RemoteError(StorageError):
@@ -37,6 +40,8 @@ class RemoteEngine(Engine):
 
     Beside what every engine raises, methods about messages raise RemoteError; they have tried again by then.
     """
+
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.HELD, Feature.MILLISECONDS, Feature.TELLS})
 
     def __init__(
         self, root: str, *, clock: Clock, disk: Disk | None = None, lifecycle: Lifecycle | None = None
@@ -82,9 +87,9 @@ class RemoteEngine(Engine):
         with self._registering:
             self.options(qid)
             self._unmake(qid, force=force)
-            path = f"{self._root}/{directory_of(qid)}"
-            self._disk.unlink(f"{path}/{FILE}")
-            shutil.rmtree(path, ignore_errors=True)
+            removing = f"{self._root}/{MAKING}{secrets.token_hex(8)}"
+            self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)  # whole, or not at all
+            shutil.rmtree(removing, ignore_errors=True)
             self._disk.sync_directory(self._root)
             del self._registered[qid]
 

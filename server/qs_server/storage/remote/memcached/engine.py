@@ -16,6 +16,7 @@ from ...engine import (
     SECOND,
     Clock,
     Draft,
+    Feature,
     Message,
     NoSuchMessageError,
     NoSuchQueueError,
@@ -43,6 +44,7 @@ class MemcachedEngine(RemoteEngine):
     """Queues in memcached. Many threads may call it at once."""
 
     name: ClassVar[str] = "memcached"
+    cannot: ClassVar[frozenset[Feature]] = RemoteEngine.cannot | {Feature.DURABLE}
 
     def __init__(
         self,

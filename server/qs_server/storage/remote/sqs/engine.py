@@ -14,6 +14,7 @@ from ...engine import (
     SECOND,
     Clock,
     Draft,
+    Feature,
     Message,
     Options,
     QueueNotEmptyError,
@@ -52,6 +53,19 @@ class SqsEngine(RemoteEngine):
     """For several threads, but for `close`. Nothing is recorded of messages' lives: a record is for one thread."""
 
     name: ClassVar[str] = "sqs"
+    cannot: ClassVar[frozenset[Feature]] = RemoteEngine.cannot | {
+        Feature.WHOLE,
+        Feature.ORDER,
+        Feature.EXACT,
+        Feature.KEY,
+        Feature.CAPACITY,
+        Feature.GET,
+        Feature.LIST,
+        Feature.COPY,
+        Feature.ANY,
+        Feature.PART,
+        Feature.FIGURES,
+    }
     unsupported: ClassVar[frozenset[str]] = frozenset({"copy", "get", "list_mids", "read"})
 
     def __init__(
