@@ -28,6 +28,10 @@ class ManualClock:
     def __call__(self) -> int:
         return self.now
 
+    def tick(self) -> None:
+        """Moves it on by 1."""
+        self.now += 1
+
 
 def always(disk: Disk) -> Callable[[], Disk]:
     """The same disk for each engine."""
@@ -184,7 +188,7 @@ class Bench:
         mids: list[int] = []
         for payload in payloads:
             mids += self.engine.push(qid, [Draft(payload, delay)])
-            self.clock.now += 1
+            self.clock.tick()
         self.engine.commit()
         return mids
 
@@ -230,7 +234,7 @@ ENGINES = {
     "dirq-none": files_engine(Durability.NONE, kind=DirqEngine),
     "dirq-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqEngine),
 }
-"""Name -> root directory -> clock -> engine. A later engine adds a line. All of them keep messages."""
+"""Name -> root directory -> clock -> engine. All of them keep messages, in the root."""
 
 EVERY_ENGINE = {**ENGINES, "null": files_engine(Durability.ALWAYS, kind=NullEngine)}
-"""And those that keep none."""
+"""And the one that keeps none. The engines of other servers are in contract_bench."""

@@ -16,8 +16,8 @@ from qs_schemas import Message
 from .handlers import queue_stats, received, stats_of, what_to_receive
 from .remotes import Call, Remotes
 from .service import Answer, Handler, Pause, Service, mid_of, qid_of
+from .storage.engine import Feature, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
 from .storage.engine import Message as Stored
-from .storage.engine import NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
 from .storage.lifecycle import Event
 from .storage.remote.engine import RemoteEngine, RemoteError
 from .subscriptions import Subscriptions
@@ -126,7 +126,7 @@ def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request
 
 
 def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:
-    if service.subscriber is None or not isinstance(request, wire.GetMessage) or "read" in engine.unsupported:
+    if service.subscriber is None or not isinstance(request, wire.GetMessage) or Feature.GET in engine.cannot:
         return None
     return service.subscriptions.receipt(service.subscriber, qid_of(request), mid_of(request))
 

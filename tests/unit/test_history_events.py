@@ -13,6 +13,7 @@ from qs_server.storage.engine import (
     SECOND,
     Draft,
     Durability,
+    Feature,
     NoSuchMessageError,
     QueueFullError,
     QueueNotEmptyError,
@@ -245,7 +246,7 @@ def test_purged(scene: Scene) -> None:
 
 def test_copied(scene: Scene) -> None:
     """A message that is copied is pushed where it was not; where it is already, nothing happens."""
-    if "copy" in scene.engine.unsupported:
+    if Feature.COPY in scene.engine.cannot:
         pytest.skip("this engine copies nothing")
     [mid] = scene.push(b"abc")
     scene.receive()

@@ -189,8 +189,6 @@ class Engine(ABC):
     """What queues of its own storage lack. Without KEEP every queue is always empty, and the others mean nothing; a
     method or an option for what is lacking raises UnsupportedError; without TELLS `next_expiry` and `take_arrivals`
     give nothing."""
-    unsupported: ClassVar[frozenset[str]] = frozenset()
-    """Names of methods that raise UnsupportedError."""
 
     @property
     def quick(self) -> bool:

@@ -66,7 +66,6 @@ class SqsEngine(RemoteEngine):
         Feature.PART,
         Feature.FIGURES,
     }
-    unsupported: ClassVar[frozenset[str]] = frozenset({"copy", "get", "list_mids", "read"})
 
     def __init__(
         self,

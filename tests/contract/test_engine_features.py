@@ -1,0 +1,166 @@
+"""What an engine says that it cannot, it cannot; the rest it can. So no test of the contract is skipped wrongly."""
+
+from collections.abc import Callable
+
+import pytest
+from contract_bench import needs, unguarded
+from engines import Bench
+
+from qs_server.storage.engine import (
+    Draft,
+    Engine,
+    Feature,
+    Message,
+    NoSuchMessageError,
+    Options,
+    Receipt,
+    State,
+    StorageError,
+    UnsupportedError,
+)
+
+LOTS = 1 << 40
+"""Bytes: no bound."""
+Call = Callable[[Engine, int], object]
+Probe = Callable[[Bench], bool]
+
+
+def pushed(engine: Engine) -> int:
+    """A message in a new queue `q`."""
+    engine.create("q", Options())
+    [mid] = engine.push("q", [Draft(b"xyz")])
+    engine.commit()
+    return mid
+
+
+def receive(engine: Engine, *qids: str, visibility: int | None = None) -> list[Message]:
+    return engine.receive(qids or ["q"], 10, visibility, LOTS)
+
+
+# -- what is an operation, or an option: it is refused
+
+CALLS: list[tuple[Feature, str, Call]] = [
+    (Feature.KEY, "key", lambda engine, mid: engine.push("q", [Draft(b"y", key="k")])),
+    (Feature.CAPACITY, "capacity", lambda engine, mid: engine.create("other", Options(capacity=1))),
+    (Feature.GET, "peek", lambda engine, mid: engine.get("q", mid, peek=True, visibility=None)),
+    (Feature.GET, "get", lambda engine, mid: engine.get("q", mid, peek=False, visibility=None)),
+    (Feature.GET, "read", lambda engine, mid: engine.read("q", Receipt(mid))),
+    (Feature.LIST, "list", lambda engine, mid: engine.list_mids("q", State.ALL, 1, -1)),
+    (Feature.COPY, "copy", lambda engine, mid: engine.copy("q", mid, ["r"])),
+]
+"""Feature, name of the test, what asks for it."""
+
+
+@pytest.mark.parametrize(("feature", "call"), [pytest.param(each[0], each[2], id=each[1]) for each in CALLS])
+def test_refused(bench: Bench, feature: Feature, call: Call) -> None:
+    """What is lacking is refused as that, and changes nothing; what is not lacking is done."""
+    engine = unguarded(bench)
+    engine.create("r", Options())
+    mid = pushed(engine)
+    if feature not in engine.cannot:
+        call(engine, mid)
+        return
+    with pytest.raises(UnsupportedError):
+        call(engine, mid)
+    engine.commit()
+    assert sorted(engine.queues()) == ["q", "r"]
+    assert [(m.qid, m.mid, m.receives, m.payload) for m in receive(engine, "q", "r")] == [("q", mid, 1, b"xyz")]
+
+
+# -- what shows otherwise
+
+
+def can_keep(bench: Bench) -> bool:
+    pushed(bench.engine)
+    return bool(receive(bench.engine))
+
+
+def can_be_exact(bench: Bench) -> bool:
+    pushed(bench.engine)
+    start = bench.clock()
+    [message] = receive(bench.engine, visibility=1)
+    return message.visible_at == start + 1
+
+
+def can_be_shared(bench: Bench) -> bool:
+    mid = pushed(bench.engine)
+    try:
+        other = bench.make(bench.clock)
+    except StorageError:
+        return False
+    assert [message.mid for message in receive(other)] == [mid]
+    bench.engine.refresh()
+    assert not receive(bench.engine)
+    other.close()
+    return True
+
+
+def can_reach_any(bench: Bench) -> bool:
+    mid = pushed(bench.engine)
+    try:
+        bench.engine.delete("q", Receipt(mid))
+    except NoSuchMessageError:
+        return False
+    return True
+
+
+def can_purge_in_part(bench: Bench) -> bool:
+    mid = pushed(bench.engine)
+    bench.engine.purge("q", mid - 1, 10)
+    return bool(receive(bench.engine))
+
+
+def can_give_figures(bench: Bench) -> bool:
+    pushed(bench.engine)
+    stats = bench.engine.stats("q")
+    return (stats.bytes, stats.oldest is not None) == (3, True)
+
+
+def can_do_milliseconds(bench: Bench) -> bool:
+    engine = unguarded(bench)
+    try:
+        engine.create("q", Options(timestamps="ms"))
+    except UnsupportedError:
+        return False
+    return engine.push("q", [Draft(b"x")]) == [bench.clock() // 1000]
+
+
+def can_tell(bench: Bench) -> bool:
+    engine = unguarded(bench)
+    mid = pushed(engine)
+    arrivals = engine.take_arrivals()
+    [message] = receive(engine)
+    assert message.mid == mid
+    return (arrivals, engine.next_expiry()) == ({"q": 1}, message.visible_at)
+
+
+PROBES: dict[Feature, Probe] = {
+    Feature.KEEP: can_keep,
+    Feature.EXACT: can_be_exact,
+    Feature.SHARED: can_be_shared,
+    Feature.ANY: can_reach_any,
+    Feature.PART: can_purge_in_part,
+    Feature.FIGURES: can_give_figures,
+    Feature.MILLISECONDS: can_do_milliseconds,
+    Feature.TELLS: can_tell,
+}
+
+
+@pytest.mark.parametrize("feature", PROBES)
+def test_shows(any_bench: Bench, feature: Feature) -> None:
+    """What is not refused, but shows in what happens."""
+    if feature is not Feature.KEEP:
+        needs(any_bench, Feature.KEEP)
+    assert PROBES[feature](any_bench) == (feature not in any_bench.engine.cannot)
+
+
+NOT_SHOWN = {Feature.DURABLE, Feature.WHOLE, Feature.ORDER, Feature.HELD}
+"""Promises about crashes, or about what another server may do but need not: tests/faults is about the former. That
+ORDER is kept where it is promised is in the contract."""
+
+
+def test_every_feature() -> None:
+    """Each is looked at in one way."""
+    ways = [set(PROBES), {feature for feature, _, _ in CALLS}, NOT_SHOWN]
+    assert set().union(*ways) == set(Feature)
+    assert sum(map(len, ways)) == len(Feature)
