@@ -4,13 +4,12 @@ Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 
 the output went away (as the shell counts signals).
 """
 
-import contextlib
-import os
 import sys
 from collections.abc import Sequence
 
 from .dir_tools.arguments import command_line
-from .dir_tools.errors import CutShortError, UsageError
+from .dir_tools.errors import CutShortError, UsageError, described
+from .dir_tools.output import silence
 from .storage.engine import StorageError
 
 _FAILED = 1
@@ -30,26 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        _silence()
+        silence()
         return _READER_GONE
     except UsageError as error:
         _complain(str(error))
         return _WRONG_USAGE
-    except (OSError, StorageError, CutShortError) as error:
-        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        _complain(told)
+    except (OSError, StorageError, CutShortError, MemoryError) as error:
+        _complain(described(error))
         return _FAILED
 
 
 def _complain(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"qs-dir: {' '.join(text.split())}\n")
-
-
-def _silence() -> None:
-    """So that the interpreter's last flush does not fail, and say so, after the reader has gone."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

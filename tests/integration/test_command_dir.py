@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
+from dirq.queue import Queue as OriginalQueue
 from vsqs_original import original, output
 
 from qs_server.dir_tools.arrivals import Arrivals
@@ -156,9 +157,56 @@ def test_schema(path: Path) -> None:
     dir_tool("pump", path, "--layout", "dirq", "--schema", schema, "--lines", stdin=b"\xff\n")
     assert [found.read_bytes() for found in path.rglob("data")] == [b"\xff"]
     refused = dir_tool("sink", path, "--wait", 0, check=1)
-    assert re.fullmatch(r"qs-dir: missing data file: \S+/body; 0 messages were taken out before\n", refused.stderr)
+    assert re.fullmatch(
+        r"qs-dir: missing data file: \S+/body \(it holds data: say with --schema which of that is to be read, "
+        r"as in --schema data=binary\); 0 messages were taken out before\n",
+        refused.stderr,
+    )
     assert states(path) == ["ready"]
     assert dir_tool("sink", path, "--schema", schema, "--count", 1).stderr == "took 1 message, 1 byte\n"
+
+
+@pytest.mark.parametrize("schema", [[], ["--schema", "body=string,note=string"]])
+def test_strings_that_are_no_text(path: Path, schema: list[str]) -> None:
+    """A string is taken as its bytes, also one that is not UTF-8: the oldest element does not stop sink for ever."""
+    queue = OriginalQueue(str(path), schema={"body": "binary", "note": "binary"})
+    for body in (b"\xff", b"next"):
+        queue.add({"body": body, "note": b"\xfe"})
+    assert states(path) == ["ready", "ready"]
+    with open(path.parent / "printed", "wb") as printed:
+        assert finish(start("sink", path, *schema, "--print", "--wait", 0, stdout=printed))[0] == 0
+    assert (path.parent / "printed").read_bytes() == b"\xff\nnext\n"
+    assert listed(path) == []
+
+
+@pytest.mark.parametrize("table", [b"no tab", b"\xff\t1\n", None])
+def test_elements_that_cannot_be_read(path: Path, table: bytes | None) -> None:
+    """A table that is none, or a directory in its place: the error says what is there and what to do; that helps."""
+    name = OriginalQueue(str(path), schema={"body": "binary", "header": "binary"}).add({"body": b"1", "header": b""})
+    header = path / name / "header"
+    header.unlink()
+    header.mkdir() if table is None else header.write_bytes(table)
+    refused = dir_tool("sink", path, "--schema", "body=string,header=table", "--wait", 0, check=1)
+    held = "body" if table is None else "body, header"
+    assert (
+        f"(it holds {held}: say with --schema which of that is to be read, as in --schema body=binary); "
+        in refused.stderr
+    )
+    assert (f"{header.parent}" in refused.stderr) == (table != b"no tab")
+    assert states(path) == ["ready"]
+    if table is not None:
+        assert dir_tool("sink", path, "--schema", "body=binary", "--wait", 0).stderr == "took 1 message, 1 byte\n"
+
+
+def test_element_without_pieces(path: Path) -> None:
+    """There is nothing to read it by: the error says that, and which element it is."""
+    name = OriginalQueue(str(path), schema={"body": "binary"}).add({"body": b"1"})
+    (path / name / "body").unlink()
+    refused = dir_tool("sink", path, "--layout", "dirq", "--wait", 0, check=1)
+    assert refused.stderr == (
+        f"qs-dir: missing data file: {path}/{name}/body (it holds no piece of data: remove it if it is not needed); "
+        "0 messages were taken out before\n"
+    )
 
 
 # -- what sink waits by ---------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dir_tool import WITHIN, dir_tool, finish, listed, start, states
+from dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 
+from qs_server.dir_command import main
 from qs_server.dir_tools.layouts import LAYOUTS
 from qs_server.storage import vsqs
 
@@ -77,6 +78,40 @@ def test_output_that_is_full(path: Path) -> None:
         "qs-dir: standard output: the disk is full: No space left on device; 0 messages were taken out before\n"
     )
     assert states(path) == ["ready"]
+
+
+@pytest.mark.parametrize("words", [["ls"], ["ls", "--summary"], ["ls", "--json"], ["purge"]])
+def test_list_on_output_that_is_full(path: Path, words: list[str]) -> None:
+    """ls and purge say, once, that it is standard output and not the queue's disk."""
+    dir_tool("pump", path, "--count", 200)  # a list longer than what Python keeps before it writes
+    with open("/dev/full", "w") as full:
+        code, _, err = finish(start(*words, path, stdout=full))
+    assert (code, err) == (1, "qs-dir: standard output: the disk is full: No space left on device\n")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_that_is_full(path: Path, layout: str) -> None:
+    """A message larger than the memory that there is: one line, exit code 1, and nothing half there."""
+    path.mkdir()
+    little = ["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", *COMMAND]
+    words = ["pump", str(path), "--layout", layout, "--size", str(1 << 30), "--count", "1"]
+    done = subprocess.run([*little, *words], capture_output=True, text=True, timeout=WITHIN, check=False)
+    told = (
+        "qs-dir: there is not enough memory (a message is in it as a whole, more than once); 0 messages were {} before"
+    )
+    assert (done.returncode, done.stderr) == (1, told.format("stored") + "\n")
+    assert _message_files(path) == []
+    assert main(["pump", str(path), "--layout", layout, "--count", "1"]) == 0
+    [payload] = _message_files(path)
+    os.truncate(payload, 1 << 30)  # takes no room
+    words = ["sink", str(path), "--count", "1"]
+    done = subprocess.run([*little, *words], capture_output=True, text=True, timeout=WITHIN, check=False)
+    assert (done.returncode, done.stderr) == (1, told.format("taken out") + "\n")
+    assert [each["state"] for each in listed(path)] in (["ready"], ["in-flight"])
+
+
+def _message_files(path: Path) -> list[Path]:
+    return [found for found in path.rglob("*") if found.is_file() and not found.name.startswith(".")]
 
 
 @pytest.fixture

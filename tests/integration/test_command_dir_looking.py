@@ -12,6 +12,7 @@ from serving import ServerProcess, Wire
 from vsqs_original import original, output
 
 from qs_server.dir_command import main
+from qs_server.dir_tools.arguments import command_line
 from qs_server.dir_tools.layouts import LAYOUTS
 from qs_server.storage.engine import Draft, Durability
 from qs_server.storage.files import FilesEngine
@@ -166,6 +167,8 @@ def test_no_queue(tmp_path: Path, command: str) -> None:
         ["pump", "q", "--count", "0"],
         ["pump", "q", "--rate", "0"],
         ["pump", "q", "--size", "-1"],
+        ["pump", "q", "--size", str((1 << 30) + 1)],
+        ["pump", "q", "--size", "99999999999", "--count", "1"],
         ["pump", "q", "--lines", "--size", "3"],
         ["pump", "q", "--schema", "body=string"],
         ["pump", "q", "--layout", "dirq", "--schema", "body"],
@@ -194,6 +197,14 @@ def test_wrong_usage(
     assert (code, out) == (2, "")
     assert re.search(r"^qs-dir( \w+)?: ", err, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_size_that_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound is told, which itself is fine."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["pump", "q", "--size", "99999999999"])
+    assert "--size: at most 1073741824 bytes (1 GiB) are possible, not 99999999999\n" in capsys.readouterr().err
+    assert command_line(["pump", "q", "--size", "1073741824"]).size == 1 << 30
 
 
 def test_payload_that_is_no_text(path: Path) -> None:

@@ -275,6 +275,17 @@ def test_order_of_a_simple_addition(tmp_path: Path) -> None:
     assert disk.done == [*file, "fsync q/DIR"]
 
 
+def test_order_of_a_file_that_moves(tmp_path: Path) -> None:
+    """The file leaves its place only when its place in the queue is durable: a power loss leaves it in one, or both."""
+    disk = Journal(tmp_path)
+    q = simple(tmp_path, disk=disk, granularity=1 << 40)
+    add(q)
+    (tmp_path / "given").write_bytes(b"x")
+    disk.done.clear()
+    q.add_path(tmp_path / "given")
+    assert disk.done == ["fsync given", "link to q/DIR/ELEMENT", "fsync q/DIR", "unlink given"]
+
+
 def test_directory_that_another_program_has_made_anew(tmp_path: Path) -> None:
     """Its name may not be durable: so the one above it is synced again."""
     disk = Journal(tmp_path)

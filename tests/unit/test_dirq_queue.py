@@ -385,12 +385,16 @@ def test_copy(q: Queue) -> None:
 
 
 def test_touch(q: Queue) -> None:
-    """A lock that is touched is not old."""
+    """A lock that is touched is not old; FileNotFoundError, with the path, for an element that is gone."""
     name = locked(q)
     age(f"{q.path}/{name}", 5000)
     q.touch(name)
     q.purge()
     assert q.get(name) == {"body": "x"}
+    q.remove(name)
+    with pytest.raises(FileNotFoundError) as caught:
+        q.touch(name)
+    assert caught.value.filename == f"{q.path}/{name}"
 
 
 def test_purge_of_locks(q: Queue) -> None:

@@ -169,10 +169,11 @@ def test_lock_of_a_locked_element(q: QueueSimple) -> None:
 
 
 def test_lock_of_nothing(q: QueueSimple) -> None:
-    """Permissive: False; else FileNotFoundError."""
+    """Permissive: False; else FileNotFoundError, which names the path."""
     assert q.lock("00000000/00000000000000") is False
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         q.lock("00000000/00000000000000", False)
+    assert caught.value.filename == f"{q.path}/00000000/00000000000000"
 
 
 def test_unlock(q: QueueSimple) -> None:
@@ -296,14 +297,15 @@ def test_other_copies(tmp_path: Path, duplicate: Any) -> None:
 
 
 def test_touch(q: QueueSimple) -> None:
-    """The element's time is now, so its lock is not old; OSError for one that is gone."""
+    """The element's time is now, so its lock is not old; FileNotFoundError, with the path, for one that is gone."""
     name = locked(q)
     age(q, name, 5000)
     q.touch(name)
     q.purge(maxlock=600)
     assert q.get(name) == b"x"
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(FileNotFoundError) as caught:
         q.touch("00000000/00000000000000")
+    assert caught.value.filename == f"{q.path}/00000000/00000000000000"
 
 
 def test_purge_of_temporary_elements(q: QueueSimple) -> None:

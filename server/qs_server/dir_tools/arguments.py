@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS
 from .ls import ls
-from .pump import pump
+from .pump import MAX_SIZE, pump
 from .purge import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, purge
 from .sink import sink
 
@@ -101,7 +101,7 @@ def _of_both(parser: argparse.ArgumentParser) -> None:
         type=_schema,
         metavar="FIELDS",
         help="dirq only, as in body=string,header=table?: what an element holds; the payload is 'body', or the "
-        f"first that is no table (default: {DEFAULT})",
+        f"first that is no table (default: {DEFAULT}); pump wants UTF-8 for a string, sink takes any bytes",
     )
 
 
@@ -109,7 +109,9 @@ def _pump(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--count", type=_positive, metavar="N", help="end after so many")
     parser.add_argument("--rate", type=_rate, metavar="N", help="messages a second at most")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--size", type=_bytes, metavar="BYTES", help="of each payload: the number, filled up with dots")
+    what.add_argument(
+        "--size", type=_size, metavar="BYTES", help="of each payload: the number, filled up with dots; at most 1 GiB"
+    )
     what.add_argument("--lines", action="store_true", help="each line of standard input is a message")
     parser.add_argument("-c", "--capacity", type=_positive, metavar="N", help="vsqs only: wait while it holds so many")
     _of_both(parser)
@@ -163,6 +165,12 @@ def _bytes(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _size(text: str) -> int:
+    if (size := _bytes(text)) > MAX_SIZE:
+        raise argparse.ArgumentTypeError(f"at most {MAX_SIZE} bytes (1 GiB) are possible, not {text}")
+    return size
 
 
 def _seconds(text: str) -> float:

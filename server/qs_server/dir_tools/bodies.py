@@ -1,4 +1,8 @@
-"""Payloads as elements of the layout `dirq` have them: a schema's pieces of data, of which one holds the payload."""
+"""Payloads as elements of the layout `dirq` have them: a schema's pieces of data, of which one holds the payload.
+
+Strings are read and written as the bytes that their files hold: so an element of another program whose string is not
+UTF-8 can be taken out as any other one.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,14 +25,14 @@ class Body:
 
     def __init__(self, text: str) -> None:
         """ValueError, with what is wrong, when it is none, or has no place for a payload."""
-        self.schema: dict[str, str] = {}
+        given: dict[str, str] = {}
         for part in text.split(","):
             name, equals, kind = part.strip().partition("=")
-            if not equals or name in self.schema:
+            if not equals or name in given:
                 raise ValueError(f"{part!r} is there twice" if equals else f"{part!r} is not NAME=TYPE")
-            self.schema[name] = kind
+            given[name] = kind
         try:
-            checked = Schema(self.schema)
+            checked = Schema(given)
         except QueueError as error:
             raise ValueError(str(error)) from None
         plain = [name for name, kind in checked.types.items() if kind != "table"]
@@ -36,19 +40,28 @@ class Body:
             raise ValueError("nothing in it is a string or binary, to hold the payload")
         self._name = _PAYLOAD if _PAYLOAD in plain else plain[0]
         self._is_text = checked.types[self._name] == "string"
+        self.schema = {name: kind.replace("string", "binary") for name, kind in given.items()}
+        """For a queue: strings as bytes."""
         self.others = sorted(checked.mandatory - {self._name})
         """Mandatory pieces beside the payload's, which a payload alone does not fill."""
 
     def data(self, payload: bytes) -> dict[str, Any]:
         """An element's data. BodyError when a string is to be kept and it is not UTF-8."""
-        try:
-            return {self._name: payload.decode() if self._is_text else payload}
-        except UnicodeDecodeError:
+        if self._is_text and not _is_utf8(payload):
             raise BodyError(
                 f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
-            ) from None
+            )
+        return {self._name: payload}
 
     def payload(self, data: Mapping[str, Any]) -> bytes:
         """The payload of an element; nothing where an optional piece is missing."""
-        found = data.get(self._name, b"")
-        return found.encode() if isinstance(found, str) else bytes(found)
+        found: bytes = data.get(self._name, b"")
+        return found
+
+
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

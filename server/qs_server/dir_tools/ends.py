@@ -4,16 +4,21 @@ Each wait here is at most as long as its caller says, who has a look at Ctrl-C i
 """
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from ..storage import vsqs
 from ..storage.dirq import Queue, QueueError, QueueSimple
+from ..storage.dirq.schema import is_piece
+from ..storage.engine import StorageError
 from ..storage.settings import read_options
 from .arrivals import Arrivals
 from .bodies import Body
-from .layouts import DIRQ, VSQS
+from .errors import described
+from .layouts import DIRQ, VSQS, names_in
 
 _LOOK_AGAIN = 2.0
 """Seconds after which the elements are looked at though nothing was reported: taking a lock away from within an element
@@ -26,6 +31,10 @@ class Taken(NamedTuple):
     name: str
     order: str
     payload: bytes
+
+
+class UnreadableError(StorageError):
+    """An element is not as the schema says. Its text tells what to do."""
 
 
 class End(Protocol):
@@ -89,6 +98,7 @@ class DirqEnd:
     def __init__(self, queue: Any, path: str, body: Body | None) -> None:
         """queue: one of our two classes; body: None for `dirq-simple`."""
         self._queue = queue
+        self._path = path
         self._body = body
         self._arrivals = Arrivals(path)
         self._names: Iterator[str] = iter(())
@@ -133,9 +143,13 @@ class DirqEnd:
     def _got(self, name: str) -> Taken:
         try:
             data = self._queue.get(name)
-        except BaseException:
+        except BaseException as error:
+            was_locked = False
             with contextlib.suppress(Exception):
-                self._queue.unlock(name)
+                was_locked = self._queue.unlock(name, permissive=True)
+            if was_locked and self._body is not None and _is_other_than_the_schema(error):
+                path = os.path.join(self._path, name)
+                raise UnreadableError(f"{described(error, path)} ({_advice(path)})") from None
             raise
         return Taken(name, name, data if self._body is None else self._body.payload(data))
 
@@ -157,6 +171,19 @@ class DirqEnd:
     def close(self) -> None:
         """As End."""
         self._arrivals.close()
+
+
+def _is_other_than_the_schema(error: BaseException) -> TypeGuard[QueueError | OSError]:
+    """A piece is missing, a table is none, or what has a piece's name is a directory."""
+    return isinstance(error, QueueError) or (isinstance(error, OSError) and error.errno in (errno.EILSEQ, errno.EISDIR))
+
+
+def _advice(path: str) -> str:
+    pieces = sorted(name for name, is_dir in names_in(path) if not is_dir and is_piece(name))
+    if not pieces:
+        return "it holds no piece of data: remove it if it is not needed"
+    held = ", ".join(pieces)
+    return f"it holds {held}: say with --schema which of that is to be read, as in --schema {pieces[0]}=binary"
 
 
 def open_end(

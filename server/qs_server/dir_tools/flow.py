@@ -3,10 +3,9 @@
 import sys
 from argparse import Namespace
 
-from ..storage.disk import has_no_room
 from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
-from .errors import CutShortError, UsageError
+from .errors import CutShortError, UsageError, described
 from .layouts import DIRQ, VSQS, layout_of
 from .meter import Meter, counted
 
@@ -32,12 +31,8 @@ def meter_for(done: str, *, live: bool) -> Meter:
     return Meter(done, sys.stderr, live=live and sys.stderr is not None and sys.stderr.isatty())
 
 
-def cut_short(error: OSError | StorageError, directory: str, meter: Meter, done: str) -> CutShortError:
+def cut_short(error: OSError | StorageError | MemoryError, directory: str, meter: Meter, done: str) -> CutShortError:
     """What is said of an error when some messages have gone through. done: as in `5 messages were stored before`."""
     meter.clear()
-    why = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        full = "the disk is full: " if has_no_room(error) else ""
-        why = f"{error.filename or directory}: {full}{error.strerror}"
     were = "was" if meter.messages == 1 else "were"
-    return CutShortError(f"{why}; {counted(meter.messages, 'message')} {were} {done} before")
+    return CutShortError(f"{described(error, directory)}; {counted(meter.messages, 'message')} {were} {done} before")

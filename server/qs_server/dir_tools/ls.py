@@ -5,11 +5,12 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .layouts import layout_of
 from .listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
 from .meter import counted
+from .output import ToStdout
 
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
@@ -19,21 +20,28 @@ _NAME, _FIGURE = 23, 8
 def ls(arguments: Namespace) -> int:
     """Lists; the exit code."""
     layout = layout_of(arguments.directory, arguments.layout)
+    to_stdout = ToStdout()
+    for line in _lines(arguments, layout):
+        with to_stdout:
+            sys.stdout.write(line)
+    with to_stdout:
+        sys.stdout.flush()
+    return 0
+
+
+def _lines(arguments: Namespace, layout: str | None) -> Iterator[str]:
     found = elements(arguments.directory, layout, time.time()) if layout is not None else iter(())
     figures = _Figures()
-    out = sys.stdout
     if not arguments.json and not arguments.summary:
-        out.write(_line("MESSAGE", "AGE", "SIZE", "STATE"))
+        yield _line("MESSAGE", "AGE", "SIZE", "STATE")
     for element in found:
         figures.add(element)
         if arguments.json:
-            out.write(json.dumps(_record(element)) + "\n")
+            yield json.dumps(_record(element)) + "\n"
         elif not arguments.summary:
-            out.write(_line(element.name, _seconds(element.age), str(element.size), _state(element)))
+            yield _line(element.name, _seconds(element.age), str(element.size), _state(element))
     if not arguments.json:
-        out.write(figures.summary(layout) + "\n")
-    out.flush()
-    return 0
+        yield figures.summary(layout) + "\n"
 
 
 def _line(*cells: str) -> str:

@@ -16,6 +16,8 @@ from .meter import Meter
 
 _PIECE = 1024 * 1024
 """Bytes of input at a time."""
+MAX_SIZE = 1 << 30
+"""Bytes of a payload that --size may ask for: it is in memory as a whole."""
 _CATCH_UP = 0.1
 """Seconds: what was late by more, because the input or the disk was, does not make the next ones come faster."""
 
@@ -36,7 +38,7 @@ def pump(arguments: Namespace) -> int:
         )
         try:
             _pump_into(end, arguments, interrupts, meter)
-        except (OSError, StorageError) as error:
+        except (OSError, StorageError, MemoryError) as error:
             raise cut_short(error, arguments.directory, meter, "stored") from error
         finally:
             end.close()

@@ -23,6 +23,7 @@ from .errors import UsageError
 from .layouts import VSQS, check_no_server, layout_of, names_in
 from .listing import LOCKED, UNFINISHED, elements
 from .meter import counted
+from .output import ToStdout
 
 MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
 """Seconds. The first and the last are dirq's; the second is how long our engines wait at a start."""
@@ -45,8 +46,9 @@ def purge(arguments: Namespace) -> int:
         told = _purge_vsqs(directory, arguments.max_temp, everything=arguments.all)
     else:
         told = _purge_dirq(arguments, layout)
-    sys.stdout.buffer.write(os.fsencode(f"{directory}: {told}\n"))  # a directory's name need not be text
-    sys.stdout.flush()
+    with ToStdout():
+        sys.stdout.buffer.write(os.fsencode(f"{directory}: {told}\n"))  # a directory's name need not be text
+        sys.stdout.flush()
     return 0
 
 

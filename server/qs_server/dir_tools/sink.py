@@ -12,6 +12,7 @@ from .flow import TICK, cut_short, meter_for, opened_layout
 from .interrupts import Interrupts
 from .layouts import VSQS, check_no_server
 from .meter import Meter
+from .output import ToStdout
 
 _FEWER = 3
 
@@ -32,7 +33,7 @@ def sink(arguments: Namespace) -> int:
         except BrokenPipeError:
             meter.clear()
             raise
-        except (OSError, StorageError) as error:
+        except (OSError, StorageError, MemoryError) as error:
             raise cut_short(error, arguments.directory, meter, "taken out") from error
         finally:
             end.close()
@@ -67,11 +68,9 @@ def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Me
 def _print(end: End, taken: Taken) -> None:
     """The payload, and a line end if it has none; with whoever reads it (or the system) when this returns."""
     try:
-        # Not by sys.stdout, which would try again at the end what could not be written.
-        Disk().write(sys.stdout.fileno(), taken.payload if taken.payload.endswith(b"\n") else taken.payload + b"\n")
-    except OSError as error:
-        end.give_back(taken)
-        raise type(error)(error.errno, error.strerror, "standard output") from None
+        with ToStdout():
+            # Not by sys.stdout, which would try again at the end what could not be written.
+            Disk().write(sys.stdout.fileno(), taken.payload if taken.payload.endswith(b"\n") else taken.payload + b"\n")
     except BaseException:
         end.give_back(taken)
         raise

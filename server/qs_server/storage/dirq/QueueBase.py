@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Self
 
 from ..disk import Disk
-from .folders import DurableDirectory, make_directory, names_in
+from .folders import DurableDirectory, make_directory, names_in, touch
 from .names import is_directory, is_element
 
 _BEGINNING = 9
@@ -145,7 +145,7 @@ class QueueBase:
     def touch(self, ename: str) -> None:
         """Tells that an element, meant is a locked one, is still being worked on: `purge` takes its lock for a new one.
         OSError when it is gone."""
-        os.utime(f"{self.path}/{ename}")
+        touch(f"{self.path}/{ename}")
 
 
 def _integer(name: str, value: int | None) -> int | None:

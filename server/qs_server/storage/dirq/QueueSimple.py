@@ -12,7 +12,7 @@ import os
 import time
 
 from ..disk import Disk
-from .folders import alone, is_older, masked, names_in, remove_if_empty
+from .folders import alone, is_older, masked, names_in, remove_if_empty, touch
 from .names import (
     ATTEMPTS,
     LOCKED_SUFFIX,
@@ -93,7 +93,8 @@ class QueueSimple(QueueBase):
     def add_path(self, path: str | os.PathLike[str]) -> str:
         """Moves a file, which is on the same file system, into the queue. The element's name.
 
-        OSError when that cannot be done; then the file is where it was."""
+        OSError when that cannot be done; then the file is where it was. After a power loss it may be in both places:
+        the directory that it comes from is not synced."""
         path = os.fspath(path)
         if self._sync:
             self._disk.sync_file(path, _EXISTING_FILE)
@@ -175,7 +176,7 @@ class QueueSimple(QueueBase):
             # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge
             # would take the lock of an element that has waited for long for a stale one. Of a locked element it stays.
             if not os.access(lock, os.F_OK):
-                os.utime(path)
+                touch(path)
             self._disk.link(path, lock)
             if not os.access(path, os.F_OK):  # half the time of an lstat
                 self._check_still_there(path, lock)

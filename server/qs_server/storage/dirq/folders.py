@@ -75,6 +75,14 @@ def remove_element(path: str, disk: Disk) -> None:
             return
 
 
+def touch(path: str) -> None:
+    """Something was last changed now. OSError, which names the path: that of os.utime does not."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
 def is_older(path: str, limit: float, disk: Disk) -> bool:
     """Whether something was last changed before the limit, in seconds since the Epoch. False when it is gone."""
     try:

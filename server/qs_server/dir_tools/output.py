@@ -1,0 +1,30 @@
+"""Standard output: an error of it says that it is the one, and not the queue's directory."""
+
+import contextlib
+import os
+import sys
+from types import TracebackType
+
+STDOUT = "standard output"
+
+
+class ToStdout:
+    """In the with block, only standard output is written to or flushed: an OSError has its name as the file's.
+
+    A class, as the block is entered once a line."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            silence()
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+
+def silence() -> None:
+    """So that the interpreter's last flush does not fail, and say so, after the reader has gone or the disk is full."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
