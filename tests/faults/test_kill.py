@@ -189,10 +189,10 @@ def test_a_few_kills(tmp_path: Path) -> None:
     assert kill_and_restart(tmp_path / "root", 3, SEED).pushed > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_kills(tmp_path: Path) -> None:
-    """The same, fifty rounds at random moments. Takes some 30 s."""
+    """The same, fifty rounds at random moments. Takes half a minute to two."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
     print(f"{model.pushed} pushes were answered")
 

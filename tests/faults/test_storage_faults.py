@@ -285,7 +285,9 @@ def run_script(bench: Bench, disk: FaultyDisk) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize(("code", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["once", "from then on"])
-@pytest.mark.parametrize("attributes", [True, False], ids=["attributes", "sidecar"])
+@pytest.mark.parametrize(
+    "attributes", [pytest.param(True, id="attributes"), pytest.param(False, id="sidecar", marks=pytest.mark.long)]
+)
 def test_every_call_of_a_run(tmp_path: Path, attributes: bool, code: int, lasting: bool) -> None:
     """Whichever call of a run fails, once or from then on: what is there after a start is what was answered for."""
     for at in range(1, 1000):

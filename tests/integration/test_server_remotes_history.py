@@ -48,5 +48,6 @@ def test_what_clients_do(elsewhere: Elsewhere, tmp_path: Path, storage: str) -> 
     events = ["pushed", "received", "released", "received", "extended", "deleted"]
     assert [event for event, _ in first] == events
     assert [count for event, count in first if event == "received"] == [1, 2]
-    assert [line["event"] for line in lines if line["mid"] == held[0]] == ["pushed", "received", "released"]
+    # Of what several clients do at a time, the order is that in which the server learns of it.
+    assert {line["event"] for line in lines if line["mid"] == held[0]} == {"pushed", "received", "released"}
     assert {line["size"] for line in lines if line["event"] == "pushed"} == {5, 1, 2}
