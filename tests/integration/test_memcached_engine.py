@@ -418,7 +418,8 @@ def test_one_key_at_once(make: MakeEngine) -> None:
 
 
 def test_capacity_of_several_servers(make: MakeEngine) -> None:
-    """The capacity is that of the queue, not of a server, however many push at once."""
+    """The capacity is that of the queue, not of a server, however many push at once: by as many as do so while the
+    messages of a full queue are counted anew, it may be passed."""
     engines = [make(capacity=50), make(capacity=50)]
 
     def push_one(number: int) -> bool:
@@ -429,10 +430,11 @@ def test_capacity_of_several_servers(make: MakeEngine) -> None:
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(push_one, range(100))) == 50
-    assert len(listed(engines[0])) == 50
+        stored = sum(pool.map(push_one, range(100)))
+    assert 50 <= stored < 50 + 8
+    assert len(listed(engines[0])) == stored
     assert engines[1].purge("q", engines[1].last_mid("q"), 20) == 20
-    assert sum(map(push_one, range(30))) == 20
+    assert sum(map(push_one, range(30))) == 70 - stored
 
 
 def test_capacity_is_corrected(make: MakeEngine, memcached: Memcached) -> None:
