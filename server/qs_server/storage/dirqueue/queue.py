@@ -13,9 +13,8 @@ from ..engine import (
     Options,
     Receipt,
     StaleReceiptError,
-    State,
-    Stats,
 )
+from ..indexed import IndexedQueue
 from .body import body_of
 from .layout import Layout
 from .marks import Marks, stamp
@@ -30,10 +29,10 @@ _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 
 
-class DirqQueue(PublishingElements):
+class DirqQueue(PublishingElements, IndexedQueue):
     """The messages of one directory, by what their holders may do with them."""
 
-    _load_after = -1
+    _slice = _SLICE
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """As Elements; it is listed at once. OSError when it cannot be read; StorageError when elements of its schema
@@ -57,15 +56,6 @@ class DirqQueue(PublishingElements):
         self._layout.dismantle()
 
     # -- receiving ------------------------------------------------------------------------------------------------
-
-    def first_ready(self) -> int | None:
-        """The oldest visible message."""
-        return self._index.ready.first()
-
-    @property
-    def ready(self) -> int:
-        """How many messages are visible."""
-        return len(self._index.ready)
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
@@ -268,57 +258,6 @@ class DirqQueue(PublishingElements):
         return done
 
     # -- looking --------------------------------------------------------------------------------------------------
-
-    def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """See EngineQueue."""
-        self.expire()
-        index = self._index
-        if state is State.READY:
-            return index.ready.after(after, count)
-        if state is State.ALL:
-            return index.messages.after(after, count)
-        source = index.new if state is State.NEW else index.hidden
-        found: list[int] = []
-        while len(found) < count and (mids := source.after(after, count)):
-            after = mids[-1]
-            found += [mid for mid in mids if self.load(mid) and self._is(mid, state)]
-        return found[:count]
-
-    def _is(self, mid: int, state: State) -> bool:
-        if state is State.NEW:
-            return mid in self._index.new
-        return self._index.is_delayed(mid) is (state is State.DELAYED)
-
-    def prepare_stats(self) -> bool:
-        """See EngineQueue."""
-        if not self._index.unloaded:
-            return False
-        mids = self._index.messages.after(self._load_after, _SLICE)
-        for mid in mids:
-            self.load(mid)
-        self._load_after = mids[-1] if mids else -1
-        return self._index.unloaded > 0
-
-    def stats(self) -> Stats:
-        """See EngineQueue. In flight are also those that others have locked."""
-        self.expire()
-        while self.prepare_stats():
-            pass
-        index, counts = self._index, self.counts
-        oldest = index.messages.first()
-        return Stats(
-            new=len(index.new),
-            ready=len(index.ready),
-            in_flight=len(index.hidden) - index.delayed,
-            delayed=index.delayed,
-            bytes=index.bytes,
-            oldest=None if oldest is None else max(self._clock() - self.time(oldest), 0),
-            pushed=counts.pushed,
-            delivered=counts.delivered,
-            expired=counts.expired,
-            deleted=counts.deleted,
-            storage=self.options.storage,
-        )
 
     def purge(self, upto: int, count: int) -> int:
         """See EngineQueue. What others have locked stays."""
