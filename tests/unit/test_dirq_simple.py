@@ -347,7 +347,8 @@ def test_purge_of_directories(q: QueueSimple) -> None:
 def test_granularity(q: QueueSimple, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory is the time, rounded down; 0 and 1: not rounded."""
     monkeypatch.setattr(time, "time", lambda: 1000000059.5)
-    found = [make(Path(q.path).parent, granularity=each).add(b"").partition("/") for each in (60, 0, 1, 7)]
+    queues = [make(Path(q.path).parent, granularity=each, rndhex=at) for at, each in enumerate((60, 0, 1, 7))]
+    found = [queue.add(b"").partition("/") for queue in queues]  # two in one directory: under names of their own
     assert [int(directory, 16) for directory, _, _ in found] == [1000000020, 1000000059, 1000000059, 1000000057]
     assert {element[:13] for _, _, element in found} == {f"{1000000059:08x}{500000:05x}"}
 
