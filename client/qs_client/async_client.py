@@ -14,7 +14,7 @@ import anyio
 
 from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
-from . import calls
+from . import calls, claim_calls
 from .async_connection import AsyncConnection, open_async_connection
 from .async_deliveries import AsyncDeliveries
 from .calls import Call, Exchange, Held, Pages
@@ -171,6 +171,16 @@ class AsyncQueueClient:
     delete_many = _method(calls.delete_many)
     release = _method(calls.release)
     extend = _method(calls.extend)
+
+    # -- claims and batches -------------------------------------------------------------------------------------------
+
+    claim_messages = _method(claim_calls.claim_messages)
+    get_claim = _method(claim_calls.get_claim)
+    ack_claim = _method(claim_calls.ack_claim)
+    release_claim = _method(claim_calls.release_claim)
+    list_claims = _method(claim_calls.list_claims)
+    stage_messages = _method(claim_calls.stage_messages)
+    publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.asynccontextmanager
     async def handling(self, message: Held) -> AsyncIterator[Held]:

@@ -67,14 +67,14 @@ Held: TypeAlias = Delivery | GetMessage
 """A message as `receive` or `get` gave it: it knows its queue, its id and how often it had been received."""
 
 
-def _ask(request: M, patience: float = 0.0) -> Call[M]:
+def ask(request: M, patience: float = 0.0) -> Call[M]:
     answer = yield Exchange(request, patience)
     if isinstance(answer, Error):
         raise exception_for(answer)
     return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
 
 
-def _given(value: T | None, what: str) -> T:
+def given(value: T | None, what: str) -> T:
     if value is None:
         raise InternalError(500, "internal", f"the server's answer has no {what}")
     return value
@@ -90,7 +90,7 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
     receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
-    return _given(message.qid, "qid"), _given(message.mid, "mid"), receives
+    return given(message.qid, "qid"), given(message.mid, "mid"), receives
 
 
 def _number(entry: int | Receipt) -> int:
@@ -102,7 +102,7 @@ def _number(entry: int | Receipt) -> int:
 
 def queues() -> Call[list[str]]:
     """The names of all queues, sorted."""
-    return (yield from _ask(ListQueues())).queues
+    return (yield from ask(ListQueues())).queues
 
 
 def new_queue(
@@ -126,7 +126,7 @@ def new_queue(
     """
     options = QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives)
     try:
-        yield from _ask(NewQueue(qid, None if options == QueueOptions() else options))
+        yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
         if not exist_ok:
             raise
@@ -140,7 +140,7 @@ def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> 
     force: also when it holds messages, which are lost. Raises NotEmpty when it holds messages, without force.
     """
     try:
-        yield from _ask(DeleteQueue(qid, force))
+        yield from ask(DeleteQueue(qid, force))
     except NotFound:
         if not missing_ok:
             raise
@@ -150,7 +150,7 @@ def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> 
 
 def purge(qid: str) -> Call[int]:
     """Removes every message of a queue, those in flight too. Returns how many there were."""
-    return _given((yield from _ask(PurgeQueue(qid))).count, "count")
+    return given((yield from ask(PurgeQueue(qid))).count, "count")
 
 
 def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
@@ -159,12 +159,12 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     In each: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
     delivered, expired, deleted (since the server's start), storage. What the storage cannot tell is None.
     """
-    return (yield from _ask(QueueStats(qid))).queues
+    return (yield from ask(QueueStats(qid))).queues
 
 
 def ping() -> Call[None]:
     """Asks for an answer, to see that the server works."""
-    yield from _ask(Ping())
+    yield from ask(Ping())
 
 
 # -- messages in ------------------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
     """
     entry = draft(payload)
-    answer = yield from _ask(PushMessage(qid, entry.payload, delay, key))
-    return _given(answer.mid, "mid")
+    answer = yield from ask(PushMessage(qid, entry.payload, delay, key))
+    return given(answer.mid, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:
@@ -192,7 +192,7 @@ def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[in
     mids: list[int] = []
     for batch in drafts_in_batches(payloads):
         try:
-            answer = yield from _ask(PushMessage(qid, messages=batch))
+            answer = yield from ask(PushMessage(qid, messages=batch))
         except (ServerError, ServerUnavailable) as error:
             if mids:
                 error.add_note(f"the first {len(mids)} messages are stored")
@@ -220,7 +220,7 @@ def receive(
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
         request = ReceiveMessage(queues=list(queues), max=max, wait=wait, visibility=visibility)
-    deliveries = (yield from _ask(request, patience=wait)).messages
+    deliveries = (yield from ask(request, patience=wait)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
             delivery.qid = request.qid
@@ -239,16 +239,16 @@ def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessa
     visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
     another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
     """
-    return (yield from _ask(GetMessage(qid, mid, visibility=visibility)))
+    return (yield from ask(GetMessage(qid, mid, visibility=visibility)))
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:
     """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
-    return (yield from _ask(GetMessage(qid, mid, peek=True)))
+    return (yield from ask(GetMessage(qid, mid, peek=True)))
 
 
 def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
-    return (yield from _ask(ListMessages(qid, state, MOST, after))).mids
+    return (yield from ask(ListMessages(qid, state, MOST, after))).mids
 
 
 def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
@@ -294,13 +294,13 @@ def copy(
         raise TypeError("the queues to copy to are missing")
     if mids is None or isinstance(mids, int | Receipt):
         qid, mid, _ = _meant(message, mids)
-        yield from _ask(CopyMessage(qid, mid, queues=targets))
+        yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
     if not isinstance(message, str):
         raise TypeError("a received message has its id: give either it, or (qid, mids)")
     copied: list[int] = []
     for batch in in_batches(mids):
-        answer = yield from _ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
+        answer = yield from ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
         copied += map(_number, answer.mids)
     return copied
 
@@ -314,7 +314,7 @@ def delete(message: str | Held, mid: int | Receipt | None = None) -> Call[None]:
     With a delivery (or a Receipt as mid), only if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    yield from _ask(DeleteMessage(qid, number, receives))
+    yield from ask(DeleteMessage(qid, number, receives))
 
 
 def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
@@ -333,7 +333,7 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     deleted: list[int] = []
     for qid, entries in by_queue.items():
         for batch in in_batches(entries):
-            answer = yield from _ask(DeleteMessage(qid, mids=batch))
+            answer = yield from ask(DeleteMessage(qid, mids=batch))
             deleted += map(_number, answer.mids)
     return deleted
 
@@ -344,7 +344,7 @@ def release(message: str | Held, mid: int | Receipt | None = None, *, delay: flo
     With a delivery, only if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    yield from _ask(ReleaseMessage(qid, number, receives, delay))
+    yield from ask(ReleaseMessage(qid, number, receives, delay))
 
 
 def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
@@ -354,5 +354,5 @@ def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility:
     if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    answer = yield from _ask(ExtendMessage(qid, number, receives, visibility))
-    return _given(answer.visible_at, "visible-at")
+    answer = yield from ask(ExtendMessage(qid, number, receives, visibility))
+    return given(answer.visible_at, "visible-at")

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Subscribe
 
-from . import calls
+from . import calls, claim_calls
 from .calls import Call, Exchange, Held, Pages
 from .connection import Connection, open_connection
 from .deliveries import Deliveries
@@ -180,6 +180,16 @@ class QueueClient:
     delete_many = _method(calls.delete_many)
     release = _method(calls.release)
     extend = _method(calls.extend)
+
+    # -- claims and batches -------------------------------------------------------------------------------------------
+
+    claim_messages = _method(claim_calls.claim_messages)
+    get_claim = _method(claim_calls.get_claim)
+    ack_claim = _method(claim_calls.ack_claim)
+    release_claim = _method(claim_calls.release_claim)
+    list_claims = _method(claim_calls.list_claims)
+    stage_messages = _method(claim_calls.stage_messages)
+    publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.contextmanager
     def handling(self, message: Held) -> Iterator[Held]:

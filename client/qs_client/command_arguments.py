@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import command_verbs as verbs
+from .command_claims import list_or_release
 from .command_tail import tail
 
 DEFAULT_SERVER = "127.0.0.1:9876"
@@ -97,6 +98,8 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments, checked: exits with 2 and says why when they are wrong. `run` is the subcommand's function."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
+        parser.error("--seq says which claim to release: give --release CONSUMER too")
     if arguments.of_bus and arguments.server is not None:
         parser.error(f"qs {arguments.command} talks to the bus, not to the queue server: give --bus HOST:PORT")
     if arguments.timeout is None and not arguments.of_bus:
@@ -262,6 +265,16 @@ def _listings(add: _Add) -> None:
         default="all",
         help="only messages that were never received (new), are visible now (ready), … (default: all)",
     )
+    claims = add(
+        "claims",
+        list_or_release,
+        "list the claims on a queue: who holds what, since when",
+        "With --release, those of a consumer that will not come back are given up, and their messages visible again. "
+        "A consumer that does come back gets them, or others, a second time.",
+    )
+    _queue(claims, hint=True)
+    claims.add_argument("--release", metavar="CONSUMER", help="give up its claims")
+    claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only that one")
     stats = add("stats", verbs.stats, "show the figures of a queue, or of all")
     _queue(stats, hint=True, nargs="?")
 

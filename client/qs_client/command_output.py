@@ -49,12 +49,20 @@ class Output:
 
     def queues(self, queues: Iterable[QueueInfo], columns: Sequence[str]) -> None:
         """Figures of queues, a queue a line. columns: fields of QueueInfo that people see; programs get them all."""
+        queues = list(queues)
+        self.table(
+            ["QUEUE", *(column.upper().replace("_", "-") for column in columns)],
+            [[queue.qid, *(_cell(getattr(queue, column)) for column in columns)] for queue in queues],
+            [_known(asdict(queue)) for queue in queues],
+        )
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], records: Iterable[Mapping[str, Any]]) -> None:
+        """Facts of the same kind: columns under a head for people, a record each for programs."""
         if self._as_json:
-            for queue in queues:
-                self._json(_known(asdict(queue)))
+            for record in records:
+                self._json(record)
             return
-        rows = [[queue.qid, *(_cell(getattr(queue, column)) for column in columns)] for queue in queues]
-        for row in _aligned([["QUEUE", *(column.upper().replace("_", "-") for column in columns)], *rows]):
+        for row in _aligned([head, *rows]):
             self._stream.write(f"{row}\n".encode())
 
     def _json(self, record: Mapping[str, Any]) -> None:

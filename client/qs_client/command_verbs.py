@@ -132,7 +132,7 @@ def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
                 raise
             continue  # somebody was faster
         if message.payload is None:
-            complain(f"message {mid} is {message.status}: its payload can be had from {_time(message.visible_at)}")
+            complain(f"message {mid} is {message.status}: its payload can be had from {as_time(message.visible_at)}")
         else:
             found = True
         out.message(message, heading=arguments.verbose)
@@ -165,7 +165,7 @@ def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """The queues, but for those of a bus without --all; or the messages of one, which are written as they come."""
     if arguments.queue is not None:
         for mid in client.list_messages(arguments.queue, state=arguments.state):
-            text = f"{mid}  {_time(mid)}" if arguments.long else str(mid)
+            text = f"{mid}  {as_time(mid)}" if arguments.long else str(mid)
             out.line(text, {"qid": arguments.queue, "mid": mid})
     elif arguments.long:
         out.queues((queue for queue in client.stats() if _shown(queue.qid, arguments)), _LISTED)
@@ -228,7 +228,7 @@ def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
     return OK
 
 
-def _time(microseconds: int | None) -> str:
+def as_time(microseconds: int | None) -> str:
     """UTC, as RFC 3339 writes it."""
     if microseconds is None:
         return "an unknown time"

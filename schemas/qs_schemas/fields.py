@@ -145,6 +145,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "consumer": ("consumer", _text),
     "producer": ("producer", _text),
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),
+    "claims": ("claims", lambda element: [Claim(**_values(claim, _CLAIM)) for claim in element]),
     "parts": ("chosen", lambda element: [Part(**_values(part, _PART)) for part in element]),
 }
 

@@ -75,7 +75,8 @@ class QueueInfo:
 
 @dataclass(slots=True)
 class Claim:
-    """What a consumer claimed in one transaction."""
+    """What a consumer claimed in one transaction. count 0: nothing, and nothing is kept. checksum: of the ids; since:
+    when, microseconds since the Epoch."""
 
     seq: int
     count: int
@@ -83,6 +84,8 @@ class Claim:
     first: int | None = None
     last: int | None = None
     checksum: str | None = None
+    consumer: str | None = None
+    since: int | None = None
 
 
 @dataclass(slots=True)
@@ -383,6 +386,17 @@ class ReleaseClaim(Message):
     qid: str | None = None
     consumer: str | None = None
     seq: int | None = None
+    count: int | None = None
+
+
+@dataclass(slots=True)
+class ListClaims(Message):
+    """The claims on a queue that are neither acknowledged nor released: who holds what, since when."""
+
+    op: ClassVar[str] = "list-claims"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    claims: list[Claim] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -390,12 +404,20 @@ class StageMessages(Message):
     """Stores messages durably and invisibly, until their batch is published."""
 
     op: ClassVar[str] = "stage-messages"
-    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("producer",), ("messages",))
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("qid",),
+        ("producer",),
+        ("batch",),
+        ("part",),
+        ("attempt",),
+        ("messages",),
+    )
     qid: str | None = None
     producer: str | None = None
     batch: int | None = None
     part: int | None = None
     attempt: int | None = None
+    count: int | None = None
     messages: list[Draft] = field(default_factory=list)
 
 
@@ -416,7 +438,7 @@ OPERATIONS: dict[str, type[Message]] = {
     for cls in (
         ListQueues, NewQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage, DeleteMessage,
         ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping,
-        ClaimMessages, GetClaim, AckClaim, ReleaseClaim, StageMessages, PublishStaged,
+        ClaimMessages, GetClaim, AckClaim, ReleaseClaim, ListClaims, StageMessages, PublishStaged,
     )
 }  # fmt: skip
 """The class of each operation's messages, by the name that stands in `op`."""

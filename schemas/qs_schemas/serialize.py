@@ -90,6 +90,10 @@ def _claim(claim: Claim) -> bytes:
     return f"<claim{_attributes(claim, _CLAIM)}/>".encode()
 
 
+def _claims(claims: Sequence[Claim]) -> bytes:
+    return b"<claims>" + b"".join(map(_claim, claims)) + b"</claims>"
+
+
 def _chosen(parts: Sequence[Part]) -> bytes:
     return f"<parts>{''.join(f'<part{_attributes(part, _PART)}/>' for part in parts)}</parts>".encode()
 
@@ -105,7 +109,7 @@ def _element(name: str) -> Callable[[Any], bytes]:
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "count": _element("count"), "options": _options, "queues": _queues, "claim": _claim,
-    "chosen": _chosen, "payload": write_payload,
+    "claims": _claims, "chosen": _chosen, "payload": write_payload,
 }  # fmt: skip
 # Both stand in the one element `messages` (`m` for early clients).
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
@@ -174,7 +178,7 @@ def _keep_empty(message: Message, field: str) -> bool:
         return message.op in ("list-messages", "receive-message", "get-claim") or (
             message.op in ("delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
         )
-    return field == "queues" and message.op in ("list-queues", "queue-stats")
+    return field == "claims" or (field == "queues" and message.op in ("list-queues", "queue-stats"))
 
 
 def _error(error: Error) -> str:

@@ -68,6 +68,7 @@ OPTIONS: dict[str, Kind] = {
 }  # fmt: skip
 CLAIM: dict[str, Kind] = {
     "seq": WHOLE, "count": WHOLE, "bytes": WHOLE, "first": WHOLE, "last": WHOLE, "checksum": TEXT,
+    "consumer": NAME, "since": WHOLE,
 }  # fmt: skip
 PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
 

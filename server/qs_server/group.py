@@ -14,13 +14,16 @@ from qs_schemas import (
     Error,
     ErrorCode,
     Fault,
+    GetClaim,
     GetMessage,
+    ListClaims,
     ListMessages,
     ListQueues,
     Message,
     PushMessage,
     QueueStats,
     ReceiveMessage,
+    StageMessages,
 )
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
@@ -37,6 +40,10 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchQueueError: table.NOT_FOUND,
     engine.NoSuchMessageError: table.NOT_FOUND,
     NoSuchSubscriptionError: table.NOT_FOUND,
+    engine.NoSuchClaimError: table.NOT_FOUND,
+    engine.NoSuchPartError: table.NOT_FOUND,
+    engine.ClaimOrderError: table.CONFLICT,
+    engine.BatchTooLargeError: table.BAD_REQUEST,
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
@@ -51,12 +58,15 @@ _WEIGHTS: dict[type, Callable[[Any], int]] = {
     PushMessage: lambda push: len(push.messages) or 1,
     CopyMessage: lambda copy: len(copy.mids or [0]) * len(copy.queues),
     DeleteMessage: lambda delete: len(delete.mids) or 1,
+    StageMessages: lambda stage: len(stage.messages),
 }
 
 # About how long an answer is when it is written, if it can be long.
 _SIZES: dict[type, Callable[[Any], int]] = {
     ReceiveMessage: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
     GetMessage: lambda answer: len(answer.payload or b""),
+    GetClaim: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    ListClaims: lambda answer: 512 * len(answer.claims),
     ListMessages: lambda answer: 32 * len(answer.mids),
     ListQueues: lambda answer: 256 * len(answer.queues),
     QueueStats: lambda answer: 256 * len(answer.queues),

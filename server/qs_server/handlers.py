@@ -1,6 +1,7 @@
 """The operations: one small function each, from a request to its answer, and the table that finds them.
 
-Those of subscriptions are in `subscribing.py`; what all handlers have in common is in `service.py`.
+Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; what all handlers have in common is in
+`service.py`.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,15 @@ from collections.abc import Sequence
 import qs_schemas as wire
 from qs_schemas import Message
 
+from .claiming import (
+    ack_claim,
+    claim_messages,
+    get_claim,
+    list_claims,
+    publish_staged,
+    release_claim,
+    stage_messages,
+)
 from .service import Answer, BadRequestError, Handler, Pause, Service, microseconds, mid_of, qid_of
 from .storage.engine import (
     SECOND,
@@ -278,6 +288,13 @@ HANDLERS: dict[type[Message], Handler] = {
     wire.PurgeQueue: purge_queue,
     wire.QueueStats: queue_stats,
     wire.Ping: ping,
+    wire.ClaimMessages: claim_messages,
+    wire.GetClaim: get_claim,
+    wire.AckClaim: ack_claim,
+    wire.ReleaseClaim: release_claim,
+    wire.ListClaims: list_claims,
+    wire.StageMessages: stage_messages,
+    wire.PublishStaged: publish_staged,
 }
 """The handler of each operation. What is not in it is answered with 501."""
 

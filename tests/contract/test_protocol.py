@@ -175,12 +175,13 @@ TABLE: dict[str, tuple[str, str]] = {
     "authenticate": ("", "token"),
     "ping": ("", ""),
     "claim-messages": ("seq max max-bytes upto", ("qid consumer claim claim/@seq claim/@count claim/@bytes "
-                       "claim/@first claim/@last claim/@checksum")),
+                       "claim/@first claim/@last claim/@checksum claim/@consumer claim/@since")),
     "get-claim": ("seq part parts", ("qid consumer messages/message/payload message/@mid message/@receives "
                   "message/@pushed-at")),
     "ack-claim": ("seq", "qid consumer"),
-    "release-claim": ("seq", "qid consumer"),
-    "stage-messages": ("batch part attempt", "qid producer messages/message/payload"),
+    "release-claim": ("seq", "qid consumer count"),
+    "list-claims": ("", "qid claims/claim claim/@seq"),
+    "stage-messages": ("batch part attempt", "qid producer messages/message/payload count"),
     "publish-staged": ("batch", "qid producer parts/part part/@number part/@attempt"),
 }  # fmt: skip
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
+from .batches import Batches
+from .claiming import Claims
 from .disk import Disk
 from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
 from .filequeue import FileQueue
@@ -171,6 +173,20 @@ class DirectoriesEngine(RootDirectory):
     def purge(self, qid: str, upto: int, count: int) -> int:
         self.flush()
         return self._queue(qid).purge(upto, count)
+
+    def claims(self, qid: str) -> Claims:
+        queue = self._queue(qid)
+        if not isinstance(queue, FileQueue):
+            return super().claims(qid)
+        self.flush()
+        return queue.claims
+
+    def batches(self, qid: str) -> Batches:
+        queue = self._queue(qid)
+        if not isinstance(queue, FileQueue):
+            return super().batches(qid)
+        self.flush()
+        return queue.batches
 
     def last_mid(self, qid: str) -> int:
         return self._queue(qid).last_mid

@@ -23,7 +23,7 @@ from .engine import SECOND, Clock, Durability, Options
 from .holders import Holders
 from .index import Index
 from .lifecycle import Lifecycle
-from .names import MAX_MID, NEW, are_mids, message_name, parse_message
+from .names import MAX_MID, NEW, WITHHELD, message_name, parse_message, ready_among
 from .staging import finish_batches
 from .watch import Watch
 
@@ -167,18 +167,17 @@ class MessageDirectory:
         hidden: dict[int, int] = {}
         others: list[str] = []
         for names in self._disk.file_blocks_in(self.path):
-            if are_mids(names):
-                ready.extend(map(int, names))
-                continue
-            for name in names:
-                parsed = parse_message(os.fsencode(name))
+            mids, rest = ready_among(names)
+            ready.fromlist(mids)
+            for name in rest:
+                parsed = parse_message(name)
                 if parsed is None or parsed[1] == NEW:
-                    others.append(name)
+                    others.append(os.fsdecode(name))
                 elif parsed[1]:
                     hidden[parsed[0]] = parsed[1]
                 else:
                     ready.append(parsed[0])
-        mids = sorted(ready)
+        mids = sorted(ready)  # in order block by block already: comparing is all that it takes, in order of memory
         if any(map(eq, mids, islice(mids, 1, None))):
             mids = sorted(set(mids))  # a name may be read twice when it is removed and made again meanwhile
         ready = array("Q", mids)
@@ -251,7 +250,7 @@ class MessageDirectory:
             return False
         receives, delayed_until = self._attributes.read(path, mid)
         delayed = bool(expiry) and delayed_until == expiry
-        if expiry and not delayed and not receives:
+        if expiry not in (0, WITHHELD) and not delayed and not receives:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self._attributes.write(path, mid, Attributes(receives))

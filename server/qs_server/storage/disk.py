@@ -5,13 +5,12 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
+
+from .listing import file_blocks
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
-
-_BLOCK = 4096
-"""Files of which the names are in memory at once."""
 
 
 class Disk:
@@ -38,13 +37,11 @@ class Disk:
 
     def files_in(self, path: str) -> list[str]:
         """Names of the regular files in a directory."""
-        return list(chain.from_iterable(self.file_blocks_in(path)))
+        return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
-    def file_blocks_in(self, path: str) -> Iterator[list[str]]:
+    def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
         """The same, some at a time: a directory may hold a million."""
-        with os.scandir(path) as entries:
-            while block := list(islice(entries, _BLOCK)):
-                yield [entry.name for entry in block if entry.is_file(follow_symlinks=False)]
+        return file_blocks(path)
 
     def directories_in(self, path: str) -> list[str]:
         """Names of the directories in a directory."""

@@ -14,7 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from .batches import Batches
+    from .claiming import Claims
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -54,6 +58,22 @@ class StaleReceiptError(StorageError):
     """The message was received again since, or is not in flight any more."""
 
 
+class NoSuchClaimError(StorageError):
+    """The consumer has no claim of that number."""
+
+
+class ClaimOrderError(StorageError):
+    """The number of the claim is not the one that follows."""
+
+
+class NoSuchPartError(StorageError):
+    """That part of the batch was not staged."""
+
+
+class BatchTooLargeError(StorageError):
+    """The batch has more than can be published at once."""
+
+
 class QueueFullError(StorageError):
     """The queue holds as many messages as its capacity allows, or no room is left for another id."""
 
@@ -91,6 +111,7 @@ class Feature(Enum):
     LIST = "`list-messages`"
     COPY = "`copy-message`"
     ANY = "deletes, releases and extends what it has not handed out itself"
+    CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
@@ -275,6 +296,14 @@ class Engine(ABC):
     @abstractmethod
     def purge(self, qid: str, upto: int, count: int) -> int:
         """Removes at most count messages whose ids are at most upto. How many; less than count when none is left."""
+
+    def claims(self, qid: str) -> Claims:
+        """The claims on a queue's messages."""
+        raise UnsupportedError(f"the storage {self.options(qid).storage!r} has no claims")
+
+    def batches(self, qid: str) -> Batches:
+        """The batches that producers stage for a queue."""
+        raise UnsupportedError(f"the storage {self.options(qid).storage!r} stages nothing")
 
     @abstractmethod
     def last_mid(self, qid: str) -> int:

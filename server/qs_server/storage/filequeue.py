@@ -10,17 +10,42 @@ import os
 import stat
 
 from .attributes import Attributes
-from .directory import READ
-from .engine import Message, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
-from .indexed import IndexedQueue
+from .batch_files import BatchFiles
+from .batches import Batches
+from .claim_files import ClaimFiles
+from .claiming import Claims
+from .directory import READ, Shared
+from .engine import Durability, Message, NoSuchMessageError, NoSuchQueueError, Options, Receipt, StaleReceiptError
+from .names import WITHHELD
 from .publishing import PublishingDirectory
+from .withholding import WithholdingQueue
 
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 """Errors that mean: no file, or none that we may read."""
 
 
-class FileQueue(PublishingDirectory, IndexedQueue):
+class FileQueue(WithholdingQueue):
     """The messages of one directory, by what their holders may do with them."""
+
+    most_claimed = 10_000
+    """Messages of one claim: each is a file to rename."""
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+        """As PublishingDirectory."""
+        super().__init__(path, qid, options, shared)
+        sync = shared.durability is Durability.ALWAYS
+        self.claims = Claims(self, ClaimFiles(path, shared.disk, sync=sync), shared.clock, self.most_claimed)
+        self.batches = Batches(self, BatchFiles(path, shared.disk, sync=sync))
+        try:
+            self._settle()
+        except BaseException:
+            self.unwatch()
+            raise
+
+    def _settle(self) -> None:
+        """What is in a claim is hidden, and nothing else is for that reason."""
+        self.claims.settle()
+        self.batches.settle()
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -105,7 +130,8 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         receives = self._attributes.read(self.name_path(mid, expiry), mid).receives
         if expiry:
             status = "delayed" if self._index.is_delayed(mid) else "in-flight"
-            return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
+            until = None if expiry == WITHHELD else self.time(expiry)
+            return Message(self.qid, mid, status, receives, self.time(mid), until)
         payload = self._content(mid, 0, None)
         if payload is None:
             return None
@@ -116,6 +142,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         mid = receipt.mid
         while True:
             expiry, attributes = self._held(receipt)
+            self.check_free(mid, expiry)
             payload = self._content(mid, expiry, None)
             if payload is not None:
                 visible_at = self.time(expiry) if expiry else None
@@ -163,6 +190,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         """Removes a message, in whatever state it is."""
         while True:
             expiry = self._found(receipt.mid) if receipt.receives is None else self._held(receipt)[0]
+            self.check_free(receipt.mid, expiry)
             if self.remove(receipt.mid, expiry):
                 self.counts.deleted += 1
                 self.touch()
@@ -174,6 +202,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         while True:
             self.expire()
             expiry, attributes = self._held(receipt)
+            self.check_free(mid, expiry)
             until = self.number(self._clock() + delay) if delay else 0
             if not self.load(mid):
                 continue
@@ -198,6 +227,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         while True:
             self.expire()
             expiry, attributes = self._held(receipt)
+            self.check_free(mid, expiry)
             if not self.load(mid):
                 continue
             if not expiry or self._index.is_delayed(mid):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from .midmap import MidMap
 from .midset import MidSet
+from .names import WITHHELD
 
 _LOADED = 1
 _DELAYED = 2
@@ -32,7 +33,10 @@ class Index:
         self._expiries: list[int] = []
         for mid, expiry in hidden.items():
             self.hidden.set(mid, expiry)
-            self._expiries.append(_packed(expiry, mid))
+            if expiry == WITHHELD:
+                self.new.discard(mid)
+            else:
+                self._expiries.append(_packed(expiry, mid))
         heapq.heapify(self._expiries)
         self.unloaded = len(every)
         self.bytes = 0
@@ -118,6 +122,13 @@ class Index:
         else:
             self.new.discard(mid)
 
+    def withhold(self, mid: int) -> None:
+        """A message becomes hidden, and no time ends that."""
+        self._show(mid)
+        self.ready.discard(mid)
+        self.hidden.set(mid, WITHHELD)
+        self.new.discard(mid)
+
     def show(self, mid: int) -> None:
         """A message becomes ready."""
         self._show(mid)
@@ -125,12 +136,13 @@ class Index:
 
     def _hide(self, mid: int, expiry: int) -> None:
         self.hidden.set(mid, expiry)
+        if expiry == WITHHELD:
+            return
         heapq.heappush(self._expiries, _packed(expiry, mid))
         if len(self._expiries) > 2 * len(self.hidden) + 64:
             # Leases that were extended or ended early leave entries behind.
-            self._expiries = [
-                _packed(self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden))
-            ]
+            hidden = ((self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden)))
+            self._expiries = [_packed(expiry, mid) for expiry, mid in hidden if expiry != WITHHELD]
             heapq.heapify(self._expiries)
 
     def _show(self, mid: int) -> None:

@@ -15,6 +15,8 @@ _MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
+WITHHELD = MAX_MID - 1
+"""The extension of a message that is in a claim: hidden from every program that knows the layout, and not by a time."""
 NEW = -1
 """The expiry that `parse_message` gives for a file that is still being written."""
 
@@ -63,10 +65,25 @@ def parse_message(name: bytes) -> tuple[int, int] | None:
     return int(mid), NEW if extension == b"new" else int(extension)
 
 
-def are_mids(names: list[str]) -> bool:
-    """Whether all of them, for sure, are the file names of ready messages. A tenth of the time of `parse_message`."""
-    written = "".join(names)
-    return written.isdigit() and written.isascii() and max(map(len, names)) <= _MID_DIGITS and min(names)[0] != "0"
+def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
+    """Ids of ready messages that have these file names, in increasing order, and names of which that is not sure: all,
+    if ids differ in their number of digits. A fifth of the time of `parse_message`."""
+    mids = _mids(names)
+    if mids is not None:
+        return mids, []
+    mids = _mids([name for name in names if name.isdigit()])
+    return ([], names) if mids is None else (mids, [name for name in names if not name.isdigit()])
+
+
+def _mids(names: list[bytes]) -> list[int] | None:
+    written = b"".join(names)
+    if not written.isdigit():
+        return None
+    mids = sorted(map(int, names))
+    digits = len(str(mids[0]))
+    # As many digits as the numbers need: there are no leading zeros.
+    fit = digits == len(str(mids[-1])) <= _MID_DIGITS and len(written) == digits * len(names)
+    return mids if fit else None
 
 
 def message_name(mid: int, expiry: int) -> str:

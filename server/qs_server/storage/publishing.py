@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .attributes import Attributes
+from .batch_files import note_of
 from .directory import READ, Shared
 from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats, UnsupportedError
 from .names import MAX_MID, message_name
@@ -14,6 +15,8 @@ from .settings import write_options
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
+_OPEN = 500
+"""Messages of a batch whose files are open together."""
 
 
 class PublishingDirectory(RecordingDirectory):
@@ -197,6 +200,40 @@ class PublishingDirectory(RecordingDirectory):
                 failures[request[0].mid] = error
         self._pushers.clear()
         return failures
+
+    def publish_batch(
+        self,
+        payloads: list[bytes],
+        producer: str,
+        batch: int,
+        begin: Callable[[int, int], None],
+        done: Callable[[], None],
+    ) -> None:
+        """See Publisher."""
+        capacity = self.options.capacity
+        if capacity is not None and len(self) + len(self._staging) + len(payloads) > capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        request: list[Staged] = []
+        try:
+            for payload in payloads:
+                request.append(self._stage(Draft(payload)))
+                if len(request) % _OPEN == 0:
+                    self._staging.close_files(request[-_OPEN:])
+            self._staging.close_files(request[-_OPEN:])
+            self._staging.note_batch(request, note_of(producer, batch))
+            done()
+        except BaseException:
+            self._discard(request)
+            raise
+        for staged in request:
+            self._show(staged)
+        self._staging.finish(request)
+        self.counts.pushed += len(request)
+        self.touch()
+        self._note_pushed(request)
+
+    def take_back(self, mid: int, payload: bytes) -> None:
+        """See Publisher. What a start finds noted has been finished by then."""
 
     def _publish(self, request: list[Staged]) -> None:
         done: list[Staged] = []

@@ -11,6 +11,8 @@ from functools import partial
 from threading import Thread
 
 from .activity import Activity
+from .batch_files import DIRECTORY as STAGED
+from .claim_files import DIRECTORY as CLAIMS
 from .directory import Shared
 from .dirqueue.queue import DirqQueue
 from .disk import Disk
@@ -232,6 +234,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     try:
         if isinstance(queue, DirqQueue):
             queue.remove_directories()
+        for name in (CLAIMS, STAGED):  # about messages that are gone, or were never there
+            shutil.rmtree(f"{queue.path}/{name}", ignore_errors=True)
         for name in os.listdir(queue.path):
             if not _is_ours(name):
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")

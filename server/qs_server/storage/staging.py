@@ -12,6 +12,7 @@ import logging
 import os
 from dataclasses import dataclass
 
+from .batch_files import finish
 from .disk import Disk
 from .names import message_name, parse_message
 
@@ -19,6 +20,7 @@ _logger = logging.getLogger(__name__)
 _BATCH = ".batch-"
 _TEMPORARY = ".tmp"
 _END = "end"
+_PUBLISHES = "publishes "
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 
@@ -128,16 +130,35 @@ class Staging:
                     self._disk.fsync(staged.fd)
                     self._close(staged)
         if len(request) > 1:
-            self._note(request)
+            self._note(request, "")
 
-    def _note(self, request: list[Staged]) -> None:
+    def close_files(self, request: list[Staged]) -> None:
+        """Messages of a batch, which may be too many to be open together. They are not durable yet."""
+        for staged in request:
+            if staged.fd >= 0:
+                self._disk.begin_writing(staged.fd)
+                self._close(staged)
+
+    def note_batch(self, request: list[Staged], note: str) -> None:
+        """A producer's batch has been written completely: from now on a start makes it visible. note: see
+        `batch_files.note_of`."""
+        if self._sync and self._disk.can_sync_file_system(self._disk.lstat(self._directory).st_dev):
+            self._disk.sync_file_system(self._directory)
+        elif self._sync:
+            for staged in request:
+                self._disk.sync_file(self.new_path(staged.mid))
+        self._note(request, _PUBLISHES + note)
+        if self._sync:
+            self._disk.sync_directory(self._directory)
+
+    def _note(self, request: list[Staged], more: str) -> None:
         path = self._batch_path(request)
         fd = self._disk.open(path + _TEMPORARY, _NEW_FILE | os.O_TRUNC, 0o666)
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lines = [f"{staged.mid}.new {message_name(staged.mid, staged.expiry)}" for staged in request]
-        self._disk.write(fd, "\n".join([*lines, _END]).encode())
+        self._disk.write(fd, "\n".join([*lines, *filter(None, [more]), _END]).encode())
         if self._sync:
             self._disk.fsync(fd)
         self._disk.rename(path + _TEMPORARY, path)
@@ -147,7 +168,7 @@ class Staging:
 
     def finish(self, request: list[Staged]) -> None:
         """After every rename of a request."""
-        if len(request) > 1:
+        if request[0].mid in self._batches:
             self._disk.unlink(self._batch_path(request))
             self._unlock(request)
 
@@ -198,7 +219,7 @@ def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False  # its publisher is at it
-        _rename_all(directory, disk.read(fd, disk.fstat(fd).st_size), disk)
+        _do_what_it_says(directory, disk.read(fd, disk.fstat(fd).st_size), disk)
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(f"{directory}/{name}")
     finally:
@@ -206,10 +227,13 @@ def _finish_batch(directory: str, name: str, disk: Disk) -> bool:
     return True
 
 
-def _rename_all(directory: str, note: bytes, disk: Disk) -> None:
+def _do_what_it_says(directory: str, note: bytes, disk: Disk) -> None:
     lines = note.split(b"\n")
     if lines[-1] != _END.encode():
         return
+    for line in lines[:-1]:
+        if line.startswith(_PUBLISHES.encode()):  # before a start can look it up
+            finish(directory, line[len(_PUBLISHES) :].decode(), disk, sync=True)
     for line in lines[:-1]:
         old, _, new = line.partition(b" ")
         if parse_message(old) and parse_message(new):

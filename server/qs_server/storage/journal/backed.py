@@ -14,7 +14,7 @@ from ..attributes import Attributes
 from ..directory import Shared
 from ..engine import Options, Receipt, StaleReceiptError
 from ..filequeue import FileQueue
-from ..names import NEW, message_name, parse_message
+from ..names import NEW, WITHHELD, message_name, parse_message
 from .entries import IN_FILE, NOWHERE, Entries, Entry, OverlaidAttributes
 from .ledger import Ledger
 
@@ -30,6 +30,9 @@ class BackedQueue(FileQueue):
         self.entries = Entries(ledger)
         self.writing: set[int] = set()
         """Messages whose files are being changed by us just now, in another thread."""
+        self.hides_withheld = False
+        """Whether files of withheld messages are named as those of ready ones: while no other program consumes, so that
+        a claim renames nothing. Not before what a start finds has been settled, and not at rest."""
         self.is_closed = False
         self._listed = False
         super().__init__(path, qid, options, shared)
@@ -67,7 +70,7 @@ class BackedQueue(FileQueue):
         if mid in self.writing:
             self.ledger.wait_for_spill()
         entry = self.entries.get(mid)
-        return self.file_path(mid, expiry if entry is None or entry.disk == NOWHERE else entry.disk)
+        return self.file_path(mid, self._disk_of(expiry) if entry is None or entry.disk == NOWHERE else entry.disk)
 
     def file_path(self, mid: int, disk: int) -> str:
         """Of a file with that extension."""
@@ -75,7 +78,7 @@ class BackedQueue(FileQueue):
 
     def target(self, mid: int, entry: Entry) -> tuple[int, Attributes]:
         """What the directory should show of a message: its extension, and its attributes."""
-        expiry = 0 if entry.held else self._index.expiry(mid) or 0
+        expiry = 0 if entry.held else self.shows(mid) or 0
         delayed = expiry if expiry and self._index.is_delayed(mid) else 0
         return expiry, Attributes(max(entry.receives, 0), delayed)
 
@@ -120,7 +123,7 @@ class BackedQueue(FileQueue):
     def _on_disk(self, mid: int) -> int | None:
         """The extension of the file of a message, NOWHERE when it has none, None when it is not known."""
         entry = self.entries.get(mid) or self.entries.gone.get(mid)
-        return self._index.expiry(mid) if entry is None else entry.disk
+        return self.shows(mid) if entry is None else entry.disk
 
     def _give_up(self, mid: int) -> None:
         """Somebody has taken the file of a message."""
@@ -185,4 +188,9 @@ class BackedQueue(FileQueue):
 
     def shows(self, mid: int) -> int | None:
         """The extension that the file of a message ought to have."""
-        return self._index.expiry(mid)
+        expiry = self._index.expiry(mid)
+        return None if expiry is None else self._disk_of(expiry)
+
+    def _disk_of(self, expiry: int) -> int:
+        """The extension of the file of a message in that state, as long as there is no entry that says another one."""
+        return 0 if expiry == WITHHELD and self.hides_withheld else expiry

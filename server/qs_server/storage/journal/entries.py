@@ -37,6 +37,8 @@ class Entries:
         self._entries: dict[int, Entry] = {}
         self.gone: dict[int, Entry] = {}
         """Messages that are deleted, and whose files are there still."""
+        self.pinned: int | None = None
+        """The first segment of what is being stored, and has no entries yet."""
         self.get = self._entries.get
         self.values = self._entries.values
         self.items = self._entries.items
@@ -107,8 +109,7 @@ class Entries:
         """The oldest segment that any of them needs."""
         first = next((entry.segment for entry in self._entries.values() if entry.segment != CLEAN), None)
         needed = [entry.segment for entry in self.gone.values() if entry.segment != CLEAN]
-        if first is not None:
-            needed.append(first)
+        needed += [segment for segment in (first, self.pinned) if segment is not None]
         return min(needed, default=None)
 
     def since(self) -> int | None:

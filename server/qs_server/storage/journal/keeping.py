@@ -73,6 +73,8 @@ class JournalKeeping:
         """The queue in a directory. JournalDamagedError, InUseError with the first one."""
         queue = JournalQueue(path, qid, options, shared, self.open())
         self._queues[qid] = queue
+        if self._recovered is None:
+            queue.settle()
         return queue
 
     def _open(self) -> Ledger:
@@ -112,6 +114,9 @@ class JournalKeeping:
         replay = Replay(queues, self._ledger)
         replay.apply(recovered.records())
         self._replayed |= replay.changes > 0
+        for queue in self._queues.values():
+            queue.settle()
+        self._ledger.commit()
 
     def _look_for_messages(self, queues: Mapping[str, FileQueue]) -> None:
         """No queue is of the journal. StorageError when there is one nevertheless, and it has messages of theirs."""
@@ -371,6 +376,8 @@ class JournalKeeping:
         if self._running is not None:
             self._running.run()
             finish(self._running)
+        for queue in self._queues.values():
+            queue.come_to_rest()
         while (spill := self.begin_spill(everything=True)) is not None:
             spill.run()
             finish(spill)

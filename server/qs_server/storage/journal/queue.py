@@ -4,7 +4,8 @@ What is answered is in the journal; the directory follows later (`spill.py`). A 
 never gets a file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from ..engine import (
     Draft,
@@ -18,12 +19,17 @@ from ..engine import (
 from ..names import MAX_MID
 from ..publishing import PublishingDirectory
 from . import records
+from .claimed import ClaimedQueue
 from .entries import CLEAN, IN_FILE, NOWHERE, Entry
 from .keys import digest
-from .recorded import ANNOUNCE, RecordedQueue
+from .recorded import ANNOUNCE
+
+_TOGETHER = 1000
+_BYTES = 4 << 20
+"""Messages of a batch that are appended as one, and bytes."""
 
 
-class JournalQueue(RecordedQueue):
+class JournalQueue(ClaimedQueue):
     """The messages of one directory, of which this process is the only consumer."""
 
     _arriving = False
@@ -74,25 +80,84 @@ class JournalQueue(RecordedQueue):
 
     def _push_run(self, mids: range, payloads: list[bytes], now: int) -> list[int]:
         """What `push` does, for all of them at once: a third of the time."""
-        count = len(payloads)
-        self._check_capacity(count)
-        sizes = list(map(len, payloads))
-        size = sum(sizes)
-        self._reserve_pushes(count, size)
+        self._check_capacity(len(payloads))
+        segment = self._append_run(mids, payloads, now)
+        self._undo.update(dict.fromkeys(mids))
+        self._add_run(mids, payloads, segment, now)
+        self._arriving = True
+        self.last_mid = mids[-1]
+        return list(mids)
+
+    def publish_batch(
+        self,
+        payloads: list[bytes],
+        producer: str,
+        batch: int,
+        begin: Callable[[int, int], None],
+        done: Callable[[], None],
+    ) -> None:
+        """See Publisher. The journal has all of them before `done` makes it certain; a start that finds that it was not
+        takes them back."""
+        self._check_capacity(len(payloads))
+        now = self._clock()
+        mids = self._run([Draft(payload) for payload in payloads], now)
+        if mids is None:
+            first = self._free(max(self._next_mid(now), (self._index.messages.last() or 0) + 1))
+            mids = range(first, first + len(payloads))
+        if mids[-1] > MAX_MID:
+            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater ids are left")
+        self.hold_fast()
+        begin(mids[0], len(mids))
+        self.last_mid = mids[-1]
+        slices: list[tuple[range, list[bytes], int]] = []
+        self.entries.pinned = self._journal.number
+        try:
+            for run in _runs(mids, payloads):
+                some = payloads[run.start - mids.start : run.stop - mids.start]
+                slices.append((run, some, self._append_run(run, some, now)))
+            self.hold_fast()
+            done()
+        except BaseException:
+            self._drop_run(range(mids.start, slices[-1][0].stop if slices else mids.start))
+            raise
+        finally:
+            self.entries.pinned = None
+        for run, some, segment in slices:
+            self._add_run(run, some, segment, now)
+        self.arrived()
+
+    def _append_run(self, mids: range, payloads: list[bytes], now: int) -> int:
+        """In the journal only. In which segment."""
+        size = sum(map(len, payloads))
+        self._reserve_pushes(len(payloads), size)
         if self._announced < self._journal.number:
             self._announce()
         self.ledger.changed.add(self)
         self._journal.append_pushes(records.pushes(self.journal_number, mids, now), payloads, size)
-        self._undo.update(dict.fromkeys(mids))
-        self.entries.add_run(mids, payloads, size, self._journal.number, now)
+        return self._journal.number
+
+    def _add_run(self, mids: range, payloads: list[bytes], segment: int, now: int) -> None:
+        """In memory only."""
+        sizes = list(map(len, payloads))
+        self.entries.add_run(mids, payloads, sum(sizes), segment, now)
         self._index.add_run(mids, sizes)
-        self._arriving = True
-        self.last_mid = mids[-1]
-        self.counts.pushed += count
+        self.counts.pushed += len(mids)
         if self._shared.lifecycle is not None:
             for mid in mids:
                 self.note("pushed", mid, 0)
-        return list(mids)
+
+    def _drop_run(self, mids: range) -> None:
+        """Of what is in the journal only. Where that fails, the next start does it."""
+        with suppress(OSError):
+            for mid in mids:
+                self._reserve()
+                self._append(records.delete(self.journal_number, mid))
+            self.hold_fast()
+
+    def take_back(self, mid: int, payload: bytes) -> None:
+        expiry = self._index.expiry(mid)
+        if expiry is not None and self._content(mid, expiry, None) == payload:
+            self.unlink(mid, expiry)
 
     def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
         """A new message, for which the room is reserved."""
@@ -200,31 +265,6 @@ class JournalQueue(RecordedQueue):
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def _change(
-        self,
-        mid: int,
-        entry: Entry | None,
-        expiry: int,
-        receives: int,
-        visible: int,
-        *,
-        delayed: bool,
-        held: bool = False,
-    ) -> None:
-        """A message's state has another record: how often it was received, and until when it is hidden. entry, expiry:
-        as they are now."""
-        self._reserve()
-        self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
-        self._append(records.state(self.journal_number, mid, receives, visible, delayed))
-        if entry is None:
-            self.entries.add(mid, Entry(None, receives, expiry, self._journal.number, self._clock(), held))
-        elif entry.segment == CLEAN:
-            changed = Entry(entry.payload, receives, entry.disk, self._journal.number, self._clock(), held)
-            self.entries.replace(mid, changed)
-        else:
-            payload, _, disk, segment, since, _ = entry
-            self.entries.replace(mid, Entry(payload, receives, disk, segment, since, held))
-
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
     ) -> Message | None:
@@ -264,6 +304,7 @@ class JournalQueue(RecordedQueue):
     def delete(self, receipt: Receipt) -> None:
         mid = receipt.mid
         expiry = self._found(mid) if receipt.receives is None else self._held(receipt)[0]
+        self.check_free(mid, expiry)
         self.remove(mid, expiry)
         self.counts.deleted += 1
 
@@ -274,7 +315,7 @@ class JournalQueue(RecordedQueue):
         self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
         self._append(records.delete(self.journal_number, mid))
         if entry is None:
-            self.entries.bury(mid, Entry(None, 0, expiry, self._journal.number, self._clock()))
+            self.entries.bury(mid, Entry(None, 0, self._disk_of(expiry), self._journal.number, self._clock()))
         else:
             self.entries.pop(mid)
             if entry.disk != NOWHERE:
@@ -287,6 +328,7 @@ class JournalQueue(RecordedQueue):
         mid = receipt.mid
         self.expire()
         expiry, attributes = self._held(receipt)
+        self.check_free(mid, expiry)
         until = self.number(self._clock() + delay) if delay else 0
         if not self.load(mid):
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
@@ -311,6 +353,7 @@ class JournalQueue(RecordedQueue):
         mid = receipt.mid
         self.expire()
         expiry, attributes = self._held(receipt)
+        self.check_free(mid, expiry)
         if not expiry or not self.load(mid) or self._index.is_delayed(mid):
             raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
         until = self._end_of(visibility)
@@ -332,3 +375,14 @@ class JournalQueue(RecordedQueue):
         elif entry.held:
             self.entries.replace(mid, entry._replace(held=False))
         return True
+
+
+def _runs(mids: range, payloads: Sequence[bytes]) -> Iterator[range]:
+    """The ids in pieces, each of messages that are appended as one."""
+    start, size = mids.start, 0
+    for mid, payload in zip(mids, payloads, strict=True):
+        if mid > start and (mid - start >= _TOGETHER or size + len(payload) > _BYTES):
+            yield range(start, mid)
+            start, size = mid, 0
+        size += len(payload)
+    yield range(start, mids.stop)

@@ -4,7 +4,7 @@ from ..directory import Shared
 from ..engine import Options
 from . import records
 from .backed import BackedQueue
-from .entries import NOWHERE, Entry
+from .entries import CLEAN, NOWHERE, Entry
 from .keys import Keys
 from .ledger import Ledger
 
@@ -113,6 +113,34 @@ class RecordedQueue(BackedQueue):
     def is_uncommitted(self, mid: int) -> bool:
         """Whether the batch that is under way has changed the message."""
         return mid in self._undo
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        mid: int,
+        entry: Entry | None,
+        expiry: int,
+        receives: int,
+        visible: int,
+        *,
+        delayed: bool,
+        held: bool = False,
+    ) -> None:
+        """A message's state has another record: how often it was received, and until when it is hidden. entry, expiry:
+        as they are now."""
+        self._reserve()
+        self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
+        self._append(records.state(self.journal_number, mid, receives, visible, delayed))
+        if entry is None:
+            disk = self._disk_of(expiry)
+            self.entries.add(mid, Entry(None, receives, disk, self._journal.number, self._clock(), held))
+        elif entry.segment == CLEAN:
+            changed = Entry(entry.payload, receives, entry.disk, self._journal.number, self._clock(), held)
+            self.entries.replace(mid, changed)
+        else:
+            payload, _, disk, segment, since, _ = entry
+            self.entries.replace(mid, Entry(payload, receives, disk, segment, since, held))
 
     # -- keys -----------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class RemoteEngine(Engine):
     Beside what every engine raises, methods about messages raise RemoteError; they have tried again by then.
     """
 
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.HELD, Feature.MILLISECONDS, Feature.TELLS})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS})
 
     def __init__(
         self, root: str, *, clock: Clock, disk: Disk | None = None, lifecycle: Lifecycle | None = None

@@ -1,0 +1,37 @@
+"""`qs claims`: who holds messages of a queue in claims, and giving those up of a consumer that will not come back."""
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from qs_schemas import Claim
+
+from .client import QueueClient
+from .command_output import Output, complain
+from .command_verbs import NOTHING, OK, as_time
+
+
+def list_or_release(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """The claims, a line each; or, with --release, how many messages are visible again."""
+    claims = client.list_claims(arguments.queue)
+    if arguments.release is None:
+        _list(claims, out)
+        return OK
+    wanted = [claim for claim in claims if claim.consumer == arguments.release and arguments.seq in (None, claim.seq)]
+    for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # so that each number is free again
+        count = client.release_claim(arguments.queue, arguments.release, claim.seq)
+        record = {"qid": arguments.queue, "consumer": claim.consumer, "seq": claim.seq, "released": count}
+        out.line(f"claim {claim.seq} of {claim.consumer}: {count} messages are visible again", record)
+    if not wanted:
+        which = "no claim" if arguments.seq is None else f"no claim {arguments.seq}"
+        complain(f"{arguments.release!r} has {which} on {arguments.queue!r}")
+    return OK if wanted else NOTHING
+
+
+def _list(claims: list[Claim], out: Output) -> None:
+    head = ("CONSUMER", "CLAIM", "MESSAGES", "BYTES", "SINCE", "FIRST", "LAST")
+    rows = [[str(c.consumer), str(c.seq), str(c.count), str(c.bytes), as_time(c.since), *_ends(c)] for c in claims]
+    out.table(head, rows, map(asdict, claims))
+
+
+def _ends(claim: Claim) -> tuple[str, str]:
+    return str(claim.first or ""), str(claim.last or "")

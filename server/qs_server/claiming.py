@@ -1,0 +1,98 @@
+"""The operations on claims and on batches: for consumers that replay, and publishers that retry.
+
+Each is safe to ask again, whatever became of the answer.
+"""
+
+import qs_schemas as wire
+from qs_schemas import Message
+
+from .service import Answer, BadRequestError, Pause, Service, qid_of
+from .storage.claim_files import Claim
+from .storage.claiming import Claims
+
+_SLICE = 500
+"""Messages deleted or given back between looks at what others want: some 5 ms."""
+
+
+def claim_messages(service: Service, request: wire.ClaimMessages) -> Answer:
+    consumer, seq = _consumer(request), request.seq or 0
+    claims = service.storage.claims(qid_of(request))
+    yield from _finish(claims, consumer)
+    claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
+    return wire.ClaimMessages(request.qid, consumer, claim=_described(claim))
+
+
+def get_claim(service: Service, request: wire.GetClaim) -> Message:
+    consumer, seq = _consumer(request), request.seq or 0
+    part, parts = request.part or 0, request.parts or 1
+    if part >= parts:
+        raise BadRequestError(f"there is no part {part} of {parts}: they are counted from 0")
+    claims = service.storage.claims(qid_of(request))
+    found = claims.part(consumer, seq, (part, parts), service.list_length, service.document)
+    if found is None:
+        raise BadRequestError(
+            f"part {part} of {parts} of claim {seq} is too much for one answer ({service.list_length} messages, "
+            f"{service.document} bytes of payload): ask for more 'parts'"
+        )
+    deliveries = [wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at) for m in found]
+    return wire.GetClaim(request.qid, consumer, messages=deliveries)
+
+
+def ack_claim(service: Service, request: wire.AckClaim) -> Answer:
+    consumer = _consumer(request)
+    claims = service.storage.claims(qid_of(request))
+    claims.acknowledge(consumer, request.seq or 0)
+    yield from _finish(claims, consumer)
+    return wire.AckClaim(request.qid, consumer)
+
+
+def release_claim(service: Service, request: wire.ReleaseClaim) -> Answer:
+    consumer = _consumer(request)
+    claims = service.storage.claims(qid_of(request))
+    count = claims.release(consumer, request.seq or 0)
+    yield from _finish(claims, consumer)
+    return wire.ReleaseClaim(request.qid, consumer, count=count)
+
+
+def list_claims(service: Service, request: wire.ListClaims) -> Message:
+    claims = service.storage.claims(qid_of(request)).all()
+    return wire.ListClaims(request.qid, claims=list(map(_described, claims)))
+
+
+def stage_messages(service: Service, request: wire.StageMessages) -> Message:
+    for draft in request.messages:
+        if draft.delay is not None or draft.key is not None:
+            raise BadRequestError("a staged message has neither a 'delay' nor a 'key'")
+    name = (request.batch or 0, request.part or 0, request.attempt or 0)
+    payloads = [d.payload.encode() if isinstance(d.payload, str) else d.payload for d in request.messages]
+    service.storage.batches(qid_of(request)).stage(_producer(request), name, payloads)
+    return wire.StageMessages(request.qid, request.producer, count=len(payloads))
+
+
+def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
+    parts = [(part.number, part.attempt) for part in request.chosen]
+    if len({number for number, _ in parts}) < len(parts):
+        raise BadRequestError("a part is published with one of its attempts, and one is named twice")
+    service.storage.batches(qid_of(request)).publish(_producer(request), request.batch or 0, parts)
+    return wire.PublishStaged(request.qid, request.producer)
+
+
+def _finish(claims: Claims, consumer: str) -> Answer:
+    """What acknowledging and releasing have left to do, a little at a time."""
+    while claims.finish(consumer, _SLICE):
+        yield Pause()
+    return wire.Ping()
+
+
+def _described(claim: Claim) -> wire.Claim:
+    return wire.Claim(
+        claim.seq, claim.count, claim.bytes, claim.first, claim.last, claim.checksum, claim.consumer, claim.since
+    )
+
+
+def _consumer(request: wire.ClaimMessages | wire.GetClaim | wire.AckClaim | wire.ReleaseClaim) -> str:
+    return request.consumer or ""
+
+
+def _producer(request: wire.StageMessages | wire.PublishStaged) -> str:
+    return request.producer or ""
