@@ -24,6 +24,7 @@ from .messages import (
     Delivery,
     Draft,
     ExtendMessage,
+    GetClaim,
     GetMessage,
     Message,
     Ping,
@@ -31,6 +32,7 @@ from .messages import (
     Receipt,
     ReceiveMessage,
     ReleaseMessage,
+    StageMessages,
 )
 from .text import from_base64, is_xml_text
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
@@ -51,7 +53,8 @@ _PAYLOAD = rb'<payload( encoding="base64")?+>([^<]*+)</payload>'
 _HEAD = re.compile(
     rb'[ \t\r\n]*+<qs xmlns="%b"(?: type="(request|response)"|)(?: req="([^"]{0,%d}+)"|)(?: resp="([^"]{0,%d}+)"|)>'
     rb"<op([^>]{0,300}+)>"
-    rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping) ?+/></op>"
+    rb"<(push-message|receive-message|delete-message|get-message|release-message|extend-message|ping|get-claim|"
+    rb"stage-messages) ?+/></op>"
     rb"(?:<qid>([^<]{1,%d}+)</qid>|)" % (NAMESPACE.encode(), REQ, REQ, QID)
 )
 _ONLY = re.compile(_END)
@@ -65,6 +68,7 @@ _MID = re.compile(_MID_WITH)
 _PAYLOAD_AND_MID = re.compile(rb"(?:%b|)%b" % (_PAYLOAD, _MID_WITH))
 _MIDS = re.compile(rb'<messages>((?>(?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*))</messages>' + _END)
 _A_MID = re.compile(rb'<mid(?: receives="%b"|)>%b</mid>' % (_NUMBER, _NUMBER))
+_PRODUCER = re.compile(rb"<producer>([^<]{1,%d}+)</producer>" % QID)
 _LIST = re.compile(rb"<messages>")
 _LIST_END = re.compile(rb"</messages>" + _END)
 _BETWEEN = b"</payload></message><message><payload>"
@@ -161,6 +165,7 @@ _DURATION = rb"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _PATTERNS = {
     "delay": _DURATION, "visibility": _DURATION, "wait": _DURATION, "max": rb"[1-9][0-9]{0,17}",
     "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no",
+    "batch": rb"[0-9]{1,18}", "part": rb"[0-9]{1,18}", "attempt": rb"[0-9]{1,18}",
 }  # fmt: skip
 
 
@@ -175,6 +180,7 @@ _KNOWN = {
     b"get-message": _known(OP, "peek", "visibility"),
     b"release-message": _known(OP, "delay"),
     b"extend-message": _known(OP, "visibility"),
+    b"stage-messages": _known(OP, "batch", "part", "attempt"),
     _OF_MESSAGE: _known(DRAFT, "delay", "key"),
 }
 """By the operation, the attributes of `op`; and those of a message that is pushed."""
@@ -286,6 +292,37 @@ def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft
 def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     if request:
         return ReceiveMessage(qid), _match(_ONLY, data, at).end()
+    deliveries, end = _deliveries(data, at, limits)
+    return ReceiveMessage(qid, messages=deliveries), end
+
+
+def _claim(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    if request:
+        raise _DeclinedError
+    deliveries, end = _deliveries(data, at, limits)
+    return GetClaim(qid, messages=deliveries), end
+
+
+def _stage(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+    if not request:
+        raise _DeclinedError
+    producer = _match(_PRODUCER, data, at)
+    drafts, end = _drafts(data, producer.end(), limits)
+    return StageMessages(qid, _qid(producer[1]), messages=drafts), end
+
+
+def _set_attributes(message: Message, op: bytes, written: bytes) -> None:
+    for field, value in _attributes(op, written):
+        setattr(message, field, value)
+
+
+def _check_stage(message: Message) -> None:
+    """What is missing is for the parser to say."""
+    if not isinstance(message, StageMessages) or None in (message.batch, message.part, message.attempt):
+        raise _DeclinedError
+
+
+def _deliveries(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], int]:
     at = _match(_LIST, data, at).end()
     deliveries: list[Delivery] = []
     while (entry := _DELIVERY.match(data, at)) is not None:
@@ -302,7 +339,7 @@ def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limit
         )
         at = entry.end()
     _check_length(len(deliveries), 2 * len(deliveries), limits)
-    return ReceiveMessage(qid, messages=deliveries), _match(_LIST_END, data, at).end()
+    return deliveries, _match(_LIST_END, data, at).end()
 
 
 def _mids(data: _Data, at: int, request: bool, limits: Limits) -> tuple[list[int | Receipt], int]:
@@ -369,6 +406,8 @@ _READERS: dict[bytes, _Reader] = {
     b"release-message": _held(ReleaseMessage),
     b"extend-message": _held(ExtendMessage),
     b"ping": _ping,
+    b"get-claim": _claim,
+    b"stage-messages": _stage,
 }
 
 
@@ -398,8 +437,9 @@ class PlainReader:
             if end - at > self._limits.document:
                 return None
             if attributes:
-                for field, value in _attributes(op, attributes):
-                    setattr(message, field, value)
+                _set_attributes(message, op, attributes)
+            if op == b"stage-messages":
+                _check_stage(message)
             if not request:
                 message.type = "response"
             if req is not None:

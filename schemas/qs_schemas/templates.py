@@ -13,6 +13,7 @@ from .messages import (
     Delivery,
     Draft,
     ExtendMessage,
+    GetClaim,
     GetMessage,
     Message,
     Ping,
@@ -20,6 +21,7 @@ from .messages import (
     Receipt,
     ReceiveMessage,
     ReleaseMessage,
+    StageMessages,
 )
 from .serialize import write_payload
 from .text import escape
@@ -130,17 +132,33 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
         if type(delivery) is not Delivery or type(delivery.mid) is not int:
             raise _UnusualError
         receives, pushed_at, visible_at = delivery.receives, delivery.pushed_at, delivery.visible_at
-        if type(receives) is not int or type(pushed_at) is not int or type(visible_at) is not int:
+        if type(receives) is not int or type(pushed_at) is not int:
             raise _UnusualError
+        until = "" if visible_at is None else f' visible-at="{_whole(visible_at)}"'
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
         parts += (
-            f'<message{qid} mid="{delivery.mid}" receives="{receives}" pushed-at="{pushed_at}"'
-            f' visible-at="{visible_at}">'.encode(),
+            f'<message{qid} mid="{delivery.mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode(),
             write_payload(delivery.payload),
             b"</message>",
         )
     parts.append(b"</messages>")
     return b"".join(parts)
+
+
+def _claim(message: GetClaim) -> Written:
+    if message.type == "request" or message.consumer is not None or message.part is not None:
+        raise _UnusualError
+    if message.seq is not None or message.parts is not None:
+        raise _UnusualError
+    return "", _qid(message.qid), _deliveries(message.messages)
+
+
+def _stage(message: StageMessages) -> Written:
+    if message.count is not None or not message.messages:
+        raise _UnusualError
+    attributes = _number("part", message.part) + _number("batch", message.batch) + _number("attempt", message.attempt)
+    producer = "" if message.producer is None else f"<producer>{_name(message.producer)}</producer>"
+    return attributes, _qid(message.qid) + producer, _drafts(message.messages, message.type == "request")
 
 
 def _delete(message: DeleteMessage) -> Written:
@@ -196,6 +214,8 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
     ReleaseMessage: _release,
     ExtendMessage: _extend,
     Ping: _ping,
+    GetClaim: _claim,
+    StageMessages: _stage,
 }
 
 

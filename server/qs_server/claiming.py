@@ -35,7 +35,7 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
             f"{service.document} bytes of payload): ask for more 'parts'"
         )
     deliveries = [wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at) for m in found]
-    return wire.GetClaim(request.qid, consumer, messages=deliveries)
+    return wire.GetClaim(request.qid, messages=deliveries)
 
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Answer:

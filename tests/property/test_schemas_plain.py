@@ -17,6 +17,7 @@ from qs_schemas import (
     Draft,
     ExtendMessage,
     Fault,
+    GetClaim,
     GetMessage,
     Limits,
     Message,
@@ -27,6 +28,7 @@ from qs_schemas import (
     Receipt,
     ReceiveMessage,
     ReleaseMessage,
+    StageMessages,
     serialize,
 )
 from qs_schemas.framing import Framer
@@ -81,6 +83,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         st.sampled_from([None, "ready", "delivered", "in-flight", "delayed"]), OPTIONAL, OPTIONAL, OPTIONAL, **EITHER,
     ),
     st.builds(Ping, **EITHER),
+    st.builds(GetClaim, QID, messages=lists(DELIVERY), **EITHER),
+    st.builds(StageMessages, QID, QID, WHOLE, WHOLE, WHOLE, messages=lists(DRAFT), **EITHER),
 )  # fmt: skip
 WRONG = st.sampled_from([None, False, True, 0, -1, 1.5, 10**30, "", "x", b"x", [], [1], [True], [Draft("y")], ["z"]])
 
@@ -255,7 +259,7 @@ USUAL = [
     ReceiveMessage("orders", max=10, visibility=30.0, wait=20.0), ReceiveMessage("orders"),
     DeleteMessage("orders", 7), DeleteMessage("orders", 7, 2), DeleteMessage("orders", mids=[1, Receipt(2, 3)]),
     ReleaseMessage("orders", 7, 2, 1.0), ExtendMessage("orders", 7, 2, 60.0), GetMessage("orders", 7, peek=True),
-    Ping(),
+    Ping(), StageMessages("orders", "shop", 0, 1, 2, messages=[Draft(X)] * 50),
 ]  # fmt: skip
 ANSWERS = [
     PushMessage("orders", mid=7), PushMessage("orders", mids=list(range(50))), ReceiveMessage(messages=RECEIVED),
@@ -263,6 +267,7 @@ ANSWERS = [
     GetMessage("orders", 7, payload=X, status="delivered", receives=1, pushed_at=1, visible_at=2),
     GetMessage("orders", 7, status="delayed", visible_at=2), ReleaseMessage("orders", 7, visible_at=1),
     ExtendMessage("orders", 7, visible_at=1), Ping(),
+    GetClaim("orders", messages=[Delivery(mid, X, None, 1, 1700000000000000) for mid in range(50)]),
 ]  # fmt: skip
 for answer in ANSWERS:
     answer.type, answer.req, answer.resp = "response", "qs-17", "0f" * 32
