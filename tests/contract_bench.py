@@ -15,6 +15,8 @@ from qs_server.storage.engine import Engine, Feature, UnsupportedError
 from qs_server.storage.vsqs import micros
 
 NEEDED: dict[str, Feature] = {
+    "batches": Feature.CLAIM,
+    "claims": Feature.CLAIM,
     "copy": Feature.COPY,
     "get": Feature.GET,
     "list_mids": Feature.LIST,

@@ -5,11 +5,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from forking import started
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
@@ -39,12 +40,8 @@ class Listening:
     def start(self) -> None:
         """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self._command, "--port", str(self.port)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            self.process = started(
+                [*self._command, "--port", str(self.port)], log, {**os.environ, "PYTHONUNBUFFERED": "1"}
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()

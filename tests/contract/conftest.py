@@ -1,17 +1,18 @@
 """Every engine, for the tests of what all of them do."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
 import pytest
+from claim_calls import REOPENED
 from contract_bench import guarded, memcached_bench, needs, sqs_bench
-from engines import EVERY_ENGINE, Bench
+from engines import ENGINES, EVERY_ENGINE, Bench
 from memcached_serving import Memcached
 from sqs_serving import CREDENTIALS, SqsServer, sqs_serving
 
-from qs_server.storage.engine import Feature
+from qs_server.storage.engine import Engine, Feature
 
 _make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 
@@ -58,3 +59,17 @@ def bench(any_bench: Bench) -> Bench:
     """For what is about messages."""
     needs(any_bench, Feature.KEEP)
     return any_bench
+
+
+@pytest.fixture(params=[name for name in ENGINES if name.startswith(("files", "journal"))])
+def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """For what is about claims and batches: an engine that has them, and nobody else's."""
+    bench = Bench(ENGINES[request.param](tmp_path))
+    yield bench
+    bench.engine.close()
+
+
+@pytest.fixture(params=REOPENED)
+def reopened(request: pytest.FixtureRequest) -> Callable[[Bench], Engine]:
+    """A new engine over what the last one has left: at a stop, and at a crash."""
+    return REOPENED[request.param]

@@ -3,12 +3,20 @@
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bad_documents import BAD, state
 from bus_serving import BusProcess, bus_serving
 from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
-from serving import ServerProcess, Wire
+from serving import FAST, ServerProcess, Wire, serving
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """One that leaves its files alone, however long a test takes: it writes no message to a file for its age."""
+    with serving(tmp_path / "root", *FAST, "--spill-age", "3600") as process:
+        yield process
 
 
 @pytest.fixture

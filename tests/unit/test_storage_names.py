@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from qs_server.storage.engine import BadQueueNameError
-from qs_server.storage.names import MAX_MID, NEW, directory_of, message_name, parse_message, qid_of
+from qs_server.storage.names import MAX_MID, NEW, directory_of, message_name, parse_message, qid_of, ready_among
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,31 @@ def test_no_message(name: bytes) -> None:
 def test_message_round_trip(mid: int, expiry: int) -> None:
     """Every id and state has one name."""
     assert parse_message(message_name(mid, expiry).encode()) == (mid, expiry)
+
+
+@given(
+    st.lists(
+        st.integers(0, 10**18 + 5).map(str)
+        | st.from_regex("[0-9]{1,20}|[1-9][0-9]{3}|[0-9_.+new]{1,6}", fullmatch=True)
+    )
+)
+@settings(deadline=None, derandomize=True)
+def test_ready_among(names: list[str]) -> None:
+    """What it is sure of are ready messages; together with what the rest turns out to be, these are all."""
+    encoded = [name.encode() for name in names]
+    sure, rest = ready_among(encoded)
+    parsed = [parse_message(name) for name in encoded]
+    others = [mid for mid, expiry in filter(None, map(parse_message, rest)) if not expiry]
+    assert sure == sorted(sure)
+    assert sorted(sure + others) == sorted(found[0] for found in parsed if found is not None and not found[1])
+    assert len(sure) + len(rest) == len(names)
+
+
+def test_most_need_no_parsing() -> None:
+    """Ids of one length are all known at once, also beside files that are none or are hidden."""
+    mids = [b"1700000000000002", b"1700000000000001", b"1700000000000001"]
+    ready = sorted(map(int, mids))
+    assert ready_among(mids) == (ready, [])
+    assert ready_among([b".queue.toml", *mids, b"12.new"]) == (ready, [b".queue.toml", b"12.new"])
+    assert ready_among([*mids, b"0170000000000000"]) == ([], [*mids, b"0170000000000000"])
+    assert ready_among([]) == ([], [])

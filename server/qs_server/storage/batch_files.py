@@ -1,12 +1,13 @@
 """`.staged/` in a queue's directory: what producers have stored and not published yet, and what each published last.
 
-`.staged/PRODUCER/BATCH.PART.ATTEMPT` holds payloads one after the other, each behind its length and checksum (CRC-32),
-both 32 bits, little endian. `.staged/PRODUCER/published` holds the number of the last batch that was published, and
-`.staged/PRODUCER/publishing`, in JSON, what a publication that is under way has begun to store in the journal.
+`.staged/PRODUCER/BATCH.PART.ATTEMPT` holds payloads one after the other, each behind its length and checksum (CRC-32
+that begins with 1), both 32 bits, little endian. `.staged/PRODUCER/published` holds the number of the last batch that
+was published, and `.staged/PRODUCER/publishing`, in JSON, what a publication that is under way has begun to store.
 """
 
 import contextlib
 import json
+import logging
 import os
 import re
 import struct
@@ -15,9 +16,11 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from .disk import Disk
-from .engine import BadQueueNameError, StorageError
+from .engine import StorageError
 from .names import directory_of, qid_of
+from .sidefiles import SideFiles
 
+_logger = logging.getLogger(__name__)
 DIRECTORY = ".staged"
 _PUBLISHED = "published"
 _PUBLISHING = "publishing"
@@ -25,6 +28,8 @@ _HEAD = struct.Struct("<II")
 _STAGED = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,19})")
 _APPEND = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC
+_BEGIN = 1
+"""What a checksum begins with: so that zeros, which a power loss may leave, are no empty payloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,70 +37,58 @@ class Publication:
     """What is being published: parts with their attempts, and the ids that its messages get, one after the other."""
 
     batch: int
-    parts: Sequence[Sequence[int]]
+    parts: Sequence[tuple[int, int]]
     first: int
     count: int
 
 
 class BatchFiles:
-    """Of one queue. OSError as the disk gives them; BadQueueNameError for the name of a producer."""
+    """Of one queue. Several servers may share them, what is published under `locked`. OSError as the disk gives them;
+    BadQueueNameError for the name of a producer."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         """directory: the queue's; sync: whether what is written has to survive a power loss."""
-        self._path = f"{directory}/{DIRECTORY}"
+        self._files = SideFiles(f"{directory}/{DIRECTORY}", "producer", disk, sync=sync)
         self._disk = disk
         self._sync = sync
         self._lengths: dict[str, int] = {}
         """Of the files that this process appends to: up to where they are whole."""
-
-    def producers(self) -> list[str]:
-        """Those which ever stored something, in order."""
-        if not os.path.isdir(self._path):
-            return []
-        names = map(qid_of, self._disk.directories_in(self._path))
-        return sorted(name for name in names if name is not None)
-
-    def _of(self, producer: str) -> str:
-        try:
-            return f"{self._path}/{directory_of(producer)}"
-        except BadQueueNameError as error:
-            raise BadQueueNameError(f"the producer: {error}") from None
+        self.exist = self._files.exist
+        self.locked = self._files.locked
+        self.producers = self._files.names
+        self.make_certain = self._files.make_certain
+        self.clear_left_behind = self._files.clear_left_behind
 
     # -- what was staged ------------------------------------------------------------------------------------------
 
     def append(self, producer: str, name: tuple[int, int, int], payloads: Iterable[bytes]) -> None:
         """Adds payloads to an attempt (batch, part, attempt), all or none."""
-        directory = self._of(producer)
-        self._disk.make_directories(directory, sync=self._sync)
-        path = f"{directory}/{_file_name(name)}"
+        path = f"{self._files.directory(producer)}/{_file_name(name)}"
         fd = self._disk.open(path, _APPEND, 0o666)
         try:
             start = self._lengths.get(path)
             if start is None:
                 start = sum(_HEAD.size + len(payload) for payload in self._payloads(fd))
-                os.ftruncate(fd, start)  # what a crash has cut short was never answered
-            data = b"".join(
-                part for payload in payloads for part in (_HEAD.pack(len(payload), crc32(payload)), payload)
-            )
+                self._disk.ftruncate(fd, start)  # what a crash has cut short was never answered
+            data = b"".join(map(_framed, payloads))
             try:
                 self._disk.pwrite(fd, data, start)
                 if self._sync:
                     self._disk.fdatasync(fd)
+                self._files.make_certain(producer, anew=not start)
             except OSError:
                 self._lengths.pop(path, None)
                 with contextlib.suppress(OSError):
-                    os.ftruncate(fd, start)
+                    self._disk.ftruncate(fd, start)
                 raise
+            self._lengths[path] = start + len(data)
         finally:
             self._disk.close(fd)
-        if self._sync and not start:
-            self._disk.sync_directory(directory)
-        self._lengths[path] = start + len(data)
 
     def payloads(self, producer: str, name: tuple[int, int, int]) -> list[bytes] | None:
         """What an attempt holds; None when there is none."""
         try:
-            fd = self._disk.open(f"{self._of(producer)}/{_file_name(name)}", _READ)
+            fd = self._disk.open(f"{self._files.of(producer)}/{_file_name(name)}", _READ)
         except FileNotFoundError:
             return None
         try:
@@ -106,7 +99,7 @@ class BatchFiles:
     def size(self, producer: str, name: tuple[int, int, int]) -> int:
         """Bytes of its file, 0 when there is none."""
         try:
-            return self._disk.lstat(f"{self._of(producer)}/{_file_name(name)}").st_size
+            return self._disk.lstat(f"{self._files.of(producer)}/{_file_name(name)}").st_size
         except FileNotFoundError:
             return 0
 
@@ -120,13 +113,13 @@ class BatchFiles:
             at += _HEAD.size
             payload = bytes(content[at : at + length])
             at += length
-            if len(payload) < length or crc32(payload) != checksum:
+            if len(payload) < length or crc32(payload, _BEGIN) != checksum:
                 return
             yield payload
 
     def clear(self, producer: str, upto: int) -> None:
         """Removes what was staged for batches up to that one. OSError is no reason to fail: the next time will do."""
-        directory = self._of(producer)
+        directory = self._files.of(producer)
         with contextlib.suppress(OSError):
             for name in self._disk.files_in(directory):
                 match = _STAGED.fullmatch(name)
@@ -137,70 +130,89 @@ class BatchFiles:
     # -- what was published ---------------------------------------------------------------------------------------
 
     def published(self, producer: str) -> int:
-        """The number of the last batch that was; -1: none."""
-        path = f"{self._of(producer)}/{_PUBLISHED}"
-        text = self._text(path)
-        if text is None:
+        """The number of the last batch that was; -1: none. StorageError when that file is damaged."""
+        content = self._files.read(producer, _PUBLISHED)
+        if content is None:
             return -1
-        if not text.strip().isdigit():
-            raise StorageError(f"{path} is damaged: it does not hold a number, but {text[:40]!r}")
+        text = content.decode("ascii", "replace").strip()
+        if not text.isdigit():
+            raise StorageError(
+                f"{self._files.of(producer)}/{_PUBLISHED} is damaged: it does not hold a number, but {text[:40]!r}; "
+                "write the number of the last batch that was published into it"
+            )
         return int(text)
 
     def publish(self, producer: str, batch: int) -> None:
-        """That batch, and every one before it, is published when this returns."""
-        self._write(producer, _PUBLISHED, b"%d\n" % batch)
+        """That batch, and every one before it, is published when this returns; that it stays so is not sure before
+        `make_certain`. OSError: it is not."""
+        before = self.published(producer)
+        self._files.put(producer, _PUBLISHED, b"%d\n" % batch)
+        try:
+            self._files.make_certain(producer, anew=True)
+        except OSError:
+            if self._put_back(producer, before):
+                raise
+
+    def _put_back(self, producer: str, before: int) -> bool:
+        """Whether it says again what it said."""
+        try:
+            if before < 0:
+                self._disk.unlink(f"{self._files.of(producer)}/{_PUBLISHED}")
+            else:
+                self._files.put(producer, _PUBLISHED, b"%d\n" % before)
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):
+            self._files.make_certain(producer, anew=True)
+        return True
 
     def publishing(self, producer: str) -> Publication | None:
-        """What was being published when the last server ended, unless it was published."""
-        path = f"{self._of(producer)}/{_PUBLISHING}"
-        text = self._text(path)
-        if text is None:
+        """What was being published when a server ended or failed, and may or may not be. StorageError."""
+        content = self._files.read(producer, _PUBLISHING)
+        if content is None:
             return None
         try:
-            found = Publication(**json.loads(text))
+            found = Publication(**json.loads(content))
+            return Publication(int(found.batch), [(int(n), int(a)) for n, a in found.parts], found.first, found.count)
         except (ValueError, TypeError) as error:
-            raise StorageError(f"{path} is damaged ({error}); put it aside, or restore it") from None
-        return found if found.batch > self.published(producer) else None
+            raise StorageError(
+                f"{self._files.of(producer)}/{_PUBLISHING} is damaged ({error}): a batch may be there in half; restore "
+                "it, or put it aside"
+            ) from None
 
     def begin(self, producer: str, publication: Publication) -> None:
         """Notes what is going to be stored."""
-        self._write(producer, _PUBLISHING, json.dumps(asdict(publication)).encode())
+        self._files.write(producer, _PUBLISHING, json.dumps(asdict(publication)).encode())
 
     def end(self, producer: str) -> None:
         """Nothing is being published. OSError is no reason to fail."""
         with contextlib.suppress(OSError):
-            self._disk.unlink(f"{self._of(producer)}/{_PUBLISHING}")
-
-    def _text(self, path: str) -> str | None:
-        try:
-            fd = self._disk.open(path, _READ)
-        except FileNotFoundError:
-            return None
-        try:
-            return self._disk.read(fd, 1 << 24).decode("ascii", "replace")
-        finally:
-            self._disk.close(fd)
-
-    def _write(self, producer: str, name: str, content: bytes) -> None:
-        directory = self._of(producer)
-        self._disk.make_directories(directory, sync=self._sync)
-        self._disk.write_file(f"{directory}/{name}", content, sync=self._sync)
-        if self._sync:
-            self._disk.sync_directory(directory)
+            self._disk.unlink(f"{self._files.of(producer)}/{_PUBLISHING}")
 
 
 def finish(queue: str, note: str, disk: Disk, *, sync: bool) -> None:
     """Does what `note_of` says, at a start. queue: the directory of the queue."""
     name, _, batch = note.rpartition(" ")
     producer = qid_of(name)
+    if producer is None or not batch.isdigit():
+        return
     files = BatchFiles(queue, disk, sync=sync)
-    if producer is not None and batch.isdigit() and int(batch) > files.published(producer):
+    try:
+        published = files.published(producer)
+    except StorageError as error:
+        _logger.error("%s: now it is %s", error, batch)
+        return
+    if int(batch) > published:
         files.publish(producer, int(batch))
 
 
 def note_of(producer: str, batch: int) -> str:
     """One line that says that the batch is published."""
     return f"{directory_of(producer)} {batch}"
+
+
+def _framed(payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), crc32(payload, _BEGIN)) + payload
 
 
 def _file_name(name: tuple[int, int, int]) -> str:

@@ -4,12 +4,15 @@ A producer that does not know whether its batch was published publishes it again
 failed stages its part again, as another attempt; which attempts count is said when the batch is published.
 """
 
+import contextlib
+import errno
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .batch_files import BatchFiles, Publication
-from .engine import BatchTooLargeError, NoSuchPartError
+from .engine import BatchTooLargeError, NoSuchPartError, StorageError
 
 _logger = logging.getLogger(__name__)
 MOST_BYTES = 256 << 20
@@ -21,6 +24,9 @@ class Publisher(Protocol):
 
     qid: str
 
+    def is_there(self) -> bool:
+        """Whether it has not been removed, nor its directory."""
+
     def publish_batch(
         self,
         payloads: list[bytes],
@@ -30,18 +36,20 @@ class Publisher(Protocol):
         done: Callable[[], None],
     ) -> None:
         """Stores messages, in order, and makes them visible; all or none, also in a crash. begin: is told the ids
-        before anything is stored, the first one and how many, where they follow one another; done: makes it certain,
-        and says so to the next start. QueueFullError."""
+        before anything is certain, the first one and how many; done: makes it certain, and says so to the next start.
+        QueueFullError."""
 
-    def take_back(self, mid: int, payload: bytes) -> None:
-        """Deletes a message, at a start, if it is that one."""
+    def undo_batch(self, first: int, payloads: list[bytes] | None, count: int) -> None:
+        """What was stored, from that id on, of a batch that was not published is gone. payloads: None when they are not
+        known any more. OSError: nobody gets any of it before this has been called again."""
 
-    def hold_fast(self) -> None:
-        """Everything that was done so far survives a power loss, if anything does."""
+    def finish_batch(self, first: int) -> None:
+        """A batch that may be certain is visible if it is, whoever began to store it."""
 
 
 class Batches:
-    """Of one queue. Every method may raise OSError, and BadQueueNameError for the producer."""
+    """Of one queue. Every method may raise OSError, BadQueueNameError for the producer, and StorageError when a file
+    about that one is damaged."""
 
     def __init__(self, queue: Publisher, files: BatchFiles) -> None:
         self._queue = queue
@@ -57,10 +65,21 @@ class Batches:
         """The messages of these parts (number, attempt) become visible, in order of the numbers; whatever else was
         staged for the batch, or for one before it, is dropped. Nothing happens when the batch is published, or one
         after it. NoSuchPartError, BatchTooLargeError, QueueFullError."""
-        if batch <= self._files.published(producer):
+        self._check()
+        with self._files.locked():
+            self._check()
+            self._finish(producer)
+            if batch > self._files.published(producer):
+                self._publish(producer, batch, sorted(parts))
+            self._files.make_certain(producer)
+            self._files.end(producer)
             self._files.clear(producer, batch)
-            return
-        parts = sorted(parts)
+
+    def _check(self) -> None:
+        if not self._queue.is_there():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._queue.qid)
+
+    def _publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
         size = sum(self._files.size(producer, (batch, *part)) for part in parts)
         if size > MOST_BYTES:
             raise BatchTooLargeError(
@@ -79,10 +98,8 @@ class Batches:
             self._queue.publish_batch(payloads, producer, batch, begin, done)
         else:
             done()
-        self._files.end(producer)
-        self._files.clear(producer, batch)
 
-    def _payloads(self, producer: str, batch: int, parts: Sequence[Sequence[int]]) -> list[bytes]:
+    def _payloads(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> list[bytes]:
         payloads: list[bytes] = []
         for number, attempt in parts:
             found = self._files.payloads(producer, (batch, number, attempt))
@@ -94,25 +111,42 @@ class Batches:
             payloads += found
         return payloads
 
-    def settle(self) -> None:
-        """When the queue has been opened: what was stored of a publication that a crash interrupted is deleted. Its
-        parts are staged still."""
-        for producer in self._files.producers():
-            publication = self._files.publishing(producer)
-            if publication is None:
-                continue
-            try:
+    def _finish(self, producer: str) -> None:
+        """What an earlier publication has left, of a server that ended or failed in the middle."""
+        publication = self._files.publishing(producer)
+        if publication is None:
+            return
+        self._queue.finish_batch(publication.first)
+        if publication.batch > self._files.published(producer):
+            payloads: list[bytes] | None = None
+            with contextlib.suppress(NoSuchPartError):
                 payloads = self._payloads(producer, publication.batch, publication.parts)
-            except NoSuchPartError as error:
-                _logger.error("what was stored of an unfinished batch stays: %s", error)
-                continue
-            _logger.warning(
-                "batch %d of producer %r on queue %r was being published when the server stopped: it is not published",
-                publication.batch,
+            self._queue.undo_batch(publication.first, payloads, publication.count)
+        self._files.end(producer)
+
+    def settle(self) -> bool:
+        """When the queue has been opened: of a publication that a crash interrupted everything is there, or nothing;
+        then its parts are staged still. Whether that could be done; if not, nothing is visible of it all the same."""
+        if not self._files.exist():
+            return True
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._files.locked())
+            except OSError as error:
+                _logger.error("the batches of queue %r cannot be locked: %s", self._queue.qid, error)
+            failed = [producer for producer in self._files.producers() if not self._settle(producer)]
+            return not failed
+
+    def _settle(self, producer: str) -> bool:
+        self._files.clear_left_behind(producer)
+        try:
+            self._finish(producer)
+        except (OSError, StorageError) as error:
+            _logger.error(
+                "a batch of producer %r on queue %r that was not published stays hidden: %s",
                 producer,
                 self._queue.qid,
+                error,
             )
-            for mid, payload in enumerate(payloads, publication.first):
-                self._queue.take_back(mid, payload)
-            self._queue.hold_fast()
-            self._files.end(producer)
+            return False
+        return True

@@ -6,22 +6,18 @@ the last claim that is acknowledged: what claims up to it have left is to be del
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from .disk import Disk
-from .engine import BadQueueNameError, StorageError
-from .names import directory_of, qid_of
+from .engine import StorageError
+from .sidefiles import SideFiles
 
 DIRECTORY = ".claims"
 _ACKED = "acked"
-_LOCK = ".lock"
-_READ = os.O_RDONLY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,121 +43,113 @@ def describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int
 
 
 class ClaimFiles:
-    """Of one queue. Several servers may share them, each change under `locked`. OSError as the disk gives them."""
+    """Of one queue. Several servers may share them, each change under `locked`. OSError as the disk gives them;
+    BadQueueNameError for the name of a consumer."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         """directory: the queue's; sync: whether what is written has to survive a power loss."""
-        self._path = f"{directory}/{DIRECTORY}"
+        self._files = SideFiles(f"{directory}/{DIRECTORY}", "consumer", disk, sync=sync)
         self._disk = disk
-        self._sync = sync
-        self._read: dict[str, tuple[tuple[int, int], Claim, array[int]]] = {}
-        """Claims by path, and which file (inode, time of change) they were read from."""
-
-    def exist(self) -> bool:
-        """Whether there ever were any."""
-        return os.path.isdir(self._path)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """No other server changes anything meanwhile."""
-        self._disk.make_directories(self._path, sync=self._sync)
-        fd = self._disk.open(f"{self._path}/{_LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks cannot be shared by several servers
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            self._disk.close(fd)
+        self._read: dict[str, tuple[tuple[int, int, int], Claim, array[int]]] = {}
+        """Claims by path, and which file (inode, time of change, size) they were read from."""
+        self.exist = self._files.exist
+        self.locked = self._files.locked
+        self.consumers = self._files.names
+        self.make_certain = self._files.make_certain
+        self.clear_left_behind = self._files.clear_left_behind
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def consumers(self) -> list[str]:
-        """Those which ever claimed something, in order."""
-        if not self.exist():
-            return []
-        names = map(qid_of, self._disk.directories_in(self._path))
-        return sorted(name for name in names if name is not None)
-
     def acknowledged(self, consumer: str) -> int:
-        """The number of the last claim that is; 0: none."""
-        try:
-            text = self._content(f"{self._of(consumer)}/{_ACKED}")
-        except FileNotFoundError:
+        """The number of the last claim that is; 0: none. StorageError when that file is damaged."""
+        content = self._files.read(consumer, _ACKED)
+        if content is None:
             return 0
-        return _number(text.decode("ascii", "replace").strip(), f"{self._of(consumer)}/{_ACKED}")
+        text = content.decode("ascii", "replace").strip()
+        if not text.isdigit():
+            raise StorageError(
+                f"{self._files.of(consumer)}/{_ACKED} is damaged: it does not hold a number, but {text[:40]!r}; write "
+                "the number of the last claim that is acknowledged into it (0: none), and restart the server"
+            )
+        return int(text)
 
     def numbers(self, consumer: str) -> list[int]:
         """Of the claims whose files are there, increasing."""
         try:
-            names = self._disk.files_in(self._of(consumer))
+            names = self._disk.files_in(self._files.of(consumer))
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def find(self, consumer: str, seq: int) -> tuple[Claim, "array[int]"] | None:
         """A claim and the ids of its messages, in order. StorageError when its file is damaged."""
-        path = f"{self._of(consumer)}/{seq}"
+        path = self._path(consumer, seq)
         try:
             status = self._disk.lstat(path)
         except FileNotFoundError:
             self._read.pop(path, None)
             return None
-        version = status.st_ino, status.st_mtime_ns
+        version = status.st_ino, status.st_mtime_ns, status.st_size
         known = self._read.get(path)
         if known is None or known[0] != version:
-            known = version, *_parsed(self._content(path), path)
+            content = self._files.read(consumer, str(seq))
+            if content is None:
+                return None
+            known = version, *_parsed(content, path)
             self._read[path] = known
         return known[1:]
 
-    def _of(self, consumer: str) -> str:
+    def has(self, consumer: str, seq: int) -> bool:
+        """Whether there is a file for that claim, whatever is in it."""
         try:
-            return f"{self._path}/{directory_of(consumer)}"
-        except BadQueueNameError as error:
-            raise BadQueueNameError(f"the consumer: {error}") from None
+            self._disk.lstat(self._path(consumer, seq))
+        except FileNotFoundError:
+            return False
+        return True
 
-    def _content(self, path: str) -> bytes:
-        fd = self._disk.open(path, _READ)
-        try:
-            parts = []
-            while part := self._disk.read(fd, 1 << 24):
-                parts.append(part)
-            return b"".join(parts)
-        finally:
-            self._disk.close(fd)
+    def since(self, consumer: str, seq: int) -> int:
+        """When a claim's file was written, microseconds since the Epoch; 0 when there is none."""
+        with contextlib.suppress(OSError):
+            return self._disk.lstat(self._path(consumer, seq)).st_mtime_ns // 1000
+        return 0
+
+    def _path(self, consumer: str, seq: int) -> str:
+        return f"{self._files.of(consumer)}/{seq}"
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def save(self, claim: Claim, mids: Sequence[int]) -> None:
-        """The claim is made when this returns."""
+        """The claim is made when this returns. OSError: it is not, unless `has` says so: then it could not be undone
+        for sure."""
         lines = [json.dumps(asdict(claim)), *map(str, mids), ""]
-        self._write(claim.consumer, str(claim.seq), "\n".join(lines).encode())
+        try:
+            self._files.write(claim.consumer, str(claim.seq), "\n".join(lines).encode())
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.drop(claim.consumer, claim.seq)
+            raise
 
     def acknowledge(self, consumer: str, seq: int) -> None:
         """Every claim up to that one is acknowledged when this returns."""
-        self._write(consumer, _ACKED, b"%d\n" % seq)
+        self._files.write(consumer, _ACKED, b"%d\n" % seq)
 
     def drop(self, consumer: str, seq: int) -> None:
-        """The claim is gone when this returns, if it was there."""
-        directory = self._of(consumer)
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(f"{directory}/{seq}")
-            if self._sync:
-                self._disk.sync_directory(directory)
-        self._read.pop(f"{directory}/{seq}", None)
-
-    def _write(self, consumer: str, name: str, content: bytes) -> None:
-        directory = self._of(consumer)
-        self._disk.make_directories(directory, sync=self._sync)
-        path = f"{directory}/{name}"
+        """The claim is gone when this returns, if it was there. OSError: it is there still, unless that is not to be
+        had either: a power loss must not bring it back once others have its messages."""
+        path = self._path(consumer, seq)
+        aside = f"{path}.tmp"
         try:
-            self._disk.write_file(path, content, sync=self._sync)
-            if self._sync:
-                self._disk.sync_directory(directory)
+            self._disk.rename(path, aside)
+        except FileNotFoundError:
+            return
+        try:
+            self._files.make_certain(consumer, anew=True)
         except OSError:
-            if name != _ACKED:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(path)  # whoever asked is told that there is none
+            self._disk.rename(aside, path)
             raise
+        self._read.pop(path, None)
+        with contextlib.suppress(OSError):  # the next start clears it away
+            self._disk.unlink(aside)
 
 
 def _parsed(content: bytes, path: str) -> tuple[Claim, "array[int]"]:
@@ -169,14 +157,9 @@ def _parsed(content: bytes, path: str) -> tuple[Claim, "array[int]"]:
         head, *lines = content.decode("ascii").splitlines()
         claim = Claim(**json.loads(head))
         mids = array("Q", map(int, lines))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise StorageError(f"{path} is damaged ({error}): it is no claim; put it aside, or restore it") from None
-    if describe(claim.consumer, claim.seq, mids, claim.bytes, claim.since) != claim:
-        raise StorageError(f"{path} is damaged: its ids are not those that it was made of; put it aside, or restore it")
+        sound = describe(claim.consumer, claim.seq, mids, claim.bytes, claim.since) == claim
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise StorageError(f"{path} is damaged ({error}): restore it, or release that claim") from None
+    if not sound or not path.endswith(f"/{claim.seq}"):
+        raise StorageError(f"{path} is damaged, it is not what was written: restore it, or release that claim")
     return claim, mids
-
-
-def _number(text: str, path: str) -> int:
-    if not text.isdigit():
-        raise StorageError(f"{path} is damaged: it does not hold a number, but {text[:40]!r}")
-    return int(text)

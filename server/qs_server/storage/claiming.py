@@ -4,12 +4,15 @@ The claim's file is the truth (`claim_files.py`). Beside it every message of a c
 Whatever a crash leaves between the two is put right when the queue is opened: see `settle`.
 """
 
+import contextlib
+import errno
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from .claim_files import Claim, ClaimFiles, describe
-from .engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
+from .engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError, StorageError
 
 _logger = logging.getLogger(__name__)
 MOST = 100_000
@@ -22,8 +25,14 @@ class Withholding(Protocol):
     """What is asked of a queue."""
 
     qid: str
+    alone: bool
+    """Whether no other server has the queue."""
 
-    def expire(self, count: int | None = None) -> int: ...
+    def is_there(self) -> bool:
+        """Whether it has not been removed, nor its directory."""
+
+    def catch_up(self) -> None:
+        """Knows what others have done, and what is due is visible."""
 
     def ready_after(self, after: int, count: int) -> list[int]:
         """Visible messages with ids greater than after, in order, at most count."""
@@ -35,14 +44,20 @@ class Withholding(Protocol):
         """Everything that was done so far survives a power loss, if anything does. OSError: it was taken back."""
 
     def withhold(self, mid: int) -> bool:
-        """Hides a message without an end, if it is there. Nothing is known of it on disk that a crash would keep, or it
-        is put right by `withhold` and `give_up` after the next start."""
+        """Hides a visible message without an end. False when it is not visible: somebody was faster. Nothing is known
+        of it on disk that a crash would keep, or it is put right by `withhold_again` and `give_up` after the next
+        start."""
+
+    def withhold_again(self, mid: int) -> bool:
+        """At a start: hides a message of a claim, whatever its state seems to be. False when it is gone."""
+
+    def is_withheld(self, mid: int) -> bool: ...
 
     def give_up(self, mid: int) -> None:
         """A withheld message is as visible as if it had never been hidden."""
 
     def hand_back(self, mid: int) -> None:
-        """A withheld message has been received once more, and is visible."""
+        """A withheld message has been received once more, and is visible; that stays so if the batch is taken back."""
 
     def read_withheld(self, mid: int) -> Message | None:
         """A withheld message as it is handed out; None when it is not withheld."""
@@ -58,7 +73,8 @@ class Withholding(Protocol):
 
 
 class Claims:
-    """Of one queue. Every method may raise OSError; those that name a consumer BadQueueNameError."""
+    """Of one queue. Every method may raise OSError; those that name a consumer BadQueueNameError, and StorageError when
+    a file about that one is damaged."""
 
     def __init__(self, queue: Withholding, files: ClaimFiles, clock: Clock, most: int) -> None:
         """most: messages of one claim."""
@@ -67,6 +83,7 @@ class Claims:
         self._files = files
         self._clock = clock
         self._loose: list[int] = []  # of claims that were released: still to be made visible, the last one first
+        self._strays: list[int] = []  # of claims that came to nothing: as above
         self._deleted: dict[tuple[str, int], int] = {}  # of acknowledged claims: how many messages have been
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
@@ -74,26 +91,41 @@ class Claims:
         than fit in max_bytes, but for the first. If it has that claim already, that one. Without any messages, nothing
         is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
         NoSuchClaimError when it was released."""
-        with self._files.locked():
+        with self._locked():
             known = self._known(consumer, seq)
             if known is not None:
+                self._files.make_certain(consumer)
                 return known
-            self._queue.expire()
+            self._queue.catch_up()
             self._queue.hold_fast()  # what could still be taken back is in no claim
             mids, size = self._choose(min(count, self.most), max_bytes, upto)
+            if not mids and self._free_orphans():
+                mids, size = self._choose(min(count, self.most), max_bytes, upto)
             now = self._clock()
             if not mids:
                 return describe(consumer, seq, mids, 0, now)
             return self._make(consumer, seq, mids, size, now)
 
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """FileNotFoundError when the queue was removed, also if there is another one of the name by now."""
+        self._check()
+        with self._files.locked():
+            self._check()
+            yield
+
+    def _check(self) -> None:
+        if not self._queue.is_there():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._queue.qid)
+
     def _known(self, consumer: str, seq: int) -> Claim | None:
-        found = self._files.find(consumer, seq)
         acknowledged = self._files.acknowledged(consumer)
         if seq <= acknowledged:
             raise StaleReceiptError(
                 f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} is acknowledged: the next one is "
                 f"{self._last(consumer) + 1}"
             )
+        found = self._files.find(consumer, seq)
         if found is not None:
             return found[0]
         following = self._last(consumer) + 1
@@ -140,11 +172,24 @@ class Claims:
             if taken:
                 self._files.save(claim, taken)
         except BaseException:
-            for mid in taken:
-                self._queue.give_up(mid)
+            if not self._stands(consumer, seq):
+                self._strays += taken
+                with contextlib.suppress(OSError):
+                    self._give_up_strays()
             raise
         self._queue.note_claimed(taken)
         return claim
+
+    def _stands(self, consumer: str, seq: int) -> bool:
+        try:
+            return self._files.has(consumer, seq)
+        except OSError:
+            return True
+
+    def _give_up_strays(self) -> None:
+        while self._strays:
+            self._queue.give_up(self._strays[-1])
+            self._strays.pop()
 
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
@@ -180,8 +225,10 @@ class Claims:
     def acknowledge(self, consumer: str, seq: int) -> None:
         """Every claim up to seq is done with; `finish` deletes the messages. ClaimOrderError when there is no claim of
         that number yet."""
-        with self._files.locked():
+        with self._locked():
             if seq <= self._files.acknowledged(consumer):
+                if seq > 0:
+                    self._files.make_certain(consumer)
                 return
             last = self._last(consumer)
             if seq > last:
@@ -193,21 +240,71 @@ class Claims:
 
     def release(self, consumer: str, seq: int) -> int:
         """The claim is none any more; `finish` makes its messages visible. How many they are. NoSuchClaimError."""
-        with self._files.locked():
-            found = self._files.find(consumer, seq)
-            if found is None or seq <= self._files.acknowledged(consumer):
+        with self._locked():
+            mids = self._ids_of(consumer, seq)
+            if mids is None or seq <= self._files.acknowledged(consumer):
+                self._hand_back(len(self._loose))
+                self._free_orphans()
                 raise self._no_such(consumer, seq)
-            self._files.drop(consumer, seq)
-            self._loose.extend(reversed(found[1]))
-            return found[0].count
+            try:
+                self._files.drop(consumer, seq)
+            finally:
+                if not self._stands(consumer, seq):
+                    self._loose.extend(reversed(mids))
+            if not self._queue.alone:
+                self._hand_back(len(self._loose))  # before somebody else puts it right, and claims them
+            return len(mids)
 
-    def finish(self, consumer: str, count: int) -> bool:
-        """Does at most count messages' worth of what acknowledging and releasing have left to do. Whether there may be
-        more."""
+    def _ids_of(self, consumer: str, seq: int) -> Sequence[int] | None:
+        """Of the messages of a claim; of a damaged one, of those which may be in no other one."""
+        try:
+            found = self._files.find(consumer, seq)
+        except StorageError:
+            claimed, damaged = self._claimed(lambda mid: True)
+            return [mid for mid in self._queue.withheld() if mid not in claimed] if damaged == 1 else []
+        return None if found is None else found[1]
+
+    def _claimed(self, which: Callable[[int], bool]) -> tuple[set[int], int]:
+        """Those of all messages in claims; and how many damaged claims there are."""
+        claimed: set[int] = set()
+        damaged = 0
+        for consumer in self._files.consumers():
+            for seq in self._files.numbers(consumer):
+                try:
+                    found = self._files.find(consumer, seq)
+                except (StorageError, OSError) as error:
+                    _logger.error("%s", error)
+                    damaged += 1
+                else:
+                    claimed.update(filter(which, found[1] if found else ()))
+        return claimed, damaged
+
+    def _free_orphans(self) -> bool:
+        """Gives up what another server has withheld that was killed before there was a claim, or when it had been
+        released. Whether there was anything."""
+        if self._queue.alone or self._loose:
+            return False
+        claimed, damaged = self._claimed(lambda mid: True)
+        if not damaged:
+            self._strays = [mid for mid in self._queue.withheld() if mid not in claimed]
+        found = bool(self._strays)
+        self._give_up_strays()
+        return found
+
+    def _hand_back(self, count: int) -> int:
+        """At most count of what is loose; how many are left of count."""
         while count and self._loose:
             self._queue.hand_back(self._loose[-1])
             self._loose.pop()
             count -= 1
+        return count
+
+    def finish(self, consumer: str, count: int) -> bool:
+        """Does at most count messages' worth of what acknowledging and releasing have left to do. Whether there may be
+        more."""
+        self._check()
+        self._give_up_strays()
+        count = self._hand_back(count)
         acknowledged = self._files.acknowledged(consumer)
         for seq in self._files.numbers(consumer):
             if seq > acknowledged or not count:
@@ -221,6 +318,8 @@ class Claims:
             return count
         mids = found[1]
         done = self._deleted.get((consumer, seq), 0)
+        if not done:
+            self._files.make_certain(consumer)  # that it is acknowledged lasts as long as that they are deleted
         for mid in mids[done : done + count]:
             self._queue.remove_withheld(mid)
             done += 1
@@ -228,45 +327,82 @@ class Claims:
             count -= 1
         if done == len(mids) and count:
             self._queue.hold_fast()  # before nothing says any more that they are to be deleted
-            self._files.drop(consumer, seq)
             self._deleted.pop((consumer, seq), None)
+            if any(map(self._queue.is_withheld, mids)):
+                return 0  # a commit has failed meanwhile, and taken back what was deleted: again, then
+            self._files.drop(consumer, seq)
         return count
 
     def all(self) -> list[Claim]:
-        """Those that are neither acknowledged nor released, by consumer and number."""
+        """Those that are neither acknowledged nor released, by consumer and number. Of a damaged one nothing is known
+        but that: its count is 0 and its checksum `damaged`."""
         claims: list[Claim] = []
         for consumer in self._files.consumers():
-            acknowledged = self._files.acknowledged(consumer)
+            try:
+                acknowledged = self._files.acknowledged(consumer)
+            except StorageError:
+                acknowledged = 0
             numbers = (seq for seq in self._files.numbers(consumer) if seq > acknowledged)
-            claims += [found[0] for seq in numbers if (found := self._files.find(consumer, seq)) is not None]
+            claims += [claim for seq in numbers if (claim := self._look_at(consumer, seq)) is not None]
         return claims
 
-    def settle(self) -> None:
+    def _look_at(self, consumer: str, seq: int) -> Claim | None:
+        try:
+            found = self._files.find(consumer, seq)
+        except (StorageError, OSError):
+            return Claim(consumer, seq, 0, 0, None, None, "damaged", self._files.since(consumer, seq))
+        return None if found is None else found[0]
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
         """When the queue has been opened: its messages are withheld if and only if they are in a claim, and what was
-        acknowledged is deleted."""
+        acknowledged is deleted. Whether that could be done; if not, what may be in a claim is withheld all the same."""
         withheld = self._queue.withheld()
         if not withheld and not self._files.exist():
-            return
-        with self._files.locked():
-            claimed: set[int] = set()
+            return True
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._files.locked())
+            except OSError as error:
+                _logger.error("the claims on queue %r cannot be locked: %s", self._queue.qid, error)
+                if not self._queue.alone:
+                    withheld = []  # others may be at work: what is in no claim stays hidden until the next start
             for consumer in self._files.consumers():
-                for seq in self._files.numbers(consumer):
-                    found = self._files.find(consumer, seq)
-                    claimed.update(mid for mid in found[1] if self._queue.withhold(mid)) if found else None
-            for mid in withheld:
-                if mid not in claimed:
-                    self._queue.give_up(mid)
-            for consumer in self._files.consumers():
-                self._finish_at_start(consumer)
+                self._files.clear_left_behind(consumer)
+            claimed, damaged = self._claimed(self._queue.withhold_again)
+            if damaged:
+                self._hide_doubtful()
+            else:
+                self._strays = [mid for mid in withheld if mid not in claimed]
+            failed = [who for who in ("", *self._files.consumers()) if not self._finish_at_start(who)]
+            return not failed
 
-    def _finish_at_start(self, consumer: str) -> None:
+    def _hide_doubtful(self) -> None:
+        """Whatever may be in a damaged claim goes to nobody."""
+        if self._queue.alone:  # else the directory says what is withheld
+            self._queue.catch_up()
+            after = -1
+            while mids := self._queue.ready_after(after, _LOOK):
+                after = mids[-1]
+                for mid in mids:
+                    self._queue.withhold(mid)
+        _logger.error(
+            "what may be in damaged claims on queue %r goes to nobody: restore the files and restart the server, or "
+            "release the claims (qs claims --release CONSUMER --seq NUMBER %s)",
+            self._queue.qid,
+            self._queue.qid,
+        )
+
+    def _finish_at_start(self, consumer: str) -> bool:
+        """consumer: empty for what is nobody's."""
         try:
-            while self.finish(consumer, _LOOK):
+            self._give_up_strays()
+            if consumer:
+                self._files.make_certain(consumer)
+            while consumer and self.finish(consumer, _LOOK):
                 pass
-        except OSError as error:
-            _logger.warning(
-                "messages of queue %r that %r has acknowledged stay hidden for now: %s",
-                self._queue.qid,
-                consumer,
-                error,
-            )
+        except (OSError, StorageError) as error:
+            _logger.error("messages of queue %r that are over and done with stay hidden: %s", self._queue.qid, error)
+            return False
+        return True

@@ -248,14 +248,23 @@ class MessageDirectory:
         if not stat.S_ISREG(status.st_mode):
             self.disown(mid, path)
             return False
+        if not expiry:
+            self.load_ready(mid, path, status.st_size)
+            return True
         receives, delayed_until = self._attributes.read(path, mid)
-        delayed = bool(expiry) and delayed_until == expiry
-        if expiry not in (0, WITHHELD) and not delayed and not receives:
+        delayed = delayed_until == expiry
+        if expiry != WITHHELD and not delayed and not receives:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self._attributes.write(path, mid, Attributes(receives))
         index.load(mid, status.st_size, retrieved=receives > 0, delayed=delayed)
         return True
+
+    def load_ready(self, mid: int, path: str, size: int) -> None:
+        """Notes what is known of a ready message's file, unless it was looked at before. size: in bytes."""
+        if not self._index.loaded(mid):
+            retrieved = self._attributes.receives(path, mid) > 0
+            self._index.load(mid, size, retrieved=retrieved, delayed=False)
 
     def disown(self, mid: int, path: str) -> None:
         """Something has the name of a message and is none."""

@@ -31,6 +31,7 @@ class Disk:
     setxattr = staticmethod(os.setxattr)
     removexattr = staticmethod(os.removexattr)
     fdatasync = staticmethod(os.fdatasync)
+    ftruncate = staticmethod(os.ftruncate)
     _write = staticmethod(os.write)
     _pwrite = staticmethod(os.pwrite)
     _advise = staticmethod(os.posix_fadvise)

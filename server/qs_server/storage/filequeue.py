@@ -33,7 +33,7 @@ class FileQueue(WithholdingQueue):
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """As PublishingDirectory."""
         super().__init__(path, qid, options, shared)
-        sync = shared.durability is Durability.ALWAYS
+        sync = shared.durability is not Durability.NONE
         self.claims = Claims(self, ClaimFiles(path, shared.disk, sync=sync), shared.clock, self.most_claimed)
         self.batches = Batches(self, BatchFiles(path, shared.disk, sync=sync))
         try:
@@ -43,7 +43,7 @@ class FileQueue(WithholdingQueue):
             raise
 
     def _settle(self) -> None:
-        """What is in a claim is hidden, and nothing else is for that reason."""
+        """What is in a claim is hidden, and nothing else is for that reason; no batch is there in half."""
         self.claims.settle()
         self.batches.settle()
 
@@ -105,6 +105,8 @@ class FileQueue(WithholdingQueue):
             if not stat.S_ISREG(status.st_mode):
                 self.disown(mid, path)
                 return None
+            if mid in self._index.ready:
+                self.load_ready(mid, path, status.st_size)
             return None if max_bytes is not None and status.st_size > max_bytes else self.read(fd, status.st_size)
         finally:
             self._disk.close(fd)
@@ -130,8 +132,9 @@ class FileQueue(WithholdingQueue):
         receives = self._attributes.read(self.name_path(mid, expiry), mid).receives
         if expiry:
             status = "delayed" if self._index.is_delayed(mid) else "in-flight"
-            until = None if expiry == WITHHELD else self.time(expiry)
-            return Message(self.qid, mid, status, receives, self.time(mid), until)
+            if expiry == WITHHELD:
+                return Message(self.qid, mid, status, receives + 1, self.time(mid), None)
+            return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
         payload = self._content(mid, 0, None)
         if payload is None:
             return None

@@ -1,5 +1,6 @@
 """The publisher's side of a queue's directory: messages are written, then made visible together."""
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -220,20 +221,34 @@ class PublishingDirectory(RecordingDirectory):
                 if len(request) % _OPEN == 0:
                     self._staging.close_files(request[-_OPEN:])
             self._staging.close_files(request[-_OPEN:])
+            begin(request[0].mid, len(request))
             self._staging.note_batch(request, note_of(producer, batch))
+            if self._durability is Durability.INTERVAL:
+                self._disk.sync_file_system(self.path)
             done()
         except BaseException:
             self._discard(request)
             raise
-        for staged in request:
-            self._show(staged)
-        self._staging.finish(request)
+        try:
+            for staged in request:
+                self._show(staged)
+            self._staging.finish(request)
+        except OSError:
+            self._staging.leave(request)  # it is published; `finish_batch`, or the next start, shows the rest
+            raise
         self.counts.pushed += len(request)
         self.touch()
         self._note_pushed(request)
 
-    def take_back(self, mid: int, payload: bytes) -> None:
-        """See Publisher. What a start finds noted has been finished by then."""
+    def undo_batch(self, first: int, payloads: list[bytes] | None, count: int) -> None:
+        """See Publisher. Nothing of it was ever visible."""
+
+    def finish_batch(self, first: int) -> None:
+        """See Publisher."""
+        if self._staging.is_noted(first):
+            self.rescan()
+        if self._staging.is_noted(first):
+            raise BlockingIOError(errno.EAGAIN, f"another server is just at a batch of queue {self.qid!r}; ask again")
 
     def _publish(self, request: list[Staged]) -> None:
         done: list[Staged] = []

@@ -168,9 +168,17 @@ class Staging:
 
     def finish(self, request: list[Staged]) -> None:
         """After every rename of a request."""
-        if request[0].mid in self._batches:
+        if request and request[0].mid in self._batches:
             self._disk.unlink(self._batch_path(request))
             self._unlock(request)
+
+    def leave(self, request: list[Staged]) -> None:
+        """Whoever starts next, or looks for it, does the renames that are left."""
+        self._unlock(request)
+
+    def is_noted(self, first: int) -> bool:
+        """Whether there are renames left of a list or a batch that begins with that id."""
+        return os.path.lexists(f"{self._directory}/{_BATCH}{first}")
 
     def _unlock(self, request: list[Staged]) -> None:
         fd = self._batches.pop(request[0].mid, None)

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from .attributes import Attributes
 from .engine import Durability, Message, StaleReceiptError
 from .indexed import IndexedQueue
-from .names import WITHHELD
+from .names import WITHHELD, message_name
 from .publishing import PublishingDirectory
 
 
 class WithholdingQueue(PublishingDirectory, IndexedQueue):
     """See Withholding."""
+
+    alone = False
+    is_closed = False
+
+    def close(self) -> list[int]:
+        self.is_closed = True
+        return super().close()
+
+    def is_there(self) -> bool:
+        return not self.is_closed and self.in_place()
 
     @abstractmethod
     def _content(self, mid: int, expiry: int, max_bytes: int | None) -> bytes | None:
@@ -28,25 +38,54 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
     def measure(self, mid: int) -> int | None:
         return self._index.size(mid) if self.load(mid) else None
 
+    def catch_up(self) -> None:
+        self._watch.refresh()
+        self.expire()
+
     def hold_fast(self) -> None:
         if self._durability is Durability.ALWAYS:
             self.commit()
+        elif self._durability is Durability.INTERVAL:
+            self._disk.sync_file_system(self.path)
 
     def withhold(self, mid: int) -> bool:
+        while self._index.expiry(mid) == 0:
+            if self.rename(mid, 0, WITHHELD):
+                self._index.withhold(mid)
+                self.touch()
+                return True
+        return False
+
+    def withhold_again(self, mid: int) -> bool:
         while (expiry := self._index.expiry(mid)) is not None and expiry != WITHHELD:
             if self.rename(mid, expiry, WITHHELD):
                 self._index.withhold(mid)
-        self.touch()
+                self.touch()
         return expiry is not None
+
+    def is_withheld(self, mid: int) -> bool:
+        return self._index.expiry(mid) == WITHHELD
+
+    def _has_withheld(self, mid: int) -> bool:
+        """As `is_withheld`, also when it is another server that did it, just now."""
+        if self._index.expiry(mid) != WITHHELD and not self.alone:
+            self.changed(message_name(mid, WITHHELD).encode(), appeared=True)
+        return self.is_withheld(mid)
 
     def give_up(self, mid: int) -> None:
         if self._index.expiry(mid) == WITHHELD and self.rename(mid, WITHHELD, 0):
-            self._index.show(mid)
-            self.arrived()
+            self.show_again(mid)
             self.touch()
 
+    def show_again(self, mid: int) -> None:
+        """A withheld message is visible, and new if it was."""
+        self._index.show(mid)
+        self.arrived()
+        if self._receives(mid, 0) == 0:
+            self._index.new.add(mid)
+
     def hand_back(self, mid: int) -> None:
-        if self._index.expiry(mid) != WITHHELD or not self.load(mid):
+        if not self._has_withheld(mid) or not self.load(mid):
             return
         path = self.name_path(mid, WITHHELD)
         receives = self._attributes.receives(path, mid) + 1
@@ -56,7 +95,7 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
         self.note("released", mid, receives)
 
     def read_withheld(self, mid: int) -> Message | None:
-        while self._index.expiry(mid) == WITHHELD:
+        while self._has_withheld(mid):
             payload = self._content(mid, WITHHELD, None)
             if payload is not None:
                 receives = self._attributes.receives(self.name_path(mid, WITHHELD), mid) + 1
@@ -64,7 +103,7 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
         return None
 
     def remove_withheld(self, mid: int) -> None:
-        while self._index.expiry(mid) == WITHHELD:
+        while self._has_withheld(mid):
             if self.remove(mid, WITHHELD):
                 self.counts.deleted += 1
                 self.touch()
@@ -77,4 +116,9 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
         self.counts.delivered += len(mids)
         if self._shared.lifecycle is not None:
             for mid in mids:
-                self.note("received", mid, self._receives(mid, WITHHELD))
+                self.note("received", mid)
+
+    def _receives(self, mid: int, expiry: int) -> int | None:
+        """That a message is in a claim counts, though it is written nowhere."""
+        found = super()._receives(mid, expiry)
+        return found + 1 if found is not None and expiry == WITHHELD else found

@@ -4,7 +4,10 @@ For the journal, and for the directory while the server runs, the messages of a 
 one small file, whatever it holds, and a start looks the claims up again.
 """
 
+from contextlib import suppress
+
 from ..claiming import MOST
+from ..engine import Durability
 from ..names import WITHHELD
 from .entries import CLEAN, IN_FILE, Entry
 from .recorded import RecordedQueue
@@ -14,6 +17,7 @@ class ClaimedQueue(RecordedQueue):
     """See Withholding."""
 
     most_claimed = MOST
+    alone = True
 
     def _settle(self) -> None:
         """Not before the journal has been replayed."""
@@ -24,8 +28,9 @@ class ClaimedQueue(RecordedQueue):
             if self.entries.get(mid) is None:
                 self.entries.add(mid, Entry(None, IN_FILE, WITHHELD, CLEAN, self._clock()))
         self.hides_withheld = True
-        self.claims.settle()
-        self.batches.settle()
+        if not all([self.claims.settle(), self.batches.settle()]):
+            with suppress(OSError):
+                self.ledger.commit()  # that it failed has been said, and nothing else hangs on it
 
     def come_to_rest(self) -> None:
         """Other programs may consume soon: what is in a claim is to be hidden from them."""
@@ -36,9 +41,17 @@ class ClaimedQueue(RecordedQueue):
 
     def hold_fast(self) -> None:
         self.ledger.commit_early()
+        if self._durability is Durability.INTERVAL and (sync := self._journal.background_sync()) is not None:
+            sync()
 
     def withhold(self, mid: int) -> bool:
         """In memory: the claim's file is what lasts."""
+        if self._index.expiry(mid) != 0:
+            return False
+        self._index.withhold(mid)
+        return True
+
+    def withhold_again(self, mid: int) -> bool:
         expiry = self._index.expiry(mid)
         if expiry is None:
             return False
@@ -48,14 +61,16 @@ class ClaimedQueue(RecordedQueue):
         return True
 
     def give_up(self, mid: int) -> None:
-        self._index.show(mid)
-        self.arrived()
+        if self._index.expiry(mid) == WITHHELD:
+            self.show_again(mid)
 
     def hand_back(self, mid: int) -> None:
+        """Visible first: the claim is gone, whatever becomes of the batch that counts it."""
         if self._index.expiry(mid) != WITHHELD:
             return
         receives = self._attributes.receives(self.name_path(mid, WITHHELD), mid) + 1
-        self._change(mid, self.entries.get(mid), WITHHELD, receives, 0, delayed=False)
         self._index.show(mid)
         self.arrived()
+        with suppress(OSError):  # then it counts as received once less
+            self._change(mid, self.entries.get(mid), 0, receives, 0, delayed=False)
         self.note("released", mid, receives)

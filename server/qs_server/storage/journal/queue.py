@@ -147,17 +147,37 @@ class JournalQueue(ClaimedQueue):
                 self.note("pushed", mid, 0)
 
     def _drop_run(self, mids: range) -> None:
-        """Of what is in the journal only. Where that fails, the next start does it."""
+        """Of what is in the journal only. Where that fails, the next batch of the producer, or the next start, does
+        it."""
         with suppress(OSError):
-            for mid in mids:
+            self.undo_batch(mids.start, None, len(mids))
+
+    def undo_batch(self, first: int, payloads: list[bytes] | None, count: int) -> None:
+        mids = [mid for mid in range(first, first + count) if not self._is_of_another(mid, first, payloads)]
+        for mid in mids:
+            if self._index.expiry(mid) == 0:
+                self._index.withhold(mid)  # for as long as it cannot be removed
+        for mid in mids:
+            expiry = self._index.expiry(mid)
+            if expiry is not None:
+                self.unlink(mid, expiry)
+            else:
                 self._reserve()
                 self._append(records.delete(self.journal_number, mid))
-            self.hold_fast()
+        self.hold_fast()
 
-    def take_back(self, mid: int, payload: bytes) -> None:
+    def _is_of_another(self, mid: int, first: int, payloads: list[bytes] | None) -> bool:
+        """Whether somebody else has put a message there; as far as that can be told."""
         expiry = self._index.expiry(mid)
-        if expiry is not None and self._content(mid, expiry, None) == payload:
-            self.unlink(mid, expiry)
+        if expiry is None:
+            return False
+        if payloads is None:
+            entry = self.entries.get(mid)
+            return entry is None or entry.payload is None
+        return self._content(mid, expiry, None) != payloads[mid - first]
+
+    def finish_batch(self, first: int) -> None:
+        """See Publisher. What is certain is visible as soon as the journal has been replayed."""
 
     def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
         """A new message, for which the room is reserved."""
@@ -285,9 +305,10 @@ class JournalQueue(ClaimedQueue):
 
     def _take_written(self, mid: int, visibility: int | None, max_bytes: int | None, *, held: bool) -> Message | None:
         payload = self._content(mid, 0, max_bytes)
-        if payload is None or not self.load(mid):
+        if payload is None:
             return None
-        receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
+        # The index knows which messages are new, as soon as they are loaded: that saves asking the file once more.
+        receives = 1 if mid in self._index.new else self._attributes.receives(self.name_path(mid, 0), mid) + 1
         expiry = self._end_of(visibility)
         self._change(mid, self.entries.get(mid), 0, receives, 0 if held else expiry, delayed=False, held=held)
         return self._taken(mid, payload, receives, expiry)

@@ -1,0 +1,135 @@
+"""How an archive is laid out, and what is known of it between runs.
+
+    DIR/queue=<name>/date=<YYYY-MM-DD>/<archive id>-<queue hash>-<batch>-<number>.parquet    the table
+    DIR/_qs/archive.json                 the archive's id, made once
+    DIR/_qs/lock                         held while an archive runs
+    DIR/_qs/queues/<queue hash>/queue.json, checkpoint/, batch.json, staging/
+    DIR/_qs/replays/                     see `replay`
+
+Names that begin with `_` are hidden from readers of Parquet directories.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from typing import Any
+
+from .checkpoint import OFFSETS, Checkpoint
+from .errors import CheckpointLostError, PipelineError, SchemaMismatchError, UsageError
+from .files import Files
+
+STATE = "_qs"
+LOCK = f"{STATE}/lock"
+_ARCHIVE = f"{STATE}/archive.json"
+_FORMAT = 1
+_LONGEST = 255  # bytes of a name on the usual file systems
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+"""What Hive and Spark escape in the names of partitions."""
+
+
+def short_hash(*parts: str) -> str:
+    """16 hex digits, the same for the same texts."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def partition(queue: str) -> str:
+    """The directory of a queue's partition, as Hive and Spark would call it. UsageError when the name is too long."""
+    name = f"queue={_ESCAPED.sub(lambda found: f'%{ord(found[0]):02X}', queue)}"
+    if len(name.encode()) > _LONGEST:
+        raise UsageError(f"the name of the queue {queue!r} is too long for a directory of an archive")
+    return name
+
+
+def archive_id(files: Files, *, create: bool) -> str:
+    """The id of the archive in a directory. create: make one if there is none.
+
+    CheckpointLostError when the directory holds files of an archive without its state; UsageError when there is no
+    archive and none is to be made.
+    """
+    data = files.read(_ARCHIVE)
+    if data is not None:
+        return str(_object(files, _ARCHIVE, data)["id"])
+    if any(name.startswith("queue=") for name in files.names("")):
+        raise CheckpointLostError(
+            f"{files.uri('')} holds archived messages, but what it knew of them ({STATE}) is gone: "
+            f"put {STATE} back from a backup, or archive to another directory"
+        )
+    if not create:
+        raise UsageError(f"{files.uri('')} is no archive: give the directory that `qs-pipeline archive --to` was given")
+    made = secrets.token_hex(6)
+    files.replace(_ARCHIVE, _json({"format": _FORMAT, "id": made}))
+    return made
+
+
+def _object(files: Files, path: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or value.get("format", _FORMAT) != _FORMAT:
+        raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: put it back from a backup")
+    return value
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+class QueueState:
+    """What an archive knows of one of its queues."""
+
+    def __init__(self, files: Files, archive: str, queue: str) -> None:
+        """archive: its id. Nothing is read or made."""
+        self.queue = queue
+        self.partition = partition(queue)
+        self.consumer = f"archive-{archive}"
+        hashed = short_hash(queue)
+        self.prefix = f"{archive}-{hashed}"
+        self._files = files
+        self._path = f"{STATE}/queues/{hashed}"
+        self.staging = f"{self._path}/staging"
+        self.checkpoint = Checkpoint(files, f"{self._path}/checkpoint")
+
+    def open(self, columns: dict[str, str]) -> None:
+        """To be called before the first batch of a run. columns: of the table, by name their types.
+
+        CheckpointLostError when the checkpoint knows less than was done; SchemaMismatchError when the archive of this
+        queue was begun with other columns.
+        """
+        path = f"{self._path}/queue.json"
+        data = self._files.read(path)
+        if data is None:
+            self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
+        else:
+            self._compare(_object(self._files, path, data)["columns"], columns)
+        self.checkpoint.mend()
+        done = self.batch()
+        last = self.checkpoint.last(OFFSETS)
+        if done is not None and (last is None or last < done["batch"]):
+            raise CheckpointLostError(
+                f"the checkpoint of the queue {self.queue!r} in {self.checkpoint.uri} is gone, or older than the files "
+                f"of the archive: put it back from a backup, or archive to another directory; what it had claimed "
+                f"stays claimed by {self.consumer} until it is released (qs claims {self.queue})"
+            )
+
+    def _compare(self, before: dict[str, str], columns: dict[str, str]) -> None:
+        if before == columns:
+            return
+        first = next(name for name in [*columns, *before] if before.get(name) != columns.get(name))
+        raise SchemaMismatchError(
+            f"the archive of the queue {self.queue!r} was begun with other columns ({first}: "
+            f"{before.get(first, 'none')} then, {columns.get(first, 'none')} now): give the same --xml-schema and "
+            "--body, or archive to another directory"
+        )
+
+    def batch(self) -> dict[str, Any] | None:
+        """The last batch: its number `batch`, `rows`, `moves` (pairs of paths) and whether it is `done`."""
+        path = f"{self._path}/batch.json"
+        data = self._files.read(path)
+        return None if data is None else _object(self._files, path, data)
+
+    def set_batch(self, batch: int, rows: int, moves: list[tuple[str, str]], *, done: bool) -> None:
+        """Keeps that, durably."""
+        value = {"format": _FORMAT, "batch": batch, "rows": rows, "moves": moves, "done": done}
+        self._files.replace(f"{self._path}/batch.json", _json(value))

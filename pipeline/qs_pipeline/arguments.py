@@ -1,0 +1,243 @@
+"""The arguments of `qs-pipeline`: its subcommands, their options, what --help says of them. Nothing of Spark is
+imported here, so that --help is there at once."""
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from qs_client.command_arguments import DEFAULT_SERVER, _AnyOrder, _version, positive, seconds, server
+
+EPILOG = """\
+examples:
+  qs-pipeline archive orders --to /data/orders            what is in the queue now
+  qs-pipeline archive orders logs --to /data/qs --continuous
+  qs-pipeline archive orders --to /data/orders --xml-schema order.xsd
+  qs-pipeline route orders --sql totals.sql --to totals --errors broken
+  qs-pipeline replay /data/orders --to orders --from 2025-06-01 --until 2025-06-02 --rate 500
+  qs-pipeline report /var/lib/qs/history --to /tmp/report
+
+exit codes: 0 done; 1 an error without a code of its own; 2 wrong usage; 3 no Java; 4 no server; 5 no such queue;
+6 somebody else works under this consumer's name; 7 a checkpoint that is gone; 8 a query that is wrong, or fails;
+9 a schema that does not fit; 10 messages are gone that should be there; 11 a message is not what it should be;
+130 interrupted, 143 terminated (what was begun is taken up by the next run)
+"""
+
+_CHOICE = re.compile(r"invalid choice: '([^']*)'")
+
+
+class _Suggesting(argparse.ArgumentParser):
+    """Says what was probably meant when a name is misspelt."""
+
+    def error(self, message: str) -> NoReturn:
+        """As the base class has it, with a suggestion."""
+        super().error(message + _suggestion(message, self._known()))
+
+    def _known(self) -> list[str]:
+        known = list(self._option_string_actions)
+        for action in self._actions:
+            known += [] if action.choices is None else [str(choice) for choice in action.choices]
+            for job in action.choices.values() if isinstance(action.choices, dict) else ():
+                known += job._option_string_actions
+        return known
+
+
+class _Parser(_Suggesting, _AnyOrder):
+    """Of a job: its options may stand between the queues."""
+
+
+def _suggestion(message: str, known: Sequence[str]) -> str:
+    wrong = _CHOICE.findall(message)
+    if message.startswith("unrecognized arguments:"):
+        wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
+    for word in wrong:
+        near = difflib.get_close_matches(word, known, n=1)
+        if near:
+            return f" (did you mean {near[0]}?)"
+    return ""
+
+
+def moment(text: str) -> datetime:
+    """A time as ISO 8601 writes it, in UTC where it has no zone."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, as in 2025-06-30 or 2025-06-30T12:00:00Z") from None
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def period(text: str) -> float:
+    """Seconds from one batch to the next: more than nothing."""
+    value = seconds(text)
+    if value < 0.001:  # what Spark counts in
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a millisecond")
+    return value
+
+
+def setting(text: str) -> tuple[str, str]:
+    """KEY=VALUE of Spark."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE of Spark, as in spark.driver.memory=2g")
+    return key, value
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments, checked: exits with 2 and says why when they are wrong. `job` is the subcommand's name."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.server is None:
+        try:
+            given.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"QS_SERVER: {error}")
+    if given.job == "replay" and given.begin is not None and given.end is not None and given.begin >= given.end:
+        parser.error(f"--from {given.begin.isoformat()} is not before --until {given.end.isoformat()}")
+    if given.job == "route" and given.errors == given.to:
+        parser.error("--errors names the queue that --to names: what fails would be among what does not")
+    return given
+
+
+def _common() -> _Parser:
+    """Options of every subcommand, before it or after it."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("common options")
+    group.add_argument(
+        "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
+    )
+    group.add_argument(
+        "--master", metavar="URL", help="of Spark (default: what spark-submit says, else the cores of this machine)"
+    )
+    group.add_argument("--conf", type=setting, action="append", metavar="KEY=VALUE", help="a setting of Spark")
+    group.add_argument("-v", "--verbose", action="store_true", help="show Spark's log, each batch, and tracebacks")
+    return common
+
+
+def _parser() -> _Suggesting:
+    parser = _Suggesting(
+        allow_abbrev=False,
+        prog="qs-pipeline",
+        description="Spark over queues: archive them, report on them, push an archive back, route them through SQL.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[_common()],
+    )
+    parser.add_argument("--version", action="version", version=f"qs-pipeline {_version()}")
+    parser.set_defaults(server=None, master=None, conf=[], verbose=False)
+    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True, dest="job", parser_class=_Parser)
+
+    def add(name: str, summary: str, details: str) -> argparse.ArgumentParser:
+        description = f"{summary[0].upper()}{summary[1:]}. {details}"
+        return jobs.add_parser(name, help=summary, description=description, parents=[_common()])
+
+    for arguments_of in (_archive, _report, _replay, _route):
+        arguments_of(add)
+    return parser
+
+
+_Add = Callable[[str, str, str], argparse.ArgumentParser]
+
+
+def _runs(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--once", action="store_true", help="what is in the queue now, then end (default)")
+    group.add_argument("--continuous", action="store_true", help="go on until interrupted")
+    parser.add_argument(
+        "--every",
+        type=period,
+        default=5.0,
+        metavar="SECONDS",
+        help="with --continuous: from one batch to the next (default: 5)",
+    )
+    parser.add_argument(
+        "--batch", type=positive, default=10_000, metavar="MESSAGES", help="of a batch, at most (default: 10000)"
+    )
+    parser.set_defaults(**defaults)
+
+
+def _archive(add: _Add) -> None:
+    parser = add(
+        "archive",
+        "move queues into a Parquet table, each message once",
+        "The table is DIR/queue=NAME/date=YYYY-MM-DD/*.parquet, the date that of the push in UTC, with the columns "
+        "mid, pushed_at, body and receives; any reader of Parquet can open it (DuckDB: DIR/queue=*/date=*/*.parquet). "
+        "A message is deleted from its queue once it is there. A run that was interrupted, or killed, is taken up by "
+        "the next. DIR/_qs holds what the archive knows of itself: keep it with the files.",
+    )
+    parser.add_argument("queues", metavar="QUEUE", nargs="+")
+    parser.add_argument("--to", required=True, metavar="DIR", help="a directory, or a URI that Hadoop knows")
+    parser.add_argument(
+        "--xml-schema",
+        metavar="FILE",
+        help="an XSD, or a schema of Spark as DDL or JSON: adds the column document with the payload's content, and "
+        "_corrupt_record with the payload where it is malformed or does not fit; body stays, and nothing is dropped",
+    )
+    parser.add_argument("--xml-root", metavar="NAME", help="the element that payloads are, when the XSD has several")
+    parser.add_argument(
+        "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
+    )
+    _runs(parser)
+
+
+def _report(add: _Add) -> None:
+    parser = add(
+        "report",
+        "times, throughput and redeliveries, from the server's lifecycle record",
+        "HISTORY is the directory that queue-server.py --history writes to.",
+    )
+    parser.add_argument("history", metavar="HISTORY")
+    parser.add_argument("--to", required=True, metavar="DIR", help="a directory for the report")
+    parser.add_argument(
+        "--top", type=positive, default=20, metavar="N", help="rows of its lists of messages, 1 to 1000 (default: 20)"
+    )
+
+
+def _replay(add: _Add) -> None:
+    parser = add(
+        "replay",
+        "push archived messages to a queue, in the order they were pushed in",
+        "When it is interrupted, the same command goes on where it was, and pushes nothing twice: what is to be pushed "
+        "is chosen and kept at the first run (DIR/_qs/replays), so an archive may grow meanwhile. A replay that is "
+        "finished is not done again without --again.",
+    )
+    parser.add_argument("archive", metavar="DIR", help="that qs-pipeline archive --to was given")
+    parser.add_argument("--to", required=True, metavar="QUEUE")
+    parser.add_argument(
+        "--where",
+        metavar="SQL",
+        help="a condition on queue, mid, pushed_at, body (as text), receives, date and, with a schema, document",
+    )
+    parser.add_argument("--from", dest="begin", type=moment, metavar="TIME", help="pushed then or later (UTC)")
+    parser.add_argument("--until", dest="end", type=moment, metavar="TIME", help="pushed before that (UTC)")
+    parser.add_argument("--rate", type=positive, metavar="N", help="messages a second, at most")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be pushed")
+    parser.add_argument("--again", action="store_true", help="though it was done before")
+
+
+def _route(add: _Add) -> None:
+    parser = add(
+        "route",
+        "a queue through a SQL query to a queue, each message once",
+        "The query sees the view messages with the columns queue, mid, pushed_at, body (as text), receives and "
+        "claim_seq, and gives a column body (or value): a row of the result is a message pushed. It is applied to each "
+        "batch by itself: an aggregate is one of a batch. Avoid what differs from run to run (rand(), "
+        "current_timestamp()): a batch that was interrupted is computed again.",
+    )
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("--sql", required=True, metavar="FILE", help="the query")
+    parser.add_argument("--to", required=True, metavar="QUEUE")
+    parser.add_argument(
+        "--errors",
+        metavar="QUEUE",
+        help="gets the payload of each message whose row has a body that is NULL; the query has to give the column mid "
+        "too. Without it such a row ends the job",
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server, queue, targets)",
+    )
+    _runs(parser)

@@ -1,0 +1,105 @@
+"""Messages as rows: the source's schema, and deliveries as an Arrow RecordBatch of exactly that schema.
+
+Spark takes RecordBatches as they are, with no conversion of values, if their schema equals the declared one.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from qs_client import Delivery
+
+from .errors import BadMessageError, SchemaMismatchError
+from .options import BodyType
+
+_BODY: dict[BodyType, tuple[DataType, pa.DataType]] = {
+    "binary": (BinaryType(), pa.binary()),
+    "string": (StringType(), pa.string()),
+}
+
+
+def schema(body_type: BodyType) -> StructType:
+    """The columns of a row. pushed_at: microseconds, UTC; receives: how often the message has been received; claim_seq:
+    the number of the claim that it was read from, null where it was only looked at."""
+    columns: list[tuple[str, DataType]] = [
+        ("queue", StringType()),
+        ("mid", LongType()),
+        ("pushed_at", TimestampType()),
+        ("body", _BODY[body_type][0]),
+        ("receives", IntegerType()),
+        ("claim_seq", LongType()),
+    ]
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+def arrow_schema(body_type: BodyType) -> pa.Schema:
+    """The same as Arrow has it, as Spark compares it."""
+    return pa.schema(
+        [
+            ("queue", pa.string()),
+            ("mid", pa.int64()),
+            ("pushed_at", pa.timestamp("us", tz="UTC")),
+            ("body", _BODY[body_type][1]),
+            ("receives", pa.int32()),
+            ("claim_seq", pa.int64()),
+        ]
+    )
+
+
+def must_be_ours(given: StructType, body_type: BodyType) -> None:
+    """SchemaMismatchError when a user's `.schema(...)` is not what the source gives."""
+    ours = schema(body_type)
+    if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in ours.fields]:
+        raise SchemaMismatchError(
+            f"the source qs gives {ours.simpleString()}, not {given.simpleString()}: leave .schema() out, and select "
+            "or parse the column body afterwards"
+        )
+
+
+def record_batch(
+    queue: str, messages: Sequence[Delivery], claim_seq: int | None, body_type: BodyType
+) -> pa.RecordBatch:
+    """The messages as rows, in order. queue: their qid. BadMessageError when a body is to be text and is no UTF-8."""
+    count = len(messages)
+    columns = [
+        pa.array([queue] * count, pa.string()),
+        pa.array([message.mid for message in messages], pa.int64()),
+        # A mid is the time of its message's creation, where nothing else says when that was.
+        pa.array([message.pushed_at or message.mid for message in messages], pa.timestamp("us", tz="UTC")),
+        _bodies(queue, messages, body_type),
+        pa.array([message.receives for message in messages], pa.int32()),
+        pa.array([claim_seq] * count, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(body_type))
+
+
+def _bodies(queue: str, messages: Sequence[Delivery], body_type: BodyType) -> pa.Array:
+    bodies = pa.array([message.payload for message in messages], pa.binary())
+    if body_type == "binary":
+        return bodies
+    try:
+        return bodies.cast(pa.string())  # which looks at every byte
+    except pa.ArrowInvalid:
+        raise BadMessageError(_no_text(queue, messages)) from None
+
+
+def _no_text(queue: str, messages: Sequence[Delivery]) -> str:
+    for message in messages:
+        try:
+            message.payload.decode()
+        except UnicodeDecodeError as error:
+            return (
+                f"message {message.mid} of the queue {queue!r} is no UTF-8 text (byte {error.start} of "
+                f"{len(message.payload)}): read with bodyType binary, and decode in the query what is text"
+            )
+    return f"a message of the queue {queue!r} is no UTF-8 text: read with bodyType binary"

@@ -1,0 +1,209 @@
+"""The command `qs-pipeline`: runs a job, says how it goes and how it ended.
+
+Exit codes: 0; 1 to 10 as `errors` has them; 130 interrupted and 143 terminated, after the batch at hand was finished.
+"""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Self
+
+from qs_client.place import endpoint
+
+from .arguments import parse
+from .errors import PipelineError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .progress import ProgressLine
+    from .running import Stop
+
+_SIGNALLED = 128
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Ending:
+    """Notes the signals that ask for an end, and tells the job, for the length of a with block."""
+
+    def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
+        self._stop = stop
+        self._say = say
+        self._before = [signal.getsignal(number) for number in _SIGNALS]
+        self.signal = 0
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in zip(_SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._stop.at_once:
+            raise KeyboardInterrupt
+        self._stop.ask()
+        self.signal = number
+        if not self._stop.at_once:
+            self._say("ending after this batch; once more ends it at once")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
+    arguments = parse(argv)
+    if not arguments.verbose:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is raised, and told, anyway
+    log = None if arguments.verbose else tempfile.TemporaryFile(prefix="qs-pipeline-")  # noqa: SIM115 - the JVM's too
+    try:
+        return _run(arguments, log)
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except Exception as error:
+        return _fail(error, arguments, log)
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
+    try:
+        from .progress import ProgressLine  # noqa: PLC0415 - so that --help needs no Spark
+        from .running import Stop  # noqa: PLC0415
+        from .session import session  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
+    line.say("starting Spark")
+    conf = dict(arguments.conf)
+    with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
+        line.say("working")
+        try:
+            with _Ending(stop := Stop(), lambda text: _complain(text, line)) as ending:
+                summary = _JOBS[arguments.job](spark, arguments, stop, line)
+        finally:
+            line.clear()
+        print(f"{summary} ({line.seconds:.1f} s)", flush=True)
+    return _SIGNALLED + ending.signal if ending.signal else 0
+
+
+def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+    from .archive import archive  # noqa: PLC0415
+    from .documents import read_schema  # noqa: PLC0415
+
+    schema = None
+    if arguments.xml_schema is not None:
+        schema = read_schema(spark, arguments.xml_schema, root=arguments.xml_root)
+    elif arguments.xml_root is not None:
+        raise UsageError("--xml-root says which element of an XSD is meant: give --xml-schema too")
+    host, port = arguments.server
+    every = arguments.every if arguments.continuous else None
+    done = archive(
+        spark, arguments.queues, arguments.to, host=host, port=port, every=every, batch=arguments.batch, schema=schema,
+        body=arguments.body, stop=stop, progress=line,
+    )  # fmt: skip
+    batches = sum(done.batches.values())
+    queues = "" if len(done.messages) == 1 else f" of {len(done.messages)} queues"
+    return (
+        f"archived {_count(done.total, 'message')}{queues} in {_count(batches, 'batch', 'batches')} to {arguments.to}"
+    )
+
+
+def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+    from .query import read_query  # noqa: PLC0415
+    from .route import default_state, route  # noqa: PLC0415
+
+    host, port = arguments.server
+    state = arguments.state or default_state(endpoint(host, port), arguments.queue, arguments.to, arguments.errors)
+    every = arguments.every if arguments.continuous else None
+    done = route(
+        spark, arguments.queue, read_query(arguments.sql), arguments.to, state=state, errors=arguments.errors,
+        host=host, port=port, every=every, batch=arguments.batch, stop=stop, progress=line,
+    )  # fmt: skip
+    broken = f", {done.broken:,} of them to {arguments.errors}" if arguments.errors else ""
+    return f"routed {_count(done.messages, 'message')}{broken} in {_count(done.batches, 'batch', 'batches')}"
+
+
+def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+    from .replay import find, replay  # noqa: PLC0415
+    from .replay_plan import Choice  # noqa: PLC0415
+
+    choice = Choice(arguments.where, arguments.begin, arguments.end)
+    if arguments.dry_run:
+        found = find(spark, arguments.archive, choice)
+        line.clear()
+        for each in found:
+            span = f"{each.first:%Y-%m-%d %H:%M:%S} to {each.last:%Y-%m-%d %H:%M:%S}"
+            print(f"{each.queue}  {_count(each.messages, 'message')}, pushed {span}")
+        return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
+    host, port = arguments.server
+    done = replay(
+        spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
+        again=arguments.again, stop=stop, progress=line,
+    )  # fmt: skip
+    left = done.messages - done.before - done.pushed
+    earlier = f", after {done.before:,} of an earlier run" if done.before else ""
+    later = f"; {left:,} are left: the same command goes on" if left else ""
+    return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
+
+
+def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+    from .report import report  # noqa: PLC0415
+
+    for number in _SIGNALS:  # there are no batches to finish
+        signal.signal(number, signal.default_int_handler)
+    done = report(spark, arguments.history, arguments.to, top=arguments.top, progress=line.say)
+    return f"reported on {_count(done.events, 'event')} of {_count(done.queues, 'queue')} in {done.page}"
+
+
+_JOBS = {"archive": _archive, "report": _report, "replay": _replay, "route": _route}
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def _complain(text: str, line: "ProgressLine | None" = None) -> None:
+    if line is not None:
+        line.clear()
+    if sys.stderr is not None:
+        sys.stderr.write(f"qs-pipeline: {' '.join(text.split())}\n")
+        sys.stderr.flush()
+
+
+def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
+    """Says what went wrong. A traceback, and Spark's log, are for those who ask for them."""
+    if arguments.verbose:
+        traceback.print_exception(error)
+    if not isinstance(error, PipelineError):
+        from .translate import translate  # noqa: PLC0415
+
+        error = translate(error)
+    more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _kept(log)
+    _complain(f"{error}{more}")
+    return error.exit_code
+
+
+def _kept(log: IO[bytes] | None) -> str:
+    """Where what the JVM said is to be found, when it said anything."""
+    if log is None or not os.fstat(log.fileno()).st_size:
+        return " (-v shows more)"
+    handle, path = tempfile.mkstemp(prefix="qs-pipeline-", suffix=".log")
+    with os.fdopen(handle, "wb") as kept:
+        log.seek(0)
+        kept.write(log.read())
+    return f" (-v shows more; Spark's log is in {path})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

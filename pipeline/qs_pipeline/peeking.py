@@ -1,0 +1,98 @@
+"""Looking at a queue: its visible messages as rows, and nothing is changed, claimed or counted as received.
+
+No operation shows many messages at once, so they are asked for one by one, many on their way at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from qs_client import Delivery, GetMessage, NotFound, QueueClient, ServerError
+
+from .arrow import record_batch
+from .bounds import ids
+from .connecting import Server
+from .options import Options
+from .pipelining import exchanges
+from .slices import BYTES, MOST, PARTITION_MOST, PARTITIONS
+
+_AHEAD = 64
+"""Requests on their way: the server works, and the answers' sizes are not known before."""
+
+
+@dataclass
+class PeekPartition(InputPartition):
+    """The visible messages above `after`, up to and including `last`."""
+
+    options: Options
+    after: int
+    last: int
+
+
+def peek_partitions(server: Server, options: Options) -> list[PeekPartition]:
+    """All visible messages, cut into ranges of about as many. At most maxMessagesPerTrigger, the oldest."""
+    mids = list(_listed(server, 0, options.max_messages))
+    count = len(mids)
+    parts = min(max(options.partitions or min(-(-count // PARTITION_MOST), PARTITIONS), 1), count)
+    bounds = [0, *(mids[count * part // parts - 1] for part in range(1, parts + 1))]
+    return [PeekPartition(options, after, last) for after, last in pairwise(bounds)]
+
+
+def read_peeked(partition: PeekPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition: those of its messages that are still visible."""
+    options = partition.options
+    with Server(options, options.later) as server:
+        for messages in _peeked(server, partition):
+            yield record_batch(options.queue, messages, None, options.body_type)
+
+
+def _peeked(server: Server, partition: PeekPartition) -> Iterator[list[Delivery]]:
+    """In lists of at most MOST messages and, as far as the last list tells, BYTES."""
+    after, most = partition.after, _AHEAD
+    while after < partition.last:
+        mids = [mid for mid in _visible(server, after, most) if mid <= partition.last]
+        if not mids:
+            return
+        messages = _looked_at(server, mids)
+        if messages:
+            yield messages
+            size = sum(len(message.payload) for message in messages)
+            most = max(min(BYTES * len(messages) // max(size, 1), MOST), 1)
+        after = mids[-1]
+
+
+def _visible(server: Server, after: int, most: int) -> list[int]:
+    return server.ask(lambda client: ids(client, server.queue, "ready", after, most))
+
+
+def _looked_at(server: Server, mids: list[int]) -> list[Delivery]:
+    return server.ask(lambda client: _look(client, server.queue, mids))
+
+
+def _look(client: QueueClient, qid: str, mids: list[int]) -> list[Delivery]:
+    requests = (GetMessage(qid, mid, peek=True) for mid in mids)
+    found: list[Delivery] = []
+    for answer in exchanges(client, requests, _AHEAD):
+        if isinstance(answer, NotFound):
+            continue  # somebody has dealt with it meanwhile
+        if isinstance(answer, ServerError):
+            raise answer
+        if answer.payload is not None and answer.mid is not None:  # else somebody has just taken it
+            payload = answer.payload.encode() if isinstance(answer.payload, str) else answer.payload
+            found.append(Delivery(answer.mid, payload, qid, answer.receives, answer.pushed_at))
+    return found
+
+
+def _listed(server: Server, after: int, most: int | None) -> Iterator[int]:
+    left = most
+    while left is None or left > 0:
+        page = MOST if left is None else min(left, MOST)
+        mids = _visible(server, after, page)
+        yield from mids
+        if len(mids) < page:
+            return
+        after = mids[-1]
+        left = None if left is None else left - len(mids)

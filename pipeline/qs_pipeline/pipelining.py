@@ -1,0 +1,54 @@
+"""Several requests on their way at once: the server works on the next while the last answer is read."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from qs_client import Error, Message, NoAnswer, QueueClient, ServerError
+from qs_client.errors import exception_for
+
+M = TypeVar("M", bound=Message)
+
+
+def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterator[M | ServerError]:
+    """The answer to each request, in order, an error of the server's in its place. ahead: the most that are unanswered.
+
+    Raises ServerUnavailable when the connection is lost, or no answer comes in the client's timeout. The connection is
+    closed when the iteration does not reach its end, as answers may still be on their way.
+    """
+    left = iter(requests)
+    asked: list[type[M]] = []
+    done = False
+    try:
+        while True:
+            while len(asked) < ahead and (request := next(left, None)) is not None:
+                client.send(request)
+                asked.append(type(request))
+            if not asked:
+                break
+            yield _answer(client, asked.pop(0))
+        done = True
+    finally:
+        if not done:
+            client.disconnect()
+
+
+def answers(client: QueueClient, requests: Iterable[M], ahead: int = 1) -> Iterator[M]:
+    """As `exchanges`, and an error of the server's is raised."""
+    for answer in exchanges(client, requests, ahead):
+        if isinstance(answer, ServerError):
+            raise answer
+        yield answer
+
+
+def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
+    try:
+        answer = client.recv()
+    except NoAnswer:
+        raise
+    except TimeoutError as error:
+        raise NoAnswer(f"no answer from {client.host}:{client.port} within {client.timeout:g} s") from error
+    if isinstance(answer, Error):
+        return exception_for(answer)
+    if not isinstance(answer, kind):
+        raise AssertionError(f"a {answer.op} came in answer to {kind.op}")
+    return answer

@@ -1,0 +1,171 @@
+"""The job `replay`: an archive back to a queue, in the order in which it was pushed, each message once.
+
+The messages are chosen and cut into chunks at the first run (`replay_plan`). Chunk k is batch k of a producer of the
+queue, which the server publishes once: a run that was interrupted goes on, and what was pushed is not pushed again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
+
+from . import register
+from .archive_layout import archive_id
+from .errors import BadQueryError, PipelineError, UsageError
+from .files import file_errors, open_files
+from .finishing import require_queue
+from .replay_plan import Choice, Plan, Plans, chosen, plan_key
+from .running import Progress, Step, Stop, translated
+from .translate import translate
+
+CHUNK = 5_000
+"""Messages of a chunk, at most. With a rate, no more than those of a second."""
+
+_GLANCE = 0.1
+"""Seconds between two looks at whether to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a run did. messages: chosen, in all; before: of them, pushed by earlier runs; pushed: by this one."""
+
+    messages: int
+    before: int
+    pushed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a replay would push from one queue of the archive. first, last: when they were pushed."""
+
+    queue: str
+    messages: int
+    first: datetime
+    last: datetime
+
+
+def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
+    """What a new replay would push, by the queue it came from. Nothing is written. Errors as of `replay`."""
+    files = open_files(spark, archive)
+    ident = archive_id(files, create=False)
+    with _choosing():
+        rows = chosen(spark, files, ident, choice)
+        if rows is None:
+            return []
+        times = F.min("pushed_at").alias("first"), F.max("pushed_at").alias("last")
+        grouped = rows.groupBy("queue").agg(F.count("*").alias("messages"), *times).orderBy("queue")
+        return [Found(row["queue"], row["messages"], row["first"], row["last"]) for row in grouped.collect()]
+
+
+def replay(
+    spark: SparkSession,
+    archive: str,
+    to: str,
+    choice: Choice | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9876,
+    rate: int | None = None,
+    again: bool = False,
+    stop: Stop | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Replayed:
+    """Pushes the messages that `choice` says from the archive in a directory to the queue `to`.
+
+    rate: messages a second, at most, None for as fast as it goes; again: also when the same was finished before; stop,
+    progress: as for `archive`; clock, sleep: seconds, for tests.
+
+    Called again with the same archive, queue, server and choice it goes on where it was. Raises UsageError when there
+    is no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
+    """
+    register(spark)
+    choice = choice or Choice()
+    stop = stop or Stop()
+    files = open_files(spark, archive)
+    ident = archive_id(files, create=False)
+    require_queue(host, port, to)
+    key = plan_key(ident, f"{host}:{port}", to, choice)
+    plans = Plans(files, key)
+    with file_errors(), files.lock(f"{plans.path}/lock", "this replay"):
+        plan = plans.load()
+        if plan is not None and plan.finished and not again:
+            raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
+        if plan is None or plan.finished:
+            with _choosing():
+                rows = chosen(spark, files, ident, choice)
+                if rows is None:
+                    return Replayed(0, 0, 0)
+                plan = plans.make(rows, 1 if plan is None else plan.run + 1, min(CHUNK, rate or CHUNK))
+        before = sum(count for _, count in plan.chunks[: plan.done])
+        pace = _Pace(rate, stop, clock, sleep)
+        producer = f"replay-{ident}-{key}-{plan.run}"
+        with translated():
+            options = {"host": host, "port": str(port), "queue": to, "txnAppId": producer}
+            pushed = _push(spark, plans, plan, pace, progress=progress, options=options)
+    return Replayed(plan.rows, before, pushed)
+
+
+def _push(
+    spark: SparkSession,
+    plans: Plans,
+    plan: Plan,
+    pace: "_Pace",
+    *,
+    progress: Progress | None,
+    options: dict[str, str],
+) -> int:
+    pushed = 0
+    for number in range(plan.done, len(plan.chunks)):
+        if not pace.wait(pushed):
+            return pushed
+        rows = plans.read(spark, plan, number)
+        rows.write.format("qs").mode("append").options(**options).option("txnVersion", number).save()
+        plan.done = number + 1
+        plans.save(plan)
+        count = plan.chunks[number][1]
+        pushed += count
+        if progress is not None:
+            progress(Step(options["queue"], number, count))
+    plans.finish(plan)
+    return pushed
+
+
+class _Pace:
+    """Holds a rate over the whole run."""
+
+    def __init__(
+        self, rate: int | None, stop: Stop, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._rate = rate
+        self._stop = stop
+        self._clock = clock
+        self._sleep = sleep
+        self._started = clock()
+
+    def wait(self, pushed: int) -> bool:
+        """Until more than that may be pushed. False when a stop is asked for."""
+        due = self._started + (pushed / self._rate if self._rate else 0)
+        while not self._stop.asked:
+            left = due - self._clock()
+            if left <= 0:
+                return True
+            self._sleep(min(left, _GLANCE))
+        return False
+
+
+class _choosing:  # noqa: N801 - used as a with statement
+    """A condition that is wrong, or fails on a message, is told as such."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, PipelineError):
+            found = translate(error)
+            if isinstance(found, BadQueryError):
+                raise BadQueryError(f"--where: {found}") from error
+            raise found from error

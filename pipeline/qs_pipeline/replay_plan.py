@@ -1,0 +1,174 @@
+"""What a replay pushes: chosen once, sorted, and kept in chunks, so that going on later means the same messages in the
+same chunks, whatever was archived meanwhile and whatever Spark would plan then.
+
+    DIR/_qs/replays/<key>/plan.json      the run, its chunks in order, and how far it is
+    DIR/_qs/replays/<key>/run=<n>/       a Parquet file for each chunk; goes when the run is finished
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
+
+from .archive_batch import date_of
+from .archive_layout import STATE, QueueState, partition, short_hash
+from .errors import PipelineError
+from .files import Files
+from .rows import count_rows, glob_escaped
+
+ORDER = ("pushed_at", "queue", "mid")
+"""A total order: a mid is a queue's only once."""
+
+_PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages. where: a condition of SQL; begin, end: pushed from then until before that."""
+
+    where: str | None = None
+    begin: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for the same choice."""
+        return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A run of a replay. run: its number, from 1; chunks: the names of the files and how many messages each has; done:
+    how many of them are pushed for sure; finished: all are."""
+
+    run: int
+    chunks: list[tuple[str, int]] = field(default_factory=list)
+    done: int = 0
+    finished: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Messages of the whole run."""
+        return sum(count for _, count in self.chunks)
+
+
+class Plans:
+    """Where the plan of one replay is kept."""
+
+    def __init__(self, files: Files, key: str) -> None:
+        """key: of the replay, the same for the same arguments."""
+        self.path = f"{STATE}/replays/{key}"
+        self._files = files
+        self._file = f"{self.path}/plan.json"
+
+    def load(self) -> Plan | None:
+        """None when the replay was never planned to the end."""
+        data = self._files.read(self._file)
+        if data is None:
+            return None
+        try:
+            value = json.loads(data)
+            value["chunks"] = [(str(name), int(count)) for name, count in value["chunks"]]
+            return Plan(**value)
+        except (ValueError, TypeError, KeyError):
+            raise PipelineError(f"{self._files.uri(self._file)} is damaged: put it back from a backup") from None
+
+    def save(self, plan: Plan) -> None:
+        """Durably."""
+        self._files.replace(self._file, json.dumps(asdict(plan)).encode() + b"\n")
+
+    def make(self, rows: DataFrame, run: int, chunk: int) -> Plan:
+        """Sorts the rows and keeps them, at most `chunk` in each file."""
+        place = self.directory(run)
+        self._files.remove(place)
+        sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
+        sorted_rows.write.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
+        names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
+        paths = [f"{place}/{name}" for name in names]
+        self._files.sync(paths)
+        counts = count_rows(rows.sparkSession, self._files, paths)
+        plan = Plan(run, [(name, count) for name, count in zip(names, counts, strict=True) if count])
+        self.save(plan)
+        return plan
+
+    def read(self, spark: SparkSession, plan: Plan, number: int) -> DataFrame:
+        """The bodies of a chunk, in order, in one partition."""
+        path = f"{self.directory(plan.run)}/{plan.chunks[number][0]}"
+        rows = spark.read.parquet(glob_escaped(self._files.uri(path)))
+        return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
+
+    def finish(self, plan: Plan) -> None:
+        """All is pushed: the chunks go."""
+        plan.finished = True
+        self.save(plan)
+        self._files.remove(self.directory(plan.run))
+
+    def directory(self, run: int) -> str:
+        """Of the chunks of a run."""
+        return f"{self.path}/run={run}"
+
+
+def _position(name: str) -> tuple[int, int]:
+    [(part, file)] = _PART.findall(name)
+    return int(part), int(file)
+
+
+def chosen(spark: SparkSession, files: Files, archive: str, choice: Choice) -> DataFrame | None:
+    """The archived messages of that choice: the columns of ORDER and `body`, as bytes. None when no file can have one.
+
+    archive: its id. A batch that is only half in the table is left out as a whole.
+    """
+    parts = [
+        _of_queue(spark, files, queue, paths, choice)
+        for queue, paths in _files_by_queue(files, archive, choice)
+        if paths
+    ]
+    return reduce(DataFrame.unionByName, parts) if parts else None
+
+
+def _of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], choice: Choice) -> DataFrame:
+    rows = spark.read.option("mergeSchema", False).parquet(*(glob_escaped(files.uri(path)) for path in paths))
+    rows = rows.withColumn("queue", F.lit(queue)).withColumn("date", date_of(F.col("pushed_at")))
+    rows = rows.withColumn("_bytes", F.col("body").cast("binary")).withColumn("body", F.col("body").cast("string"))
+    if choice.begin is not None:
+        rows = rows.where(F.col("pushed_at") >= F.timestamp_micros(F.lit(_micros(choice.begin))))
+    if choice.end is not None:
+        rows = rows.where(F.col("pushed_at") < F.timestamp_micros(F.lit(_micros(choice.end))))
+    if choice.where is not None:
+        rows = rows.where(choice.where)
+    return rows.select(*ORDER, F.col("_bytes").alias("body"))
+
+
+def _micros(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1_000_000 + moment.microsecond
+
+
+def _files_by_queue(files: Files, archive: str, choice: Choice) -> Iterator[tuple[str, list[str]]]:
+    first = f"date={choice.begin.date().isoformat()}" if choice.begin else "date="
+    last = f"date={choice.end.date().isoformat()}" if choice.end else "date=~"
+    for hashed in files.names(f"{STATE}/queues"):
+        data = files.read(f"{STATE}/queues/{hashed}/queue.json")
+        if data is None:
+            continue
+        known: dict[str, Any] = json.loads(data)
+        unfinished = _unfinished(files, archive, known["queue"])
+        place = partition(known["queue"])
+        dates = [date for date in files.names(place) if first <= date <= last]
+        paths = [f"{place}/{date}/{name}" for date in dates for name in files.names(f"{place}/{date}")]
+        yield known["queue"], [path for path in paths if path.endswith(".parquet") and path not in unfinished]
+
+
+def _unfinished(files: Files, archive: str, queue: str) -> set[str]:
+    batch = QueueState(files, archive, queue).batch()
+    return set() if batch is None or batch["done"] else {new for _, new in batch["moves"]}
+
+
+def plan_key(archive: str, server: str, to: str, choice: Choice) -> str:
+    """Of a replay: the same for the same arguments."""
+    return short_hash(archive, server, to, *choice.key)

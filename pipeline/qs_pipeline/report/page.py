@@ -1,0 +1,151 @@
+"""The page of a report: one HTML file that needs nothing else, no network and no scripts. Every text is escaped."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from .text import plain
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d2126; --soft: #5c636d; --line: #dfe2e7; --back: #f6f7f9; --card: #fff }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8eb; --soft: #a0a7b1; --line: #363b43; --back: #16181c; --card: #1f2227 }
+}
+* { box-sizing: border-box }
+body { margin: 0; background: var(--back); color: var(--ink);
+  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif }
+main { max-width: 72rem; margin: 0 auto; padding: 2rem 1.25rem 4rem }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 .25rem }
+p { margin: .25rem 0; max-width: 62rem }
+.soft, caption, figcaption { color: var(--soft); font-size: .9rem }
+.warning { border-left: 4px solid #d55e00; padding: .25rem .75rem; margin: 1rem 0 }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(14.5rem, 1fr)); gap: .75rem; margin: 1.5rem 0 }
+.numbers div { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem 1rem }
+.numbers dt { color: var(--soft); font-size: .85rem }
+.numbers dd { margin: 0; font-size: 1.5rem; line-height: 1.3; font-variant-numeric: tabular-nums }
+.numbers dd + dd { font-size: .85rem; color: var(--soft); overflow-wrap: anywhere }
+figure { margin: .5rem 0 0 }
+figure img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
+  border-radius: .5rem; padding: .5rem }
+@media (prefers-color-scheme: dark) { figure img { filter: brightness(.92) } }
+.wide { overflow-x: auto; margin-top: .5rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: .5rem }
+table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums }
+th, td { padding: .4rem .75rem; text-align: right; vertical-align: top; white-space: nowrap }
+th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--line); white-space: normal }
+tr + tr td { border-top: 1px solid var(--line) }
+.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 8rem }
+a { color: inherit }
+"""
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A headline: what it is, how much, and a word more."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """png: the bytes of the file."""
+
+    png: bytes
+    alt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """columns: their heads. text: the numbers of the columns that are text, and begin at the left. cells: as texts."""
+
+    columns: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    text: frozenset[int] = frozenset({0})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, a sentence or two on how to read what follows, a picture or a table; `empty` is said when it has
+    neither."""
+
+    title: str
+    says: str
+    picture: Picture | None = None
+    table: Table | None = None
+    empty: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the page shows, from top to bottom. files: names of files beside it, with what each is."""
+
+    title: str
+    subtitle: str
+    numbers: Sequence[Number]
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    files: Sequence[tuple[str, str]] = field(default=())
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(page.title)}</title><style>{_STYLE}</style></head><body><main>",
+        f'<h1>{_text(page.title)}</h1><p class="soft">{_text(page.subtitle)}</p>',
+        *(f'<p class="warning">{_text(text)}</p>' for text in page.warnings),
+        '<dl class="numbers">',
+        *(_number(each) for each in page.numbers),
+        "</dl>",
+        *(_section(each) for each in page.sections),
+        _files(page.files),
+        "</main></body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _text(text: str) -> str:
+    return escape(plain(text))
+
+
+def _number(each: Number) -> str:
+    note = f"<dd><bdi>{_text(each.note)}</bdi></dd>" if each.note else ""
+    return f"<div><dt>{_text(each.name)}</dt><dd>{_text(each.value)}</dd>{note}</div>"
+
+
+def _section(each: Section) -> str:
+    shown = f"<h2>{_text(each.title)}</h2><p class='soft'>{_text(each.says)}</p>"
+    if each.picture is not None:
+        data = b64encode(each.picture.png).decode()
+        shown += f'<figure><img alt="{_text(each.picture.alt)}" src="data:image/png;base64,{data}"></figure>'
+    if each.table is not None:
+        shown += _table(each.table)
+    if each.picture is None and each.table is None:
+        shown += f"<p>{_text(each.empty)}</p>"
+    return f"<section>{shown}</section>"
+
+
+def _table(table: Table) -> str:
+    def cell(tag: str, at: int, text: str) -> str:
+        kind = ' class="text"' if at in table.text else ""
+        inside = f"<bdi>{_text(text)}</bdi>" if at in table.text else _text(text)
+        return f"<{tag}{kind}>{inside}</{tag}>"
+
+    head = "".join(cell("th", at, text) for at, text in enumerate(table.columns))
+    body = "\n".join(f"<tr>{''.join(cell('td', at, text) for at, text in enumerate(row))}</tr>" for row in table.cells)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _files(files: Sequence[tuple[str, str]]) -> str:
+    if not files:
+        return ""
+    rows = "".join(f'<li><a href="{escape(name)}">{_text(name)}</a>: {_text(what)}</li>' for name, what in files)
+    return f"<section><h2>Files</h2><ul>{rows}</ul></section>"

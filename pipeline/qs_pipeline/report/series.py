@@ -1,0 +1,141 @@
+"""What is drawn: numbers by queue and time, from rows of the tables. Pure Python; of a few queues."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+Row = dict[str, Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = 1_000_000
+WIDTHS = tuple(
+    SECOND * seconds
+    for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 28 * 86_400)
+)
+"""Bins that a person reads easily, in microseconds."""
+
+
+def micros(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Equal spans of time, one after the other. start, width: microseconds."""
+
+    start: int
+    width: int
+    count: int
+
+    def index(self, time: datetime) -> int:
+        return (micros(time) - self.start) // self.width
+
+    def times(self, offset: float = 0.0) -> list[datetime]:
+        """Of each bin: its begin, or what is so many widths after it."""
+        return [
+            EPOCH + timedelta(microseconds=self.start + round((at + offset) * self.width)) for at in range(self.count)
+        ]
+
+
+def bins_between(begin: int, end: int, most: int) -> Bins:
+    """The narrowest bins of which at most so many hold all times from begin to end, microseconds."""
+    for width in WIDTHS:
+        bins = bins_of(begin, end, width)
+        if bins.count <= most:
+            return bins
+    width = WIDTHS[-1] * math.ceil((end - begin + 1) / WIDTHS[-1] / (most - 1))
+    return bins_of(begin, end, width)
+
+
+def bins_of(begin: int, end: int, width: int) -> Bins:
+    """Bins of that width, in microseconds, that begin where a multiple of it is."""
+    start = begin - begin % width
+    return Bins(start, width, (end - start) // width + 1)
+
+
+def leading(rows: Iterable[Row], most: int, weight: Callable[[Row], float]) -> list[str]:
+    """The names of the queues with the greatest sums, greatest first; none without any."""
+    sums: Counter[str] = Counter()
+    for row in rows:
+        sums[row["queue"]] += weight(row)  # type: ignore[assignment]
+    found = sorted((name for name, total in sums.items() if total > 0), key=lambda name: (-sums[name], name))
+    return found[:most]
+
+
+def peaks(rows: Iterable[Row], most: int) -> list[str]:
+    """The names of the queues that were deepest at some time, deepest first."""
+    highest: dict[str, int] = {}
+    for row in rows:
+        highest[row["queue"]] = max(row["depth"], highest.get(row["queue"], 0))
+    found = sorted((name for name, depth in highest.items() if depth > 0), key=lambda name: (-highest[name], name))
+    return found[:most]
+
+
+Stack = list[tuple[str | None, list[float]]]
+"""A layer for each queue, and last, if there are more, one for all others: its name is None."""
+
+
+def stacked(rows: Iterable[Row], bins: Bins, names: Sequence[str], column: str, time: str) -> Stack:
+    """The column's numbers by queue and bin, 0 where there is no row."""
+    layers = {name: [0.0] * bins.count for name in names}
+    others = [0.0] * bins.count
+    for row in rows:
+        layers.get(row["queue"], others)[bins.index(row[time])] += row[column]
+    return _stack(layers, others)
+
+
+def levels(rows: Iterable[Row], bins: Bins, names: Sequence[str]) -> Stack:
+    """Depths at the end of each bin, by queue: where there is no row, it is as before. A row's time is the end of its
+    bin; the rows of a queue are in order, and the first is that of the start."""
+    layers = {name: [0.0] * bins.count for name in names}
+    others = [0.0] * bins.count
+    now: dict[str, tuple[int, float]] = {}
+
+    def hold(queue: str, until: int) -> None:
+        begin, depth = now[queue]
+        layer = layers.get(queue, others)
+        for at in range(begin, until):
+            layer[at] += depth
+
+    for row in rows:
+        queue, at = row["queue"], bins.index(row["time"]) - 1
+        if queue in now:
+            hold(queue, at)
+        now[queue] = (max(at, 0), float(row["depth"]))
+    for queue in now:
+        hold(queue, bins.count)
+    return _stack(layers, others)
+
+
+def _stack(layers: dict[str, list[float]], others: list[float]) -> Stack:
+    found: Stack = list(layers.items())
+    return [*found, (None, others)] if any(others) else found
+
+
+def totals(rows: Iterable[Row], bins: Bins, columns: Sequence[str], time: str) -> dict[str, list[float]]:
+    """The columns' numbers by bin, of all queues together."""
+    found = {column: [0.0] * bins.count for column in columns}
+    for row in rows:
+        at = bins.index(row[time])
+        for column in columns:
+            found[column][at] += row[column]
+    return found
+
+
+def lines(
+    rows: Iterable[Row], bins: Bins, names: Sequence[str], columns: Sequence[str], time: str
+) -> dict[str, dict[str, list[float]]]:
+    """Of each of the queues the columns' numbers by bin, NaN where there is none."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for name in names:
+        for column in columns:
+            found[name][column] = [math.nan] * bins.count
+    for row in rows:
+        if row["queue"] in found:
+            at = bins.index(row[time])
+            for column in columns:
+                if row[column] is not None:
+                    found[row["queue"]][column][at] = row[column]
+    return dict(found)

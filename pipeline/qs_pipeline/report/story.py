@@ -1,0 +1,253 @@
+"""From the tables to the plots and the page: what is shown, in which order, and what is said of it."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from . import plots, series
+from .page import Number, Page, Picture, Section, Table, render
+from .saved import Row, rows
+from .series import Bins
+from .text import duration, moment, number, share, size
+
+_SHOWN = 8
+"""Queues that a plot shows apart."""
+_LISTED = 50
+"""Rows of the table of queues."""
+_FILES = (
+    ("per_hour.csv", "per queue and hour: counts, depth, waiting and handling times"),
+    ("queues.csv", "the same of each queue, over the whole record"),
+    ("depth.csv", "messages in each queue over time"),
+    ("top_received.csv", "the messages received most often"),
+    ("waited_longest.csv", "the messages that waited longest"),
+    ("plots", "the plots"),
+    ("report.json", "what this report is of"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What Spark found. tables: where each is, by its name; drawn: the table of figures that the plots have, whose bins
+    are `plot_bins`; torn_files: names, and how many lines of each are no events."""
+
+    source: str
+    events: int
+    unreadable: int
+    torn_files: Sequence[tuple[str, int]]
+    files: int
+    begin: datetime
+    end: datetime
+    tables: dict[str, Path]
+    drawn: Path
+    plot_bins: Bins
+    depth_bins: Bins
+
+    def rows(self, name: str) -> Iterator[Row]:
+        return rows(self.tables[name])
+
+    def queues(self) -> int:
+        return sum(1 for _ in rows(self.tables["queues"], ["queue"]))
+
+
+def tell(material: Material, work: Path) -> None:
+    """Writes plots/*.png and index.html into the folder."""
+    (work / "plots").mkdir()
+    pictures = _draw(material, work / "plots")
+    page = _page(material, pictures)
+    (work / "index.html").write_text(render(page), encoding="utf-8", errors="replace")
+    if material.drawn not in material.tables.values():
+        shutil.rmtree(material.drawn)
+
+
+def _draw(material: Material, folder: Path) -> dict[str, Picture]:
+    """What there is something to draw of, by its name."""
+    colours = plots.Colours()
+    bins, time = material.plot_bins, "hour"
+    busiest = series.leading(material.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
+    found = {}
+
+    def drawn(columns: Sequence[str]) -> Iterator[Row]:
+        return rows(material.drawn, ["queue", time, *columns])
+
+    def flow(name: str, kinds: Sequence[str], names: Sequence[str], column: str, title: str) -> Path:
+        together = series.totals(drawn(kinds), bins, kinds, time)
+        stack = series.stacked(drawn([column]), bins, names, column, time)
+        return plots.flow(folder / f"{name}.png", bins, together, stack, colours, by_queue=title)
+
+    events = ("pushed", "received", "deleted")
+    found["throughput"] = flow("throughput", events, busiest, "received", "Received, by queue")
+    deepest = series.peaks(material.rows("depth"), _SHOWN)
+    if deepest:
+        stack = series.levels(material.rows("depth"), material.depth_bins, deepest)
+        found["depth"] = plots.depth(folder / "depth.png", material.depth_bins, stack, colours)
+    for kind in ("waiting", "handling"):
+        measured = {row["queue"] for row in material.rows("queues") if row[f"{kind}_count"]}
+        names = [name for name in busiest if name in measured]
+        if names:
+            columns = [f"{kind}_{rank}" for rank in ("p50", "p95", "p99", "max")]
+            lines = series.lines(drawn(columns), bins, names, columns, time)
+            found[kind] = plots.times(folder / f"{kind}.png", bins, lines, kind)
+    failing = series.leading(material.rows("queues"), _SHOWN, lambda row: row["redelivered"])
+    if failing or any(row["expired"] or row["released"] for row in material.rows("queues")):
+        kinds = ("redelivered", "expired", "released")
+        title = "Received again, by queue"
+        found["redeliveries"] = flow("redeliveries", kinds, failing, "redelivered", title)
+    return {name: Picture(path.read_bytes(), f"Plot: {name} over time") for name, path in found.items()}
+
+
+def _page(material: Material, pictures: dict[str, Picture]) -> Page:
+    queues = list(material.rows("queues"))
+    span = (material.end - material.begin).total_seconds()
+    return Page(
+        title="Queues: what happened",
+        subtitle=f"{moment(material.begin)} to {moment(material.end)} UTC ({duration(span)}); "
+        f"{number(material.events)} events of {_count(len(queues), 'queue')}, "
+        f"from {_count(material.files, 'file')} in {material.source}",
+        numbers=_numbers(queues),
+        sections=[*_pictured(material, pictures, len(queues)), *_listed(material, queues)],
+        warnings=_warnings(material),
+        files=_FILES,
+    )
+
+
+def _count(count: int, one: str) -> str:
+    return f"{number(count)} {one if count == 1 else f'{one}s'}"
+
+
+def _warnings(material: Material) -> list[str]:
+    if not material.unreadable:
+        return []
+    where = ", ".join(f"{name} ({number(count)})" for name, count in material.torn_files)
+    verb = "is no event" if material.unreadable == 1 else "are no events"
+    return [f"{_count(material.unreadable, 'line')} of the record {verb}, and left out. The most are in: {where}"]
+
+
+def _numbers(queues: Sequence[Row]) -> list[Number]:
+    def total(column: str) -> int:
+        return sum(row[column] for row in queues)
+
+    deepest = max(queues, key=lambda row: row["depth"])
+    found = [
+        Number("Pushed", number(total("pushed")), size(total("pushed_bytes"))),
+        Number("Received", number(total("received")), f"{share(total('redelivered'), total('received'))} of it again"),
+        Number("Deleted", number(total("deleted"))),
+        Number("In the queues at the end", number(total("depth")), _most(deepest, number(deepest["depth"]))),
+    ]
+    for kind, name in (("waiting", "Longest wait for a receive"), ("handling", "Longest handling")):
+        measured = [row for row in queues if row[f"{kind}_max"] is not None]
+        if measured:
+            longest = max(measured, key=lambda row: row[f"{kind}_max"])
+            found.append(Number(name, duration(longest[f"{kind}_max"]), longest["queue"]))
+    slow = [row for row in queues if row["waiting_p95"] is not None]
+    if slow:
+        slowest = max(slow, key=lambda row: row["waiting_p95"])
+        found.append(Number("Slowest queue: p95 of waiting", duration(slowest["waiting_p95"]), slowest["queue"]))
+    expired = max(queues, key=lambda row: row["expired"])
+    found.append(Number("Windows expired", number(total("expired")), _most(expired, number(expired["expired"]))))
+    return found
+
+
+def _most(row: Row, value: str) -> str:
+    return f"most in {row['queue']}: {value}" if value != "0" else ""
+
+
+def _pictured(material: Material, pictures: dict[str, Picture], count: int) -> list[Section]:
+    apart = f" The {_SHOWN} busiest queues are shown apart." if count > _SHOWN else ""
+    step = duration(material.plot_bins.width / series.SECOND)
+    return [
+        Section(
+            "Throughput",
+            f"What came in, was handed out, and was done with.{apart}",
+            pictures.get("throughput"),
+        ),
+        Section(
+            "Depth",
+            "Messages in the queues, also those that are handed out or delayed. What grows has not enough consumers.",
+            pictures.get("depth"),
+            empty="The queues were empty each time that was looked at.",
+        ),
+        Section(
+            "Waiting time",
+            "From the push, or from when a message became visible again, to the receive; by the time of the receive, "
+            f"in steps of {step}. A delay that was asked for is part of it.{apart}",
+            pictures.get("waiting"),
+            empty="No message was received of which it is known when it began to wait.",
+        ),
+        Section(
+            "Handling time",
+            f"From the receive to the deletion, by the time of the deletion, in steps of {step}.{apart}",
+            pictures.get("handling"),
+            empty="No message was deleted of which it is known when it was received.",
+        ),
+        Section(
+            "Redeliveries",
+            "Received again, and why: windows that expired (a consumer died, or takes longer than its window), and "
+            "messages given back.",
+            pictures.get("redeliveries"),
+            empty="No message was received more than once, and none came back.",
+        ),
+    ]
+
+
+def _listed(material: Material, queues: Sequence[Row]) -> list[Section]:
+    received = [
+        [row["queue"], str(row["mid"]), number(row["receives"]), number(row["expired"]), number(row["released"]),
+         _size(row["size"]), moment(row["pushed"], "before"), moment(row["last_received"]), row["state"]]
+        for row in material.rows("top_received")
+    ]  # fmt: skip
+    waited = [
+        [row["queue"], str(row["mid"]), duration(row["waited"]), moment(row["begin"]), moment(row["end"]),
+         "still waiting" if row["ended_by"] == "nothing" else row["ended_by"], _size(row["size"])]
+        for row in material.rows("waited_longest")
+    ]  # fmt: skip
+    more = f" The {_LISTED} with most receives; queues.csv has all." if len(queues) > _LISTED else ""
+    return [
+        Section(
+            "Received most often",
+            "Messages that keep coming back: often one that no consumer can handle. Times are UTC.",
+            table=_table_of(
+                ("queue", "message", "receives", "expired", "released", "size", "pushed", "last received",
+                 "at the end"),
+                received, {0, 8},
+            ),
+            empty="No message was received more than once.",
+        ),
+        Section(
+            "Waited longest",
+            "The longest wait of a message, also of one that nobody has received. Times are UTC.",
+            table=_table_of(("queue", "message", "waited", "from", "until", "then", "size"), waited, {0, 5}),
+            empty="No message waited of which it is known since when.",
+        ),
+        Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
+    ]  # fmt: skip
+
+
+def _table_of(columns: Sequence[str], cells: Sequence[Sequence[str]], text: set[int]) -> Table | None:
+    return Table(columns, cells, frozenset(text)) if cells else None
+
+
+def _queue_table(queues: Sequence[Row]) -> Table:
+    columns = (
+        "queue", "pushed", "received", "again", "deleted", "expired", "released", "left", "waiting p50", "p95", "p99",
+        "handling p50", "p95", "p99",
+    )  # fmt: skip
+    ranks = [f"{kind}_{rank}" for kind in ("waiting", "handling") for rank in ("p50", "p95", "p99")]
+    cells = [
+        [
+            row["queue"],
+            number(row["pushed"]),
+            number(row["received"]),
+            share(row["redelivered"], row["received"]),
+            *(number(row[name]) for name in ("deleted", "expired", "released", "depth")),
+            *(duration(row[rank]) for rank in ranks),
+        ]
+        for row in queues
+    ]
+    return Table(columns, cells)
+
+
+def _size(value: Any) -> str:
+    return "-" if value is None else size(value)

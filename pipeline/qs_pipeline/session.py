@@ -1,0 +1,147 @@
+"""A Spark session for the jobs: the one that is there, or one of our own that is quiet.
+
+Under spark-submit the master, the Java and the log are what was submitted; nothing of it is changed here. Under plain
+Python a JVM is started as a child that ends with this process.
+"""
+
+import contextlib
+import locale
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from .errors import PipelineError
+from .java import find_java
+
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the Python program that it starts."""
+
+_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",  # a port that nobody asked for
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",  # else the name of this machine, which may not resolve
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",  # the default is made for a cluster
+}
+
+
+def start_session(
+    app_name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+) -> SparkSession:
+    """The active session, or that of the spark-submit this runs under, or a new one.
+
+    app_name: shown by Spark; master: as Spark writes it (`local[4]`, `spark://…`), None for that of spark-submit or
+    spark-defaults.conf, else all cores of this machine; conf: settings of Spark, which go before our own; log: gets
+    what a new JVM writes to stderr, None for our own stderr. An active session is returned as it is.
+
+    NoJavaError without a Java for a new JVM; PipelineError when it does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if _SUBMITTED in os.environ:
+        builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
+        return builder.config(map=dict(conf or {})).getOrCreate()
+    settings = SparkConf().setAppName(app_name)
+    if master is not None:
+        settings.setMaster(master)
+    local = _is_local(settings)
+    for name, value in (_DEFAULTS | (_LOCAL if local else {})).items():
+        settings.setIfMissing(name, value)
+    for name, value in (conf or {}).items():
+        settings.set(name, value)
+    with _environment(local=local), _same_interrupts():
+        return _launch(settings, log)
+
+
+@contextlib.contextmanager
+def session(
+    app_name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+) -> Iterator[SparkSession]:
+    """The same for the length of a with block: one that was started for it is stopped at its end."""
+    before = SparkSession.getActiveSession()
+    spark = start_session(app_name, master=master, conf=conf, log=log)
+    try:
+        yield spark
+    finally:
+        if before is None:
+            with contextlib.suppress(Exception):  # its JVM has ended before: whoever uses it has been told
+                spark.stop()
+
+
+def _is_local(settings: SparkConf) -> bool:
+    """Whether Spark will run in one process here. What an installation sets is not known before it runs."""
+    master = settings.get("spark.master")
+    if master is not None:
+        return master.startswith("local")
+    return not any(name in os.environ for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"))
+
+
+def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
+    # A process group of its own: Ctrl-C at a terminal is for this process, which ends the workers in an orderly way.
+    options: dict[str, Any] = {"start_new_session": True}
+    if log is not None:
+        options["stderr"] = log
+    try:
+        gateway = launch_gateway(settings, options)  # type: ignore[no-untyped-call]
+        context = SparkContext(conf=settings, gateway=gateway)
+    except PySparkRuntimeError as error:
+        raise PipelineError(f"Spark did not start: {error}") from error
+    if log is not None:
+        context.setLogLevel("ERROR")
+    return SparkSession.builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _environment(*, local: bool) -> Iterator[None]:
+    """What a new JVM, and the Python workers that it starts, take from the environment."""
+    java = find_java()
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = str(java.home)
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers are the PATH's python3
+    changed: dict[str, str] = {}
+    if locale.getencoding().lower().replace("-", "") != "utf8":
+        changed["LC_ALL"] = "C.UTF-8"  # else a JVM cannot open files whose names are not ASCII
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _same_interrupts() -> Iterator[None]:
+    """SparkContext puts a handler of its own there, which cancels every job before it raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

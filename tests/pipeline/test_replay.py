@@ -1,0 +1,233 @@
+"""The job `replay`: an archive back to a queue, in order, no message twice however often it is interrupted."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_queues import SparkQueue
+
+from qs_client import QueueClient
+from qs_pipeline import replay as replay_module
+from qs_pipeline.archive_batch import BatchWriter
+from qs_pipeline.archive_layout import QueueState, archive_id
+from qs_pipeline.command import main
+from qs_pipeline.errors import BadQueryError, NoSuchQueueError, UsageError
+from qs_pipeline.files import LocalFiles
+from qs_pipeline.replay import Replayed, find, replay
+from qs_pipeline.replay_plan import Choice, Plans
+from qs_pipeline.running import Step, Stop
+
+START = datetime(2025, 6, 30, 23, 59, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def add(spark: SparkSession, directory: Path, queue: str, batch: int, first: int, last: int) -> None:
+    """A batch of an archive: messages `<queue>-<n>`, pushed n seconds after START, written in another order."""
+    files = LocalFiles(str(directory))
+    state = QueueState(files, archive_id(files, create=True), queue)
+    if batch == 0:
+        state.open({})
+    data = [(n, START + n * SECOND, f"{queue}-{n}".encode(), 1) for n in reversed(range(first, last))]
+    frame = spark.createDataFrame(data, "mid BIGINT, pushed_at TIMESTAMP, body BINARY, receives INT")
+    offsets = Path(state.checkpoint.uri.removeprefix("file:")) / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    (offsets / str(batch)).write_text("v1\n{}\n{}")
+    BatchWriter(files, state).write(frame.repartition(2), batch)
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 messages of the queue a, in two batches, and 20 of the queue b."""
+    directory = tmp_path_factory.mktemp("replay") / "archive"
+    add(spark, directory, "a", 0, 0, 70)
+    add(spark, directory, "a", 1, 70, 100)
+    add(spark, directory, "b", 0, 10, 30)
+    return directory
+
+
+@pytest.fixture
+def archived(made: Path, tmp_path: Path) -> Path:
+    """A copy for the test."""
+    return Path(shutil.copytree(made, tmp_path / "archive [1]"))
+
+
+Run = Callable[..., Replayed]
+
+
+@pytest.fixture
+def run(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Replays to the queue of the test, in chunks of 40."""
+    monkeypatch.setattr(replay_module, "CHUNK", 40)
+
+    def run(choice: Choice | None = None, **more: Any) -> Replayed:
+        client = queue.client
+        return replay(queue.spark, str(archived), queue.name, choice, host=client.host, port=client.port, **more)
+
+    return run
+
+
+def names(queue: str, numbers: range) -> list[bytes]:
+    return [f"{queue}-{n}".encode() for n in numbers]
+
+
+EXPECTED = [
+    name for n in range(100) for name in ([b"a-%d" % n, b"b-%d" % n] if 10 <= n < 30 else [b"a-%d" % n])
+]  # two that were pushed in the same microsecond come in order of their queues
+
+
+def test_all_of_it_in_order(queue: SparkQueue, run: Run, archived: Path) -> None:
+    """By the time of the push, over all queues. Done once; again only when that is asked for."""
+    assert run() == Replayed(120, 0, 120)
+    assert queue.bodies() == EXPECTED
+    with pytest.raises(UsageError, match="--again"):
+        run()
+    assert queue.bodies() == []
+    assert run(again=True).pushed == 120
+    assert len(queue.bodies()) == 120
+    assert list(archived.glob("_qs/replays/*/run=*")) == []
+
+
+class InterruptedRun(Exception):  # noqa: N818 - it is what happens, not a fault
+    """The run ends here."""
+
+
+def test_an_interrupted_one_goes_on(
+    queue: SparkQueue, run: Run, archived: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a chunk, and after one that was pushed and not noted; the archive grows meanwhile. Each message once."""
+
+    def stop_at(step: Step) -> None:
+        if step.batch == 0:
+            raise InterruptedRun
+
+    with pytest.raises(Exception, match="InterruptedRun"):
+        run(progress=stop_at)
+    add(queue.spark, archived, "a", 2, 100, 130)
+    save = Plans.save
+
+    def forgets(self: Plans, plan: Any) -> None:
+        if plan.done == 2:
+            raise InterruptedRun
+        save(self, plan)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plans, "save", forgets)
+        with pytest.raises(Exception, match="InterruptedRun"):
+            run()
+    assert run() == Replayed(120, 40, 80)
+    assert queue.bodies() == EXPECTED
+
+
+def test_a_plan_that_was_not_finished_is_made_anew(
+    queue: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was pushed then."""
+
+    def fails(self: Plans, plan: Any) -> None:
+        raise InterruptedRun
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plans, "save", fails)
+        with pytest.raises(Exception, match="InterruptedRun"):
+            run()
+    assert queue.bodies() == []
+    assert run().pushed == 120
+    assert queue.bodies() == EXPECTED
+
+
+def test_a_choice(queue: SparkQueue, run: Run) -> None:
+    """A condition on the columns, the body as text, and times, of which the end is not in."""
+    begin, end = START + 55 * SECOND, START + 65 * SECOND
+    assert run(Choice("queue = 'a' AND body LIKE '%5'", begin, end)).pushed == 1
+    assert run(Choice(None, begin, end)).pushed == 10
+    assert run(Choice("date = DATE'2025-07-01' AND mid < 62")).pushed == 2
+    assert run(Choice("queue = 'c'")) == Replayed(0, 0, 0)
+    assert run(Choice(None, START + timedelta(days=9))) == Replayed(0, 0, 0)
+    assert queue.bodies() == [b"a-55", *names("a", range(55, 65)), b"a-60", b"a-61"]
+
+
+def test_half_a_batch_is_left_out(queue: SparkQueue, run: Run, archived: Path) -> None:
+    """One that is being archived while the plan is made: all of it or nothing."""
+    files = LocalFiles(str(archived))
+    state = QueueState(files, archive_id(files, create=False), "a")
+    last = state.batch()
+    assert last is not None
+    state.set_batch(1, 30, last["moves"], done=False)
+    assert run(Choice("queue = 'a'")).messages == 70
+
+
+class Clock:
+    """Time that goes on when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def test_a_rate(queue: SparkQueue, run: Run) -> None:
+    """30 messages at 10 a second, in chunks of a second: the last begins after 2 s."""
+    clock = Clock()
+    assert run(Choice("queue = 'a' AND mid < 30"), rate=10, clock=clock, sleep=clock.sleep).pushed == 30
+    assert clock.now == pytest.approx(2)
+    assert queue.bodies() == names("a", range(30))
+
+
+def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
+    """What is left is pushed by the next run."""
+    stop = Stop()
+    assert run(stop=stop, progress=lambda step: stop.ask()) == Replayed(120, 0, 40)
+    assert run() == Replayed(120, 40, 80)
+    assert queue.bodies() == EXPECTED
+
+
+def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
+    """Each in one line, before anything is pushed."""
+    with pytest.raises(BadQueryError, match=r"--where: .*bodi"):
+        run(Choice("bodi = 'x'"))
+    with pytest.raises(BadQueryError, match="--where"):
+        run(Choice("mid = = 3"))
+    with pytest.raises(BadQueryError, match="--where"):
+        run(Choice("CAST(body AS INT) > 3"))
+    with pytest.raises(UsageError, match="is no archive"):
+        replay(queue.spark, str(tmp_path / "none"), queue.name, port=queue.client.port)
+    with pytest.raises(NoSuchQueueError):
+        replay(queue.spark, str(tmp_path / "archive [1]"), "nowhere", port=queue.client.port)
+    assert queue.bodies() == []
+
+
+def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--dry-run says what would be pushed and pushes nothing; a second run says that it is done."""
+    server = f"{queue.client.host}:{queue.client.port}"
+    common = ["replay", str(archived), "--to", queue.name, "--server", server, "--until", "2025-07-01"]
+    assert main([*common, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "a  60 messages, pushed 2025-06-30 23:59:00 to 2025-06-30 23:59:59",
+        "b  20 messages, pushed 2025-06-30 23:59:10 to 2025-06-30 23:59:29",
+    ]
+    assert queue.bodies() == []
+    assert find(queue.spark, str(archived), Choice("queue = 'none'")) == []
+    assert main(common) == 0
+    assert capsys.readouterr().out.startswith(f"pushed 80 messages to {queue.name} (")
+    assert main(common) == UsageError.exit_code
+    assert "--again" in capsys.readouterr().err
+    assert len(queue.bodies()) == 80
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers(client: QueueClient) -> Iterator[None]:
+    """Queues of the tests do not pile up on the shared server."""
+    before = set(client.queues())
+    yield
+    for name in set(client.queues()) - before:
+        client.delete_queue(name, force=True)

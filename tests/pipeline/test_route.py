@@ -1,0 +1,186 @@
+"""The job `route`: a queue through SQL to a queue, and to a second one what comes out NULL, each message once."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from spark_queues import SparkQueue
+
+from qs_pipeline import route as route_module
+from qs_pipeline.command import main
+from qs_pipeline.errors import BadQueryError, CheckpointLostError, NoSuchQueueError, PipelineError, UsageError
+from qs_pipeline.query import Query
+from qs_pipeline.route import Routed, default_state, route
+
+UPPER = "SELECT upper(body) AS body FROM messages WHERE body <> 'skip' ORDER BY mid"
+NUMBERS = "SELECT mid, CAST(try_cast(body AS INT) * 2 AS STRING) AS value FROM messages"
+
+
+@pytest.fixture
+def out(queue: SparkQueue) -> Iterator[SparkQueue]:
+    queue.client.new_queue(f"{queue.name}-out")
+    yield SparkQueue(queue.spark, queue.client, f"{queue.name}-out")
+    queue.client.delete_queue(f"{queue.name}-out", force=True)
+
+
+@pytest.fixture
+def bad(queue: SparkQueue) -> Iterator[SparkQueue]:
+    queue.client.new_queue(f"{queue.name}-bad")
+    yield SparkQueue(queue.spark, queue.client, f"{queue.name}-bad")
+    queue.client.delete_queue(f"{queue.name}-bad", force=True)
+
+
+Run = Callable[..., Routed]
+
+
+@pytest.fixture
+def run(queue: SparkQueue, out: SparkQueue, tmp_path: Path) -> Run:
+    """Routes the queue of the test to `out`."""
+
+    def run(sql: str, **more: Any) -> Routed:
+        client = queue.client
+        given = {"state": str(tmp_path / "state"), "host": client.host, "port": client.port} | more
+        return route(queue.spark, queue.name, sql, out.name, **given)
+
+    return run
+
+
+def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
+    """What the query gives is pushed, in its order, batch after batch; the source is empty, no claim is left."""
+    queue.push("a", "skip", "ü", "d", "e")
+    assert run(UPPER, batch=3) == Routed(5, 2, 0)
+    queue.push("f")
+    assert run(UPPER) == Routed(1, 1, 0)
+    assert out.bodies() == [body.encode() for body in ("A", "Ü", "D", "E", "F")]
+    assert queue.claims() == []
+    assert list(queue.client.list_messages(queue.name, state="all")) == []
+
+
+def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
+    """Nothing is dropped: the batch stays claimed, and a better query, run again, gets it."""
+    queue.push("1", "one")
+    with pytest.raises(BadQueryError, match="NULL body"):
+        run(NUMBERS)
+    assert out.bodies() == []
+    run("SELECT coalesce(CAST(try_cast(body AS INT) AS STRING), 'none') AS body FROM messages ORDER BY mid")
+    assert out.bodies() == [b"1", b"none"]
+
+
+@pytest.mark.parametrize("crash_at", [2, 3])
+def test_a_crash_between_the_two_targets(
+    queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    """Between the two pushes, or after both and before Spark commits: each message is in one target, once."""
+    queue.push("1", "one", "2", "two")
+    push, pushes = route_module._Work._push, []
+
+    def crashing(self: Any, rows: DataFrame, to: str, batch: int) -> None:
+        pushes.append(to)
+        if len(pushes) == crash_at:
+            raise PipelineError("the power went")
+        push(self, rows, to, batch)
+        if len(pushes) == crash_at - 1 == 2:
+            raise PipelineError("the power went")
+
+    monkeypatch.setattr(route_module._Work, "_push", crashing)
+    with pytest.raises(PipelineError, match="the power went"):
+        run(NUMBERS, errors=bad.name)
+    monkeypatch.undo()
+    run(NUMBERS, errors=bad.name)
+    assert sorted(out.bodies()) == [b"2", b"4"]
+    assert bad.bodies() == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELEC body FROM messages", "cannot be parsed"),
+        ("", "cannot be parsed"),
+        ("DROP TABLE messages", "cannot be parsed"),
+        ("SELECT 1 AS body; SELECT 2", "cannot be parsed"),
+        ("SELECT boddy FROM messages", "boddy"),
+        ("SELECT body FROM message", "message"),
+        ("SELECT mid FROM messages", "body or value"),
+        ("SELECT body, body AS value FROM messages", "one, and one only"),
+        ("SELECT mid AS body FROM messages", "bigint"),
+        ("SELECT count(*) AS body, body AS b FROM messages", "cannot|does not fit|aggregat"),
+    ],
+)
+def test_bad_queries_are_told_before_anything_is_claimed(spark: SparkSession, sql: str, said: str) -> None:
+    """In one line, without plans."""
+    with pytest.raises(BadQueryError, match=said) as told:
+        Query(spark, sql, with_errors=False)
+    assert "SQLSTATE" not in str(told.value)
+    assert "Project" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT body FROM messages", "column mid"),
+        ("SELECT CAST(mid AS STRING) AS mid, body FROM messages", "BIGINT"),
+        ("SELECT mid, IF(rand() < 0.5, body, NULL) AS body FROM messages", "not deterministic"),
+    ],
+)
+def test_with_errors_a_query_has_to_say_more(spark: SparkSession, sql: str, said: str) -> None:
+    """Whose payload goes there, and that always."""
+    with pytest.raises(BadQueryError, match=said):
+        Query(spark, sql, with_errors=True)
+
+
+def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
+    """It is an error: nobody knows which payload is meant."""
+    queue.push("1")
+    with pytest.raises(BadQueryError, match="no message of the batch"):
+        run("SELECT mid + 1 AS mid, CAST(NULL AS STRING) AS body FROM messages", errors=bad.name)
+    assert out.bodies() == bad.bodies() == []
+
+
+def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
+    """Another queue's state, one whose checkpoint is gone, queues that are not there: told, and nothing is pushed."""
+    queue.push("a")
+    run(UPPER)
+    with pytest.raises(UsageError, match="give another --state"):
+        route(queue.spark, out.name, UPPER, queue.name, state=str(tmp_path / "state"), port=queue.client.port)
+    with pytest.raises(NoSuchQueueError):
+        run(UPPER, errors="nowhere")
+    with pytest.raises(UsageError):
+        run(UPPER, errors=out.name)
+    shutil.rmtree(tmp_path / "state" / "checkpoint")
+    with pytest.raises(CheckpointLostError, match="qs claims"):
+        run(UPPER)
+    assert out.bodies() == [b"A"]
+
+
+def test_where_the_state_is_by_default() -> None:
+    """By server and queues, in the user's state directory."""
+    place = default_state("h:1", "a", "b", None, {"XDG_STATE_HOME": "/s"})
+    assert place.startswith("/s/qs-pipeline/route-")
+    assert place == default_state("h:1", "a", "b", None, {"XDG_STATE_HOME": "/s"})
+    assert place != default_state("h:1", "a", "b", "c", {"XDG_STATE_HOME": "/s"})
+
+
+def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:
+    """A summary. What comes out NULL goes elsewhere, also when it is no text. A query that is wrong, or fails on a
+    message, has its own code."""
+    queue.push("1", "one", b"\xff\xfe", "2")
+    (tmp_path / "q.sql").write_text(f"-- twice\n{NUMBERS};\n")
+    server = f"{queue.client.host}:{queue.client.port}"
+    common = ["route", queue.name, "--to", out.name, "--server", server, "--state", str(tmp_path / "state"), "--sql"]
+    assert main([*common, str(tmp_path / "q.sql"), "--errors", bad.name]) == 0
+    assert capsys.readouterr().out.startswith(f"routed 4 messages, 2 of them to {bad.name} in 1 batch (")
+    assert out.bodies() == [b"2", b"4"]
+    assert bad.bodies() == [b"one", b"\xff\xfe"]
+    queue.push("one")
+    (tmp_path / "q.sql").write_text("SELECT mid, CAST(CAST(body AS INT) AS STRING) AS body FROM messages")
+    assert main([*common, str(tmp_path / "q.sql")]) == BadQueryError.exit_code
+    assert "fails on a message: [CAST_INVALID_INPUT]" in capsys.readouterr().err
+    (tmp_path / "q.sql").write_text("SELECT body FROM massages")
+    assert main([*common, str(tmp_path / "q.sql")]) == BadQueryError.exit_code
+    assert main([*common, str(tmp_path / "none")]) == UsageError.exit_code
+    err = capsys.readouterr().err
+    assert "massages" in err
+    assert "Traceback" not in err

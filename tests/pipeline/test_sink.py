@@ -1,0 +1,129 @@
+"""Writing to a queue: a batch's rows are visible once, together, in order, or not at all."""
+
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import udf
+from spark_queues import SparkQueue, finish, told, uncommit
+
+from qs_pipeline.errors import BadMessageError, BadOptionError, PipelineError, SchemaMismatchError
+
+
+@pytest.fixture
+def source(queue: SparkQueue) -> SparkQueue:
+    """Another queue, from which a stream reads."""
+    name = f"{queue.name}-source"
+    queue.client.new_queue(name)
+    return SparkQueue(queue.spark, queue.client, name)
+
+
+def numbered(queue: SparkQueue, count: int, partitions: int) -> DataFrame:
+    """Rows of one column `body`: "0", "1" and so on, in order of partition."""
+    return queue.spark.range(0, count, 1, partitions).selectExpr("CAST(id AS STRING) AS body")
+
+
+def sometimes_failing(frame: DataFrame) -> DataFrame:
+    """The same rows; a third of the tasks fail at their first attempt, after they have written some."""
+
+    @udf("string", useArrow=False)
+    def dying(body: str) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0 and context.partitionId() % 3 == 0 and int(body) % 2000 == 1999:
+            raise RuntimeError("the task dies")
+        return body
+
+    return frame.select(dying(frame.body.cast("string")).alias("body"))
+
+
+def fails(queue: SparkQueue, frame: DataFrame, **options: object) -> PipelineError:
+    with pytest.raises(PySparkException) as raised:
+        queue.write(frame, **options)
+    return told(raised.value)
+
+
+def test_a_batch(queue: SparkQueue) -> None:
+    """Strings and bytes, any of them, in the order of partitions and rows; empty partitions are fine."""
+    queue.write(numbered(queue, 2500, 3))
+    assert queue.bodies() == [b"%d" % number for number in range(2500)]
+    rows = [(b"\x00\xff",), (b"",), ("<é&>\r\n".encode(),)]
+    queue.write(queue.spark.createDataFrame(rows, "value BINARY").repartition(1))
+    assert queue.bodies() == [row[0] for row in rows]
+    queue.write(numbered(queue, 0, 2))
+    assert queue.bodies() == []
+
+
+def test_tasks_that_fail(queue: SparkQueue) -> None:
+    """A task that is tried again leaves nothing of its first attempt."""
+    queue.write(sometimes_failing(numbered(queue, 12_000, 4)))
+    assert queue.bodies() == [b"%d" % number for number in range(12_000)]
+
+
+def test_a_write_that_fails(queue: SparkQueue) -> None:
+    """Nothing is visible of it, whatever its tasks have staged: a null among the rows, here."""
+    frame = numbered(queue, 5000, 2).selectExpr("nullif(body, '4999') AS body")
+    error = fails(queue, frame)
+    assert isinstance(error, BadMessageError)
+    assert "has a null for a body" in str(error)
+    assert queue.bodies() == []
+
+
+def test_a_write_that_is_repeated(queue: SparkQueue) -> None:
+    """With txnAppId and txnVersion a version is written once, and none below the last."""
+    for version in (0, 0, 7, 3, 7):
+        queue.write(numbered(queue, 2, 1).selectExpr(f"body || '/{version}' AS body"), txnAppId="a", txnVersion=version)
+    queue.write(numbered(queue, 1, 1), txnAppId="b", txnVersion=0)
+    assert queue.bodies() == [b"0/0", b"1/0", b"0/7", b"1/7", b"0"]
+
+
+def test_columns_that_do_not_fit(queue: SparkQueue) -> None:
+    """The error says what there is, what is wanted, and how to get it."""
+    error = fails(queue, queue.spark.range(3).selectExpr("id AS body"))
+    assert isinstance(error, SchemaMismatchError)
+    assert "one column, body or value, of type binary or string, not struct<body:bigint>" in str(error)
+
+
+def test_overwriting(queue: SparkQueue) -> None:
+    """A queue is not replaced."""
+    with pytest.raises(PySparkException) as raised:
+        numbered(queue, 1, 1).write.format("qs").mode("overwrite").options(**queue.options()).save()
+    assert isinstance(told(raised.value), BadOptionError)
+
+
+def test_from_queue_to_queue(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
+    """Each message once, in batches that are each in order, though tasks fail."""
+    source.push(*(b"%d" % number for number in range(9000)))
+    frame = sometimes_failing(source.stream(maxMessagesPerTrigger=6000, numPartitions=4).select("body"))
+    finish(queue.start_writing(frame, tmp_path / "checkpoint"))
+    assert [int(body) for body in queue.bodies()] == list(range(9000))
+
+
+def test_a_batch_that_is_run_again(queue: SparkQueue, tmp_path: Path) -> None:
+    """One that was published when the driver was killed is not published again; a new checkpoint is a new query, whose
+    first batches are not taken for the old one's."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("a\nb\n")
+    lines = queue.spark.readStream.text(str(tmp_path / "in"))
+    checkpoint = tmp_path / "checkpoint"
+    finish(queue.start_writing(lines, checkpoint))
+    uncommit(checkpoint, 0)
+    (tmp_path / "in" / "2.txt").write_text("c\n")
+    finish(queue.start_writing(lines, checkpoint))
+    assert queue.bodies() == [b"a", b"b", b"c"]
+    finish(queue.start_writing(lines, tmp_path / "new"))
+    assert sorted(queue.bodies()) == [b"a", b"b", b"c"]
+
+
+def test_a_stream_that_replaces(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
+    """outputMode complete would write everything again in each batch: it is refused."""
+    source.push("a")
+    counts = source.stream().groupBy("queue").count().selectExpr("CAST(count AS STRING) AS body")
+    writer = counts.writeStream.format("qs").outputMode("complete").options(**queue.options())
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    with pytest.raises((StreamingQueryException, PySparkException)) as raised:
+        finish(writer.start())
+    assert isinstance(told(raised.value), BadOptionError)
+    assert queue.bodies() == []

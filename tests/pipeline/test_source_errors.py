@@ -1,0 +1,117 @@
+"""What is said when options, addresses or messages are wrong, and what a server's restart does to a query."""
+
+import queue as queues
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from serving import FAST, ServerProcess, serving
+from spark_queues import SparkQueue, drain, start, told
+
+from qs_client import QueueClient
+from qs_pipeline.errors import (
+    BadMessageError,
+    BadOptionError,
+    NoServerError,
+    NoSuchQueueError,
+    PipelineError,
+    SchemaMismatchError,
+)
+
+
+def _reading(queue: SparkQueue, /, **options: Any) -> PipelineError:
+    with pytest.raises(PySparkException) as raised:
+        queue.read(**options).collect()
+    return told(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"maxMesagesPerTrigger": 5}, BadOptionError, "did you mean maxMessagesPerTrigger?"),
+        ({"mode": "consume"}, BadOptionError, "the option consumer is missing: mode consume needs a name"),
+        ({"queue": "none"}, NoSuchQueueError, "there is no queue 'none' on 127.0.0.1:"),
+    ],
+)
+def test_options(queue: SparkQueue, options: dict[str, Any], kind: type[PipelineError], said: str) -> None:
+    """The error says which, and what to do."""
+    error = _reading(queue, **options)
+    assert type(error) is kind
+    assert said in str(error)
+
+
+def test_a_stream_without_a_consumer(queue: SparkQueue, tmp_path: Path) -> None:
+    """A stream has no name of its own but one that is given."""
+    frame = queue.spark.readStream.format("qs").options(**queue.options()).load()
+    with pytest.raises(PySparkException) as raised:
+        drain(frame, tmp_path / "checkpoint")
+    error = told(raised.value)
+    assert isinstance(error, BadOptionError)
+    assert "the option consumer is missing: a stream needs a name of its own" in str(error)
+
+
+def test_no_server(queue: SparkQueue) -> None:
+    """The error says where it was looked for, and for how long."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        error = _reading(queue, port=sock.getsockname()[1], retrySeconds="0.1")
+        assert isinstance(error, NoServerError)
+        assert f"no queue server at 127.0.0.1:{sock.getsockname()[1]} (Connection refused)" in str(error)
+        assert "tried for 0.1 s (option retrySeconds)" in str(error)
+
+
+def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
+    """It is named by its mid."""
+    mids = queue.push("a", b"\xff", "b")
+    error = _reading(queue, bodyType="string")
+    assert isinstance(error, BadMessageError)
+    assert f"message {mids[1]} of the queue {queue.name!r} is no UTF-8 text" in str(error)
+
+
+def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
+    """It is said that the source has its own."""
+    with pytest.raises(PySparkException) as raised:
+        queue.spark.read.format("qs").schema("a INT").options(**queue.options()).load().collect()
+    error = told(raised.value)
+    assert isinstance(error, SchemaMismatchError)
+    assert "leave .schema() out" in str(error)
+
+
+def test_a_storage_without_claims(queue: SparkQueue) -> None:
+    """A queue that can be looked at, and not be claimed from: it is said which storages can."""
+    name = f"{queue.name}-null"
+    queue.client.new_queue(name, storage="null")
+    error = _reading(queue, queue=name, mode="consume", consumer="c")
+    assert "storages journal or files" in str(error)
+
+
+def test_a_server_that_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    """A query that runs survives it: messages before and after are in one batch each."""
+    with serving(tmp_path / "root", *FAST) as server:
+        _restarted(spark, tmp_path, server)
+
+
+def _restarted(spark: SparkSession, tmp_path: Path, server: ServerProcess) -> None:
+    seen: queues.Queue[str] = queues.Queue()
+
+    def each(batch: DataFrame, _: int) -> None:
+        for row in batch.collect():
+            seen.put(row.body)
+
+    with QueueClient(server.host, server.port) as client:
+        client.new_queue("q")
+        client.push("q", "before")
+        queue = SparkQueue(spark, client, "q")
+        query = start(queue.stream(bodyType="string"), tmp_path / "checkpoint", each, processingTime="0 seconds")
+        try:
+            assert seen.get(timeout=60) == "before"
+            server.stop()
+            server.start()
+            client.push("q", "after")
+            assert seen.get(timeout=60) == "after"
+        finally:
+            query.stop()
+    assert seen.empty()

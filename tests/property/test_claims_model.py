@@ -1,0 +1,206 @@
+"""Claims and batches beside pushes and receives, with stops and crashes in between, against a model in memory."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from claim_calls import REOPENED
+from claims_run import Shown, acknowledge, claim, content, release, show
+from engines import Bench, files_engine, journal_engine
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from qs_server.storage.engine import (
+    ClaimOrderError,
+    Draft,
+    Durability,
+    NoSuchClaimError,
+    Options,
+    Receipt,
+    StaleReceiptError,
+    State,
+)
+
+CONSUMERS = st.sampled_from(["a", "b"])
+SEQS = st.integers(0, 4)
+LOTS = 1 << 40
+
+
+class ClaimsMachine(RuleBasedStateMachine):
+    """One queue. A message is known by its payload."""
+
+    kind = "journal"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = tempfile.mkdtemp(prefix="qs-claims-")
+        make = journal_engine if self.kind != "files" else files_engine
+        named = {"spilling": True} if self.kind == "spilling" else {}
+        self.bench = Bench(make(Durability.NONE, **named)(Path(self.root)))
+        self.bench.engine.create("q", Options())
+        self.model = Shown(acknowledged={"a": 0, "b/ü": 0}, published={"p": -1, "..": -1})
+        self.acknowledged = {"a": 0, "b": 0}
+        self.staged: dict[tuple[int, int, int], list[bytes]] = {}
+        self.number = 0
+
+    def teardown(self) -> None:
+        self.bench.engine.close()
+        shutil.rmtree(self.root)
+
+    def payloads(self, count: int) -> list[bytes]:
+        self.number += count
+        return [b"%05d" % number for number in range(self.number - count, self.number)]
+
+    def last(self, consumer: str) -> int:
+        return max([self.acknowledged[consumer], *(seq for who, seq in self.model.claims if who == consumer)])
+
+    def visible(self) -> list[bytes]:
+        mids = self.bench.engine.list_mids("q", State.READY, 1000, -1)
+        found = [self.bench.engine.get("q", mid, peek=True, visibility=None).payload or b"" for mid in mids]
+        assert set(found) == {payload for payload, until in self.model.messages.items() if not until}
+        return found
+
+    # -- what the engine is asked for
+
+    @rule(count=st.integers(1, 4))
+    def push(self, count: int) -> None:
+        payloads = self.payloads(count)
+        self.bench.engine.push("q", [Draft(payload) for payload in payloads])
+        self.bench.engine.commit()
+        self.model.messages |= dict.fromkeys(payloads, 0)
+
+    @rule(count=st.integers(1, 3), window=st.integers(1, 20))
+    def receive(self, count: int, window: int) -> None:
+        expected = self.visible()[:count]
+        found = self.bench.engine.receive(["q"], count, window, LOTS)
+        assert [message.payload for message in found] == expected
+        self.model.messages |= dict.fromkeys(expected, self.bench.clock.now + window)
+        self.bench.engine.commit()
+
+    @rule()
+    def delete(self) -> None:
+        engine = self.bench.engine
+        for mid in engine.list_mids("q", State.IN_FLIGHT, 1000, -1):
+            if engine.get("q", mid, peek=True, visibility=None).visible_at is not None:
+                payload = engine.read("q", Receipt(mid)).payload
+                engine.delete("q", Receipt(mid))
+                engine.commit()
+                del self.model.messages[payload or b""]
+                return
+
+    @rule(by=st.integers(1, 12))
+    def time_passes(self, by: int) -> None:
+        self.bench.clock.now += by
+        self.model = self.model.at(self.bench.clock.now)
+
+    @rule(consumer=CONSUMERS, seq=SEQS, count=st.integers(1, 5))
+    def claim(self, consumer: str, seq: int, count: int) -> None:
+        seq += self.acknowledged[consumer]
+        known = self.model.claims.get((consumer, seq))
+        expected = self.visible()[:count] if known is None else known
+        following = self.last(consumer) + 1
+        try:
+            found = claim(self.bench.engine, consumer, seq, count)
+        except StaleReceiptError:
+            assert seq <= self.acknowledged[consumer]
+        except NoSuchClaimError:
+            assert known is None
+            assert self.acknowledged[consumer] < seq < following
+        except ClaimOrderError:
+            assert seq > following
+        else:
+            assert found == expected
+            assert known is not None or seq == following
+            if found:
+                self.model.claims[consumer, seq] = found
+            for payload in found:
+                self.model.messages.pop(payload, None)
+        self.bench.engine.commit()
+
+    @rule(consumer=CONSUMERS, seq=SEQS)
+    def acknowledge(self, consumer: str, seq: int) -> None:
+        seq += self.acknowledged[consumer]
+        try:
+            acknowledge(self.bench.engine, consumer, seq)
+        except ClaimOrderError:
+            assert seq > self.last(consumer)
+        else:
+            assert seq <= self.last(consumer)
+            self.acknowledged[consumer] = seq
+            kept = [key for key in self.model.claims if key[0] != consumer or key[1] > seq]
+            self.model.claims = {key: self.model.claims[key] for key in kept}
+        self.bench.engine.commit()
+
+    @rule(consumer=CONSUMERS, seq=SEQS)
+    def release(self, consumer: str, seq: int) -> None:
+        seq += self.acknowledged[consumer]
+        known = self.model.claims.pop((consumer, seq), None)
+        try:
+            assert release(self.bench.engine, consumer, seq) == len(known or ())
+        except NoSuchClaimError:
+            assert known is None
+        else:
+            self.model.messages |= dict.fromkeys(known or (), 0)
+        self.bench.engine.commit()
+
+    @rule(parts=st.integers(1, 4))
+    def look(self, parts: int) -> None:
+        claims = self.bench.engine.claims("q")
+        for (consumer, seq), known in self.model.claims.items():
+            slices = [content(claims, consumer, seq, (part, parts)) for part in range(parts)]
+            assert [payload for each in slices for payload in each] == known
+
+    @rule(batch=st.integers(0, 2), part=st.integers(0, 1), count=st.integers(0, 3))
+    def stage(self, batch: int, part: int, count: int) -> None:
+        batch += self.model.published["p"]
+        if batch < 0:
+            return
+        payloads = self.payloads(count)
+        self.bench.engine.batches("q").stage("p", (batch, part, 7), payloads)
+        self.bench.engine.commit()
+        if batch > self.model.published["p"]:
+            self.staged.setdefault((batch, part, 7), []).extend(payloads)
+
+    @rule(ahead=st.integers(0, 2))
+    def publish(self, ahead: int) -> None:
+        batch = self.model.published["p"] + ahead
+        if batch < 0:
+            return
+        names = sorted(name for name in self.staged if name[0] == batch)
+        self.bench.engine.batches("q").publish("p", batch, [name[1:] for name in names])
+        self.bench.engine.commit()
+        for name in names:
+            self.model.messages |= dict.fromkeys(self.staged[name], 0)
+        self.model.published["p"] = batch
+        self.staged = {name: payloads for name, payloads in self.staged.items() if name[0] > batch}
+
+    @rule(how=st.sampled_from(sorted(REOPENED)))
+    def reopen(self, how: str) -> None:
+        REOPENED[how](self.bench)
+
+    # -- what has to hold
+
+    @invariant()
+    def same(self) -> None:
+        self.model.acknowledged["a"] = self.acknowledged["a"]
+        found = show(self.bench.engine, self.bench.clock.now)
+        assert found == self.model.at(self.bench.clock.now)
+        assert [(each.consumer, each.seq) for each in self.bench.engine.claims("q").all()] == sorted(self.model.claims)
+
+
+@pytest.mark.parametrize("kind", ["journal", "spilling", "files"])
+def test_claims_are_as_their_model(kind: str) -> None:
+    """Any sequence of operations, stops and crashes leaves the queue as the model has it. Takes some 3 s each."""
+    machine = type("Machine", (ClaimsMachine,), {"kind": kind})
+    case = machine.TestCase  # type: ignore[attr-defined]
+    case.settings = settings(
+        max_examples=int(os.environ.get("QS_EXAMPLES", "25")),
+        stateful_step_count=30,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    case().runTest()
