@@ -61,7 +61,7 @@ def bench(any_bench: Bench) -> Bench:
     return any_bench
 
 
-@pytest.fixture(params=[name for name in ENGINES if name.startswith(("files", "journal"))])
+@pytest.fixture(params=["files-always", "files-sidecar", "journal-none", "journal-spilling"])
 def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """For what is about claims and batches: an engine that has them, and nobody else's."""
     bench = Bench(ENGINES[request.param](tmp_path))

@@ -188,7 +188,7 @@ def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
 
 def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not note its lists before it makes them visible is found out."""
-    monkeypatch.setattr(Staging, "_note", lambda self, request: None)
+    monkeypatch.setattr(Staging, "_note", lambda self, request, more: None)
     monkeypatch.setattr(Staging, "finish", lambda self, request: None)
     (fast / "root").mkdir()
     run = record(ENGINES["files"].make, str(fast / "root"), SEED, 60)
