@@ -42,7 +42,7 @@ class Job:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        with self._log.open("a", buffering=1) as log:
+        with self._log.open("a", buffering=1) as log, self.process.stderr:
             for line in self.process.stderr:
                 log.write(line)
                 if line.startswith(f"{QUEUE}: batch "):
@@ -92,8 +92,8 @@ class Job:
         assert self.ended.is_set()
 
     def log(self) -> str:
-        """The end of its stderr."""
-        return self._log.read_text()[-6000:]
+        """Its stderr."""
+        return self._log.read_text()
 
 
 class Load:
@@ -188,7 +188,7 @@ def finish(arguments: Sequence[str], client: QueueClient, log: Path) -> None:
     for _ in range(4):
         done = subprocess.run(
             [sys.executable, "-m", "qs_pipeline.command", *arguments],
-            capture_output=True, text=True, timeout=ENDS_WITHIN * 2, check=False,
+            capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stderr}\n{log.read_text()[-4000:]}"
         assert done.stderr == ""  # nothing of Spark's

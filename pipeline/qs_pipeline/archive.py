@@ -119,8 +119,8 @@ class _Job:
             state.open({each.name: each.dataType.simpleString() for each in rows.schema.fields})
             writer = BatchWriter(self.files, state)
             writer.recover()
-            turn = Turn(state.queue, writer.write, self.stop, self.progress)
-            return begin(rows.writeStream, turn, state.checkpoint.uri, every=self.every)
+            turn = Turn(state.queue, writer.write, self.progress)
+            return begin(rows.writeStream, turn, state.checkpoint, every=self.every)
 
     def _rows(self, state: QueueState) -> DataFrame:
         reader = self.spark.readStream.format("qs").option("host", self.host).option("port", self.port)

@@ -85,11 +85,11 @@ def route(
     with file_errors(), files.lock("lock", "a route"):
         kept = _State(files, queue)
         work = _Work(kept, query, {"host": host, "port": str(port)}, to, errors)
-        turn = Turn(queue, work, stop, progress)
+        turn = Turn(queue, work, progress)
         with translated():
             reader = spark.readStream.format("qs").options(host=host, port=port, queue=queue, consumer=kept.name)
             rows = reader.option("maxMessagesPerTrigger", batch).load()
-            running = begin(rows.writeStream, turn, kept.checkpoint.uri, every=every)
+            running = begin(rows.writeStream, turn, kept.checkpoint, every=every)
         wait([running], stop)
         acknowledge_finished(kept.checkpoint, host, port, queue, kept.name)
     return Routed(turn.rows, turn.batches, work.broken)

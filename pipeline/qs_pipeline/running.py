@@ -6,6 +6,7 @@ away, and a person who presses Ctrl-C had better find things finished.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from .checkpoint import COMMITS, Checkpoint
 from .errors import PipelineError
 from .translate import translate
 
 _GLANCE = 1
 """Seconds between two looks at whether a query has failed, and whether to stop."""
+
+
+_NOTED_WITHIN = 10
+_MOMENT = 0.02
+"""Seconds, the bound and the step of a wait for Spark's commit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +62,35 @@ class _BatchFailedError(Exception):
     """What Spark is told of an error in a batch."""
 
 
-class _StoppedError(Exception):
-    """A batch was about to begin after a stop was asked for."""
-
-
 class Turn:
     """What a query is told to call for each batch. Between batches the query can be stopped."""
 
-    def __init__(
-        self, queue: str, work: Callable[[DataFrame, int], int], stop: Stop, progress: Progress | None
-    ) -> None:
+    def __init__(self, queue: str, work: Callable[[DataFrame, int], int], progress: Progress | None) -> None:
         """work: does a batch, given its rows and its number, and returns how many messages it had."""
         self._queue = queue
         self._work = work
-        self._stop = stop
         self._progress = progress
         self.idle = threading.Event()
         self.idle.set()
         self.rows = 0
         self.batches = 0
+        self.last: int | None = None
         self.trouble: Exception | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """For `foreachBatch`."""
         self.idle.clear()
         try:
-            if self._stop.asked:
-                raise _StoppedError
             count = self._work(rows, batch)
+            self.rows += count
+            self.batches += 1
+            self.last = batch
         except Exception as error:
             self.trouble = error
             # Spark keeps the text only, and searches it with a pattern that a long one of Java's is too much for.
             raise _BatchFailedError(type(error).__name__) from None
         finally:
             self.idle.set()
-        self.rows += count
-        self.batches += 1
         if self._progress is not None:
             self._progress(Step(self._queue, batch, count))
 
@@ -101,17 +101,18 @@ class Running:
 
     query: StreamingQuery
     turn: Turn
+    checkpoint: Checkpoint
 
 
-def begin(writer: DataStreamWriter, turn: Turn, checkpoint: str, *, every: float | None) -> Running:
+def begin(writer: DataStreamWriter, turn: Turn, checkpoint: Checkpoint, *, every: float | None) -> Running:
     """Starts a query. every: seconds from one batch to the next, for ever; None: what is there now, then it ends."""
-    writer = writer.foreachBatch(turn).option("checkpointLocation", checkpoint)
+    writer = writer.foreachBatch(turn).option("checkpointLocation", checkpoint.uri)
     if every is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
     with translated():
-        return Running(writer.start(), turn)
+        return Running(writer.start(), turn, checkpoint)
 
 
 def wait(running: Sequence[Running], stop: Stop) -> None:
@@ -127,7 +128,7 @@ def wait(running: Sequence[Running], stop: Stop) -> None:
         if stop.asked:
             _between_batches(running, stop)
     except Exception as error:
-        if not (stop.at_once or any(isinstance(each.turn.trouble, _StoppedError) for each in running)):
+        if not stop.at_once:
             raise _cause(running, error) from error
     finally:
         for each in running:
@@ -143,13 +144,27 @@ def _raise_failures(running: Sequence[Running]) -> None:
 
 
 def _between_batches(running: Sequence[Running], stop: Stop) -> None:
-    """No batch begins once a stop is asked for. Spark's `stop()` waits for what was called, so it comes after that."""
+    """Spark's `stop()` interrupts whatever runs, so it comes right after a batch. One that begins at that very moment
+    is interrupted, and what it has claimed is done by the next run."""
     for each in running:
         while not each.turn.idle.wait(_GLANCE) and not stop.at_once:
             pass
+        trouble = each.turn.trouble
+        if trouble is None:
+            _await_commit(each, stop)
         each.query.stop()
-        if each.turn.trouble is not None:
-            raise each.turn.trouble
+        if trouble is not None:
+            raise trouble
+
+
+def _await_commit(running: Running, stop: Stop) -> None:
+    """Until Spark has noted that the last batch is finished, which takes it some hundredths of a second."""
+    last, until = running.turn.last, time.monotonic() + _NOTED_WITHIN
+    while last is not None and running.query.isActive and not stop.at_once and time.monotonic() < until:
+        noted = running.checkpoint.last(COMMITS)
+        if noted is not None and noted >= last:
+            return
+        time.sleep(_MOMENT)
 
 
 def _cause(running: Sequence[Running], error: Exception) -> PipelineError:

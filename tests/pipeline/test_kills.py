@@ -14,8 +14,8 @@ from qs_pipeline.errors import NoJavaError
 from qs_pipeline.java import find_java
 
 SEED = int(os.environ.get("QS_PIPELINE_KILL_SEED", "20251121"))
-COMMON = ["--batch", "40", "--master", "local[2]", "--conf", "spark.driver.memory=1g"]
-FOREVER = ["--continuous", "--every", "0.05"]
+COMMON = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
+FOREVER = ["--continuous", "--every", "0.05", "--batch", "40"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -105,7 +105,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         with QueueClient(server.host, server.port) as client:
             mids = client.push_many(QUEUE, [b"%d" % number for number in range(100)])
             arguments = ["archive", QUEUE, "--to", str(tmp_path / "a"), "--server", f"{server.host}:{server.port}"]
-            job = Job([*arguments, *COMMON, *FOREVER], tmp_path / "job.log")
+            job = Job([*arguments, *COMMON, "--batch", "40", "--continuous", "--every", "5"], tmp_path / "job.log")
             job.wait_for_batches(1)
             assert job.interrupt() == 130, job.log()
             assert "ending after this batch" in job.log()

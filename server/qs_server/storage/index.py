@@ -53,7 +53,8 @@ class Index:
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
         """A message that was not there. size: of one that was just written, and so is loaded; delayed if hidden."""
-        self.new.add(mid)
+        if expiry != WITHHELD:
+            self.new.add(mid)
         if expiry:
             self._hide(mid, expiry)
         else:

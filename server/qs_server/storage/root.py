@@ -1,5 +1,6 @@
 """The root directory: which queues there are, each a directory in it; made, removed, and changed by other hands."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -231,25 +232,40 @@ def _is_directory(path: str) -> bool:
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
     so nothing can be lost."""
+    aside: list[tuple[str, str]] = []
     try:
         if isinstance(queue, DirqQueue):
             queue.remove_directories()
-        for name in (CLAIMS, STAGED):  # about messages that are gone, or were never there
-            shutil.rmtree(f"{queue.path}/{name}", ignore_errors=True)
         for name in os.listdir(queue.path):
             if not _is_ours(name):
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
+        _put_aside(queue.path, aside, disk)
         for name in os.listdir(queue.path):
             if _is_ours(name):
                 disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:
+        for old, new in aside:
+            with contextlib.suppress(OSError):
+                disk.rename(new, old)
         write_options(queue.path, queue.options, disk, sync=True)
         if error.errno == errno.ENOTEMPTY:
             raise QueueNotEmptyError(
                 f"queue {queue.qid!r} is not empty: somebody has just put something there"
             ) from None
         raise
+    for _, new in aside:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _put_aside(path: str, aside: list[tuple[str, str]], disk: Disk) -> None:
+    """What is known of claims and batches on a queue, which is wanted again should somebody push just now. aside: gets
+    from where to where."""
+    for name in (CLAIMS, STAGED):
+        new = f"{os.path.dirname(path)}/{_REMOVING}{secrets.token_hex(8)}"
+        with contextlib.suppress(FileNotFoundError):
+            disk.rename(f"{path}/{name}", new)
+            aside.append((f"{path}/{name}", new))
 
 
 def _is_ours(name: str) -> bool:
