@@ -16,8 +16,8 @@ _SLICE = 500
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Answer:
     consumer, seq = _consumer(request), request.seq or 0
-    claims = service.storage.claims(qid_of(request))
-    yield from _finish(claims, consumer)
+    yield from _finish(service.storage.claims(qid_of(request)), consumer)
+    claims = service.storage.claims(qid_of(request))  # the queue may have been made anew meanwhile
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
     return wire.ClaimMessages(request.qid, consumer, claim=_described(claim))
 

@@ -99,7 +99,7 @@ def test_two_kills_of_a_route(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ctrl_c(tmp_path: Path) -> None:
-    """The batch at hand is finished and acknowledged; the code says how it ended. Takes 12 s."""
+    """The batch at hand is finished, and nothing is half done; the code says how it ended. Takes 12 s."""
     server = new_server(tmp_path / "root", QUEUE)
     try:
         with QueueClient(server.host, server.port) as client:
@@ -109,9 +109,14 @@ def test_ctrl_c(tmp_path: Path) -> None:
             job.wait_for_batches(1)
             assert job.interrupt() == 130, job.log()
             assert "ending after this batch" in job.log()
-            assert client.list_claims(QUEUE) == []
-            left = list(client.list_messages(QUEUE, state="all"))
-            assert [row["mid"] for row in rows(tmp_path / "a")] == [mid for mid in mids if mid not in left]
+            found = [row["mid"] for row in rows(tmp_path / "a")]
+            assert found == mids[: len(found)]
+            assert len(found) in (40, 80, 100)
+            claimed = sum(claim.count for claim in client.list_claims(QUEUE))
+            assert claimed in (
+                0,
+                min(40, 100 - len(found)),
+            )  # a batch may have begun at that moment: the next run does it
     finally:
         server.kill()
 
