@@ -28,7 +28,7 @@ exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3
 """
 
 
-class _AnyOrder(argparse.ArgumentParser):
+class AnyOrder(argparse.ArgumentParser):
     """Takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method for that,
     which it does not use for subcommands."""
 
@@ -118,17 +118,17 @@ _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
-def _version() -> str:
+def package_version() -> str:
     try:
         return version("qsbus")
     except PackageNotFoundError:  # run from a checkout that is not installed
         return "unknown"
 
 
-def _common(*, of_bus: bool = False) -> _AnyOrder:
+def _common(*, of_bus: bool = False) -> AnyOrder:
     """Options that stand before the subcommand or after it. Suppressed, so that the latter do not undo the former; and
     made anew for each parser, as set_defaults() changes the options themselves. of_bus: it needs no server."""
-    common = _AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
+    common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(
         "-s",
@@ -157,9 +157,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
     )
-    parser.add_argument("--version", action="version", version=f"qs {_version()}")
+    parser.add_argument("--version", action="version", version=f"qs {package_version()}")
     parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, of_bus=False)
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_AnyOrder)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 
     def add(
         name: str,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from qs_client.command_arguments import DEFAULT_SERVER, _AnyOrder, _version, positive, seconds, server
+from qs_client.command_arguments import DEFAULT_SERVER, AnyOrder, package_version, positive, seconds, server
 
 EPILOG = """\
 examples:
@@ -45,7 +45,7 @@ class _Suggesting(argparse.ArgumentParser):
         return known
 
 
-class _Parser(_Suggesting, _AnyOrder):
+class _Parser(_Suggesting, AnyOrder):
     """Of a job: its options may stand between the queues."""
 
 
@@ -125,7 +125,7 @@ def _parser() -> _Suggesting:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
     )
-    parser.add_argument("--version", action="version", version=f"qs-pipeline {_version()}")
+    parser.add_argument("--version", action="version", version=f"qs-pipeline {package_version()}")
     parser.set_defaults(server=None, master=None, conf=[], verbose=False)
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True, dest="job", parser_class=_Parser)
 

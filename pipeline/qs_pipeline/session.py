@@ -9,6 +9,7 @@ import locale
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
@@ -33,6 +34,8 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",  # else the name of this machine, which may not resolve
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",  # the default is made for a cluster
+    # Else Spark makes a directory for tables, which nobody has here, wherever the command was called.
+    "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"qs-pipeline-{os.getuid()}"),
 }
 
 

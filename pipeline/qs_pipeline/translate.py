@@ -53,6 +53,8 @@ def translate(error: BaseException) -> PipelineError:
         return error
     if isinstance(error, ServerUnavailable | ServerError):
         return _client_error(error)
+    if isinstance(error, PySparkException) and (ours := _raised(str(error))) is not None:
+        return ours
     if isinstance(error, ParseException | AnalysisException) and "StreamingQueryException" not in type(error).__name__:
         return BadQueryError(sql_trouble(error))
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):

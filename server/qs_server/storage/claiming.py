@@ -37,16 +37,16 @@ class Withholding(Protocol):
     def ready_after(self, after: int, count: int) -> list[int]:
         """Visible messages with ids greater than after, in order, at most count."""
 
-    def measure(self, mid: int) -> int | None:
-        """Bytes of a message; None when it is gone."""
+    def measure(self, mids: Sequence[int]) -> list[int | None]:
+        """Bytes of messages, whose ids increase; None of one that is gone."""
 
     def hold_fast(self) -> None:
         """Everything that was done so far survives a power loss, if anything does. OSError: it was taken back."""
 
-    def withhold(self, mid: int) -> bool:
-        """Hides a visible message without an end. False when it is not visible: somebody was faster. Nothing is known
-        of it on disk that a crash would keep, or it is put right by `withhold_again` and `give_up` after the next
-        start."""
+    def withhold(self, mids: Sequence[int], done: list[int]) -> None:
+        """Hides visible messages without an end; done: gets those which are, also when OSError is raised. One is not
+        when somebody was faster. Nothing is known of it on disk that a crash would keep, or it is put right by
+        `withhold_again` and `give_up` after the next start."""
 
     def withhold_again(self, mid: int) -> bool:
         """At a start: hides a message of a claim, whatever its state seems to be. False when it is gone."""
@@ -62,8 +62,9 @@ class Withholding(Protocol):
     def read_withheld(self, mid: int) -> Message | None:
         """A withheld message as it is handed out; None when it is not withheld."""
 
-    def remove_withheld(self, mid: int) -> None:
-        """Deletes a message, if it is withheld."""
+    def remove_withheld(self, mids: Sequence[int]) -> int:
+        """Deletes messages, those that are withheld, the first ones first. How many of mids are done with, at least
+        one: OSError when none could be."""
 
     def withheld(self) -> list[int]:
         """All that are, in order."""
@@ -146,10 +147,9 @@ class Claims:
         total, after = 0, -1
         while len(chosen) < count and (mids := self._queue.ready_after(after, min(count - len(chosen), _LOOK))):
             after = mids[-1]
-            for mid in mids:
+            for mid, size in zip(mids, self._queue.measure(mids), strict=True):
                 if upto is not None and mid > upto:
                     return chosen, total
-                size = self._queue.measure(mid)
                 if size is None:
                     continue
                 if chosen and max_bytes is not None and total + size > max_bytes:
@@ -161,13 +161,9 @@ class Claims:
     def _make(self, consumer: str, seq: int, chosen: list[int], size: int, now: int) -> Claim:
         taken: list[int] = []
         try:
-            for mid in chosen:
-                if self._queue.withhold(mid):
-                    taken.append(mid)
-                else:
-                    size = -1  # another process was faster
-            if size < 0:
-                size = sum(self._queue.measure(mid) or 0 for mid in taken)
+            self._queue.withhold(chosen, taken)
+            if len(taken) < len(chosen):  # another process was faster
+                size = sum(filter(None, self._queue.measure(taken)))
             claim = describe(consumer, seq, taken, size, now)
             if taken:
                 self._files.save(claim, taken)
@@ -320,11 +316,11 @@ class Claims:
         done = self._deleted.get((consumer, seq), 0)
         if not done:
             self._files.make_certain(consumer)  # that it is acknowledged lasts as long as that they are deleted
-        for mid in mids[done : done + count]:
-            self._queue.remove_withheld(mid)
-            done += 1
+        while count and done < len(mids):
+            removed = self._queue.remove_withheld(mids[done : done + count])
+            done += removed
             self._deleted[consumer, seq] = done
-            count -= 1
+            count -= removed
         if done == len(mids) and count:
             self._queue.hold_fast()  # before nothing says any more that they are to be deleted
             self._deleted.pop((consumer, seq), None)
@@ -385,8 +381,7 @@ class Claims:
             after = -1
             while mids := self._queue.ready_after(after, _LOOK):
                 after = mids[-1]
-                for mid in mids:
-                    self._queue.withhold(mid)
+                self._queue.withhold(mids, [])
         _logger.error(
             "what may be in damaged claims on queue %r goes to nobody: restore the files and restart the server, or "
             "release the claims (qs claims --release CONSUMER --seq NUMBER %s)",

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .midset import CHUNK, MidSet
 
@@ -93,3 +93,38 @@ class MidMap(MidSet):
         elif at == len(keys):
             lasts[chunk] = keys[-1]
         return value
+
+    def values_of(self, keys: Sequence[int]) -> list[int | None]:
+        """As `get`, of many keys in increasing order."""
+        known: dict[int, int] = {}
+        for chunk in self.chunks_of(keys) if keys else ():
+            known.update(zip(self._keys[chunk], self._values[chunk], strict=True))
+        return list(map(known.get, keys))
+
+    def set_all(self, keys: Sequence[int], value: int) -> None:
+        """As `set`, of many keys in increasing order."""
+        if not keys or (self._lasts and keys[0] <= self._lasts[-1]):
+            for key in keys:
+                self.set(key, value)
+            return
+        for at in range(0, len(keys), CHUNK):
+            run = array("Q", keys[at : at + CHUNK])
+            self._keys.append(run)
+            self._values.append(array("Q", [value]) * len(run))
+            self._lasts.append(run[-1])
+        self._length += len(keys)
+
+    def discard_all(self, keys: Sequence[int]) -> None:
+        if not keys:
+            return
+        gone = set(keys)
+        for chunk in reversed(self.chunks_of(keys)):
+            old, values = self._keys[chunk], self._values[chunk]
+            if gone.isdisjoint(old):
+                continue
+            left = [(key, value) for key, value in zip(old, values, strict=True) if key not in gone]
+            if left:
+                self._values[chunk] = array("Q", [value for _, value in left])
+            else:
+                del self._values[chunk]
+            self._keep(chunk, array("Q", [key for key, _ in left]))

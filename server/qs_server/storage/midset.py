@@ -7,7 +7,7 @@ anything else is two binary searches and a short move.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 CHUNK = 1024
 
@@ -92,6 +92,27 @@ class MidSet:
                 self._keys.append(added[at : at + CHUNK])
                 self._lasts.append(self._keys[-1][-1])
         self._length += len(added)
+
+    def chunks_of(self, keys: Sequence[int]) -> range:
+        """The chunks in which these keys may be. keys: in increasing order, not none."""
+        return range(bisect_left(self._lasts, keys[0]), min(bisect_left(self._lasts, keys[-1]) + 1, len(self._lasts)))
+
+    def discard_all(self, keys: Sequence[int]) -> None:
+        """As `discard`, of many, in increasing order: a few steps for each chunk, not for each key."""
+        if not keys:
+            return
+        gone = set(keys)
+        for chunk in reversed(self.chunks_of(keys)):
+            old = self._keys[chunk]
+            if not gone.isdisjoint(old):
+                self._keep(chunk, array("Q", [key for key in old if key not in gone]))
+
+    def _keep(self, chunk: int, keys: "array[int]") -> None:
+        self._length -= len(self._keys[chunk]) - len(keys)
+        if keys:
+            self._keys[chunk], self._lasts[chunk] = keys, keys[-1]
+        else:
+            del self._keys[chunk], self._lasts[chunk]
 
     def discard(self, key: int) -> None:
         """Removes a key, if it is there."""

@@ -35,8 +35,12 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
     def ready_after(self, after: int, count: int) -> list[int]:
         return self._index.ready.after(after, count)
 
-    def measure(self, mid: int) -> int | None:
-        return self._index.size(mid) if self.load(mid) else None
+    def measure(self, mids: Sequence[int]) -> list[int | None]:
+        sizes = self._index.sizes(mids)
+        for at, mid in enumerate(mids):
+            if sizes[at] is None and self.load(mid):
+                sizes[at] = self._index.size(mid)
+        return sizes
 
     def catch_up(self) -> None:
         self._watch.refresh()
@@ -48,13 +52,13 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
         elif self._durability is Durability.INTERVAL:
             self._disk.sync_file_system(self.path)
 
-    def withhold(self, mid: int) -> bool:
-        while self._index.expiry(mid) == 0:
-            if self.rename(mid, 0, WITHHELD):
-                self._index.withhold(mid)
-                self.touch()
-                return True
-        return False
+    def withhold(self, mids: Sequence[int], done: list[int]) -> None:
+        for mid in mids:
+            while self._index.expiry(mid) == 0:
+                if self.rename(mid, 0, WITHHELD):
+                    self._index.withhold(mid)
+                    self.touch()
+                    done.append(mid)
 
     def withhold_again(self, mid: int) -> bool:
         while (expiry := self._index.expiry(mid)) is not None and expiry != WITHHELD:
@@ -102,11 +106,13 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
                 return Message(self.qid, mid, "delivered", receives, self.time(mid), None, payload)
         return None
 
-    def remove_withheld(self, mid: int) -> None:
+    def remove_withheld(self, mids: Sequence[int]) -> int:
+        mid = mids[0]
         while self._has_withheld(mid):
             if self.remove(mid, WITHHELD):
                 self.counts.deleted += 1
                 self.touch()
+        return 1
 
     def withheld(self) -> list[int]:
         hidden = self._index.hidden

@@ -4,13 +4,15 @@ For the journal, and for the directory while the server runs, the messages of a 
 one small file, whatever it holds, and a start looks the claims up again.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ..claiming import MOST
-from ..engine import Durability
+from ..engine import Durability, Message
 from ..names import WITHHELD
-from .entries import CLEAN, IN_FILE, Entry
-from .recorded import RecordedQueue
+from . import records
+from .entries import CLEAN, IN_FILE, NOWHERE, Entry
+from .recorded import ANNOUNCE, RecordedQueue
 
 
 class ClaimedQueue(RecordedQueue):
@@ -44,12 +46,40 @@ class ClaimedQueue(RecordedQueue):
         if self._durability is Durability.INTERVAL and (sync := self._journal.background_sync()) is not None:
             sync()
 
-    def withhold(self, mid: int) -> bool:
-        """In memory: the claim's file is what lasts."""
-        if self._index.expiry(mid) != 0:
-            return False
-        self._index.withhold(mid)
-        return True
+    def withhold(self, mids: Sequence[int], done: list[int]) -> None:
+        """In memory: the claim's file is what lasts. They are visible: nobody else could have been faster."""
+        self._index.withhold_all(mids)
+        done += mids
+
+    def read_withheld(self, mid: int) -> Message | None:
+        entry = self.entries.get(mid)
+        if entry is None or entry.payload is None or not self.is_withheld(mid):
+            return super().read_withheld(mid)
+        receives = 0 if entry.receives == IN_FILE else entry.receives
+        return Message(self.qid, mid, "delivered", receives + 1, self.time(mid), None, entry.payload)
+
+    def remove_withheld(self, mids: Sequence[int]) -> int:
+        """Committed before anything changes in memory, so that nothing has to be taken back."""
+        gone = self._index.withheld_of(mids)
+        if not gone:
+            return len(mids)
+        self.ledger.reserve(records.SMALL * len(gone) + ANNOUNCE)
+        for mid in gone:
+            self._append(records.delete(self.journal_number, mid))
+        clean = Entry(None, 0, 0, self._journal.number, self._clock())
+        self.hold_fast()
+        for mid in gone:
+            if self._shared.lifecycle is not None:
+                self.note("deleted", mid)
+            entry = self.entries.pop(mid)
+            if entry is None:
+                self.entries.bury(mid, clean)
+            elif entry.disk != NOWHERE:
+                segment = clean.segment if entry.segment == CLEAN else entry.segment
+                self.entries.bury(mid, clean._replace(disk=entry.disk, segment=segment, since=entry.since))
+        self._index.remove_withheld(gone)
+        self.counts.deleted += len(gone)
+        return len(mids)
 
     def withhold_again(self, mid: int) -> bool:
         expiry = self._index.expiry(mid)
