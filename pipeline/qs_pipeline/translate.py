@@ -49,12 +49,13 @@ _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete lo
 
 def translate(error: BaseException) -> PipelineError:
     """The error as one of the pipeline. Its cause is kept: `raise translate(error) from error`."""
-    if isinstance(error, PipelineError):
-        return error
+    ours = error if isinstance(error, PipelineError) else None
+    if ours is None and isinstance(error, PySparkException):
+        ours = _raised(str(error))
+    if ours is not None:
+        return ours
     if isinstance(error, ServerUnavailable | ServerError):
         return _client_error(error)
-    if isinstance(error, PySparkException) and (ours := _raised(str(error))) is not None:
-        return ours
     if isinstance(error, ParseException | AnalysisException) and "StreamingQueryException" not in type(error).__name__:
         return BadQueryError(sql_trouble(error))
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
