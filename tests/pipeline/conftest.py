@@ -59,6 +59,6 @@ def client(queue_server: ServerProcess) -> Iterator[QueueClient]:
 @pytest.fixture
 def queue(spark: SparkSession, client: QueueClient, request: pytest.FixtureRequest) -> SparkQueue:
     """A queue of the test's own on that server, and Spark's ways to it."""
-    name = re.sub(r"\W", "-", request.node.name)
+    name = re.sub(r"\W+", "-", request.node.nodeid.rpartition("/")[2])
     client.new_queue(name)
     return SparkQueue(spark, client, name)
