@@ -19,8 +19,11 @@ from .files import Files, file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .running import Progress, Running, Stop, Turn, begin, translated, wait
 
-BATCH = 10_000
-"""Messages of a batch, at most, where nothing else is said: what every storage takes as one claim."""
+BATCH = 100_000
+"""Messages of a batch, at most, where nothing else is said. The server makes less of it in queues of files: 10,000."""
+
+BATCH_BYTES = 256 * 1024 * 1024
+"""Bytes of a batch, at most, and one message at least."""
 
 EVERY = 5.0
 """Seconds from one batch to the next of a continuous run."""
@@ -50,6 +53,7 @@ def archive(
     batch: int = BATCH,
     schema: StructType | None = None,
     body: str = "binary",
+    accept_loss: bool = False,
     stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Archived:
@@ -58,7 +62,8 @@ def archive(
     queues: names, each archived once though given twice; host, port: of the queue server; every: seconds from one batch
     to the next of a run that goes on until it is stopped, None for what is in the queues now; batch: messages, at most;
     schema: of XML payloads, which then get the columns `document` and `_corrupt_record`; body: `binary`, or `string`
-    for payloads that are UTF-8; stop: asked for from outside; progress: told of each batch.
+    for payloads that are UTF-8; accept_loss: go on though messages that were claimed have been purged, or the queue was
+    made anew; stop: asked for from outside; progress: told of each batch.
 
     A batch is acknowledged once its files are in the table and durable. A run that was interrupted anywhere is taken up
     by the next one. Raises NoServerError, NoSuchQueueError, CheckpointLostError, SchemaMismatchError, DataLossError,
@@ -73,7 +78,7 @@ def archive(
     for name in names:
         require_queue(host, port, name)
     with file_errors(), files.lock(LOCK, "an archive"):
-        job = _Job(spark, files, host, port, every, batch, schema, body, stop, progress)
+        job = _Job(spark, files, host, port, every, batch, schema, body, accept_loss, stop, progress)
         ident = archive_id(files, create=True)
         done = Archived()
         for group in [[name] for name in names] if every is None else [names]:
@@ -92,6 +97,7 @@ class _Job:
     batch: int
     schema: StructType | None
     body: str
+    accept_loss: bool
     stop: Stop
     progress: Progress | None
 
@@ -117,15 +123,20 @@ class _Job:
         with translated():
             rows = self._rows(state)
             state.open({each.name: each.dataType.simpleString() for each in rows.schema.fields})
-            writer = BatchWriter(self.files, state)
+            writer = BatchWriter(self.files, state, accept_loss=self.accept_loss)
             writer.recover()
+            last = state.batch()
+            if last is not None:  # and it is done, as it was completed else
+                state.checkpoint.must_have_commit(last["batch"])
             turn = Turn(state.queue, writer.write, self.progress)
             return begin(rows.writeStream, turn, state.checkpoint, every=self.every)
 
     def _rows(self, state: QueueState) -> DataFrame:
         reader = self.spark.readStream.format("qs").option("host", self.host).option("port", self.port)
         reader = reader.option("queue", state.queue).option("consumer", state.consumer).option("bodyType", self.body)
-        rows = reader.option("maxMessagesPerTrigger", self.batch).load().select("mid", "pushed_at", "body", "receives")
+        reader = reader.option("maxMessagesPerTrigger", self.batch).option("maxBytesPerTrigger", BATCH_BYTES)
+        rows = reader.option("failOnDataLoss", not self.accept_loss).load()
+        rows = rows.select("mid", "pushed_at", "body", "receives")
         return rows if self.schema is None else with_document(rows, self.schema)
 
 

@@ -33,9 +33,11 @@ def date_of(moment: Column) -> Column:
 class BatchWriter:
     """Writes the batches of one queue."""
 
-    def __init__(self, files: Files, state: QueueState) -> None:
+    def __init__(self, files: Files, state: QueueState, *, accept_loss: bool = False) -> None:
+        """accept_loss: a batch may have no rows, though its claim had."""
         self._files = files
         self._state = state
+        self._accept_loss = accept_loss
 
     def recover(self) -> None:
         """Completes the batch that a crash has left half in the table. To be called before any other."""
@@ -59,7 +61,7 @@ class BatchWriter:
         staged = f"{self._state.staging}/batch={batch}-{secrets.token_hex(4)}"
         self._stage(rows, staged)
         moves = list(self._moves(staged, batch))
-        if not moves and (self._state.checkpoint.end_offset(batch) or {}).get("count"):
+        if not moves and not self._accept_loss and (self._state.checkpoint.end_offset(batch) or {}).get("count"):
             raise PipelineError(
                 f"batch {batch} was written, but {self._files.uri(staged)} has no files: on a cluster the archive has "
                 "to be on a file system that all machines share"

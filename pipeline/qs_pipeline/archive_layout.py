@@ -24,6 +24,7 @@ LOCK = f"{STATE}/lock"
 _ARCHIVE = f"{STATE}/archive.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a name on the usual file systems
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 """What Hive and Spark escape in the names of partitions."""
 
@@ -34,7 +35,12 @@ def short_hash(*parts: str) -> str:
 
 
 def partition(queue: str) -> str:
-    """The directory of a queue's partition, as Hive and Spark would call it. UsageError when the name is too long."""
+    """The directory of a queue's partition, as Hive and Spark would call it. UsageError when the name is too long,
+    or the one that stands for no value."""
+    if queue == _HIVE_NULL:
+        raise UsageError(
+            f"the queue {queue!r} cannot be archived: readers of Parquet take its partition for one without a name"
+        )
     name = f"queue={_ESCAPED.sub(lambda found: f'%{ord(found[0]):02X}', queue)}"
     if len(name.encode()) > _LONGEST:
         raise UsageError(f"the name of the queue {queue!r} is too long for a directory of an archive")
@@ -94,17 +100,18 @@ class QueueState:
     def open(self, columns: dict[str, str]) -> None:
         """To be called before the first batch of a run. columns: of the table, by name their types.
 
-        CheckpointLostError when the checkpoint knows less than was done; SchemaMismatchError when the archive of this
-        queue was begun with other columns.
+        CheckpointLostError when the checkpoint knows less than was done; SchemaMismatchError when batches of this
+        queue were written with other columns.
         """
         path = f"{self._path}/queue.json"
         data = self._files.read(path)
-        if data is None:
-            self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
-        else:
-            self._compare(_object(self._files, path, data)["columns"], columns)
-        self.checkpoint.mend()
         done = self.batch()
+        before = None if data is None else _object(self._files, path, data)["columns"]
+        if done is not None and before is not None:
+            self._compare(before, columns)
+        elif before != columns:  # a run that wrote nothing binds no later one
+            self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
+        self.checkpoint.mend()
         last = self.checkpoint.last(OFFSETS)
         if done is not None and (last is None or last < done["batch"]):
             raise CheckpointLostError(

@@ -5,6 +5,7 @@ import argparse
 import difflib
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -26,6 +27,7 @@ exit codes: 0 done; 1 an error without a code of its own; 2 wrong usage; 3 no Ja
 130 interrupted, 143 terminated (what was begun is taken up by the next run)
 """
 
+_EVERY = 5.0
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 
 
@@ -34,7 +36,14 @@ class _Suggesting(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """As the base class has it, with a suggestion."""
-        super().error(message + _suggestion(message, self._known()))
+        super().error(message + _suggestion(message, self._known(), self._given))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class has it."""
+        self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace)
+
+    _given: Sequence[str] = ()
 
     def _known(self) -> list[str]:
         known = list(self._option_string_actions)
@@ -49,10 +58,13 @@ class _Parser(_Suggesting, AnyOrder):
     """Of a job: its options may stand between the queues."""
 
 
-def _suggestion(message: str, known: Sequence[str]) -> str:
+def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str:
     wrong = _CHOICE.findall(message)
     if message.startswith("unrecognized arguments:"):
         wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
+    elif message.startswith("the following arguments are required:"):  # said before what is unknown is looked at
+        names = [word.partition("=")[0] for word in given if word.startswith("--")]
+        wrong = [name for name in names if name not in known]
     for word in wrong:
         near = difflib.get_close_matches(word, known, n=1)
         if near:
@@ -96,6 +108,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"QS_SERVER: {error}")
     if given.job == "replay" and given.begin is not None and given.end is not None and given.begin >= given.end:
         parser.error(f"--from {given.begin.isoformat()} is not before --until {given.end.isoformat()}")
+    if given.job in ("archive", "route"):
+        if given.every is not None and not given.continuous:
+            parser.error("--every is the time between the batches of a run that goes on: give --continuous too")
+        given.every = _EVERY if given.every is None else given.every
     if given.job == "route" and given.errors == given.to:
         parser.error("--errors names the queue that --to names: what fails would be among what does not")
     return given
@@ -141,21 +157,24 @@ def _parser() -> _Suggesting:
 _Add = Callable[[str, str, str], argparse.ArgumentParser]
 
 
-def _runs(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+def _runs(parser: argparse.ArgumentParser, batch: int, more: str) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--once", action="store_true", help="what is in the queue now, then end (default)")
     group.add_argument("--continuous", action="store_true", help="go on until interrupted")
     parser.add_argument(
         "--every",
         type=period,
-        default=5.0,
         metavar="SECONDS",
         help="with --continuous: from one batch to the next (default: 5)",
     )
     parser.add_argument(
-        "--batch", type=positive, default=10_000, metavar="MESSAGES", help="of a batch, at most (default: 10000)"
+        "--batch", type=positive, default=batch, metavar="MESSAGES", help=f"of a batch, at most (default: {more})"
     )
-    parser.set_defaults(**defaults)
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="go on though messages that were claimed have been purged, or the queue was made anew",
+    )
 
 
 def _archive(add: _Add) -> None:
@@ -179,7 +198,7 @@ def _archive(add: _Add) -> None:
     parser.add_argument(
         "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
     )
-    _runs(parser)
+    _runs(parser, 100_000, "100000, which a queue of files makes batches of 10000, and 256 MiB")
 
 
 def _report(add: _Add) -> None:
@@ -240,4 +259,4 @@ def _route(add: _Add) -> None:
         metavar="DIR",
         help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server, queue, targets)",
     )
-    _runs(parser)
+    _runs(parser, 10_000, "10000")

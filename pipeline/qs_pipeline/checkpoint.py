@@ -14,6 +14,9 @@ from .files import Files
 OFFSETS = "offsets"
 COMMITS = "commits"
 
+_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
+"""An entry of the commit log as Spark writes it, of a query without a watermark."""
+
 
 class Checkpoint:
     """The checkpoint in a directory of the files."""
@@ -49,6 +52,18 @@ class Checkpoint:
                     break
                 self._files.remove(f"{self._path}/{log}/{batch}")
                 self._files.remove(f"{self._path}/{log}/.{batch}.crc")
+
+    def must_have_commit(self, batch: int) -> None:
+        """To be called after `mend`, with a batch that the sink's own record says is done. When it is the last that was
+        begun, and Spark's note that it is finished is missing, the note is written.
+
+        The next batch's claim acknowledges it, maybe before that note has reached the disk; after a loss of power Spark
+        would read the batch again, and its claim is gone.
+        """
+        noted = self.last(COMMITS)
+        if self.last(OFFSETS) == batch and (noted is None or noted < batch):
+            self._files.remove(f"{self._path}/{COMMITS}/.{batch}.crc")
+            self._files.replace(f"{self._path}/{COMMITS}/{batch}", _COMMIT)
 
     def end_offset(self, batch: int) -> dict[str, Any] | None:
         """Where the only source of the query ended in that batch, as it wrote it. None when that is not known."""

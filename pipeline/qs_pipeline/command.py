@@ -5,6 +5,7 @@ Exit codes: 0; 1 to 10 as `errors` has them; 130 interrupted and 143 terminated,
 
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -17,12 +18,13 @@ from typing import IO, TYPE_CHECKING, Self
 from qs_client.place import endpoint
 
 from .arguments import parse
-from .errors import PipelineError, UsageError
+from .errors import BadMessageError, DataLossError, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .progress import ProgressLine
+    from .replay_plan import Choice
     from .running import Stop
 
 _SIGNALLED = 128
@@ -84,6 +86,7 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
         raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
     terminal = sys.stderr is not None and sys.stderr.isatty()
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
+    _CHECKS.get(arguments.job, lambda _: None)(arguments)  # what is wrong there is said before Spark's start of seconds
     line.say("starting Spark")
     conf = dict(arguments.conf)
     with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
@@ -97,6 +100,38 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
     return _SIGNALLED + ending.signal if ending.signal else 0
 
 
+def _check_archive(arguments: Namespace) -> None:
+    from .documents import schema_text  # noqa: PLC0415
+
+    if arguments.xml_schema is not None:
+        schema_text(arguments.xml_schema)
+    elif arguments.xml_root is not None:
+        raise UsageError("--xml-root says which element of an XSD is meant: give --xml-schema too")
+    _require(arguments, *arguments.queues)
+
+
+def _check_route(arguments: Namespace) -> None:
+    from .query import read_query  # noqa: PLC0415
+
+    read_query(arguments.sql)
+    _require(arguments, arguments.queue, arguments.to, *([] if arguments.errors is None else [arguments.errors]))
+
+
+def _check_replay(arguments: Namespace) -> None:
+    _require(arguments, arguments.to)
+
+
+def _require(arguments: Namespace, *queues: str) -> None:
+    from .finishing import require_queue  # noqa: PLC0415
+
+    host, port = arguments.server
+    for name in dict.fromkeys(queues):
+        require_queue(host, port, name)
+
+
+_CHECKS = {"archive": _check_archive, "replay": _check_replay, "route": _check_route}
+
+
 def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
     from .archive import archive  # noqa: PLC0415
     from .documents import read_schema  # noqa: PLC0415
@@ -104,13 +139,11 @@ def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "P
     schema = None
     if arguments.xml_schema is not None:
         schema = read_schema(spark, arguments.xml_schema, root=arguments.xml_root)
-    elif arguments.xml_root is not None:
-        raise UsageError("--xml-root says which element of an XSD is meant: give --xml-schema too")
     host, port = arguments.server
     every = arguments.every if arguments.continuous else None
     done = archive(
         spark, arguments.queues, arguments.to, host=host, port=port, every=every, batch=arguments.batch, schema=schema,
-        body=arguments.body, stop=stop, progress=line,
+        body=arguments.body, accept_loss=arguments.accept_loss, stop=stop, progress=line,
     )  # fmt: skip
     batches = sum(done.batches.values())
     queues = "" if len(done.messages) == 1 else f" of {len(done.messages)} queues"
@@ -124,29 +157,25 @@ def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pro
     from .route import default_state, route  # noqa: PLC0415
 
     host, port = arguments.server
-    state = arguments.state or default_state(endpoint(host, port), arguments.queue, arguments.to, arguments.errors)
+    state = arguments.state or default_state(endpoint(host, port), arguments.queue)
     every = arguments.every if arguments.continuous else None
     done = route(
         spark, arguments.queue, read_query(arguments.sql), arguments.to, state=state, errors=arguments.errors,
-        host=host, port=port, every=every, batch=arguments.batch, stop=stop, progress=line,
+        host=host, port=port, every=every, batch=arguments.batch, accept_loss=arguments.accept_loss, stop=stop,
+        progress=line,
     )  # fmt: skip
     broken = f", {done.broken:,} of them to {arguments.errors}" if arguments.errors else ""
     return f"routed {_count(done.messages, 'message')}{broken} in {_count(done.batches, 'batch', 'batches')}"
 
 
 def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
-    from .replay import find, replay  # noqa: PLC0415
+    from .replay import replay  # noqa: PLC0415
     from .replay_plan import Choice  # noqa: PLC0415
 
     choice = Choice(arguments.where, arguments.begin, arguments.end)
-    if arguments.dry_run:
-        found = find(spark, arguments.archive, choice)
-        line.clear()
-        for each in found:
-            span = f"{each.first:%Y-%m-%d %H:%M:%S} to {each.last:%Y-%m-%d %H:%M:%S}"
-            print(f"{each.queue}  {_count(each.messages, 'message')}, pushed {span}")
-        return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
     host, port = arguments.server
+    if arguments.dry_run:
+        return _would_replay(spark, arguments, choice, line)
     done = replay(
         spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
@@ -155,6 +184,27 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     earlier = f", after {done.before:,} of an earlier run" if done.before else ""
     later = f"; {left:,} are left: the same command goes on" if left else ""
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
+
+
+def _would_replay(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
+    from .replay import begun, find  # noqa: PLC0415
+
+    host, port = arguments.server
+    before = begun(spark, arguments.archive, arguments.to, choice, host=host, port=port)
+    if before is not None and not before.finished:
+        left = _count(before.messages - before.pushed, "message")
+        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it goes on with"
+    found = find(spark, arguments.archive, choice)
+    line.clear()
+    for each in found:
+        span = f"{each.first:%Y-%m-%d %H:%M:%SZ} to {each.last:%Y-%m-%d %H:%M:%SZ}"
+        print(f"{each.queue}  {_count(each.messages, 'message')}, pushed {span}")
+    if before is not None and not arguments.again:
+        return (
+            f"would push nothing: this replay is finished, with {_count(before.messages, 'message')}; "
+            "--again does it once more"
+        )
+    return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
 
 
 def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
@@ -189,9 +239,21 @@ def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
         from .translate import translate  # noqa: PLC0415
 
         error = translate(error)
+    error = _with_flags(error, arguments.job)
     more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _kept(log)
     _complain(f"{error}{more}")
     return error.exit_code
+
+
+def _with_flags(error: PipelineError, job: str) -> PipelineError:
+    """An option of the data source that the text names becomes the job's own."""
+    text = str(error)
+    if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
+        before = re.sub(r"[;,:]? *with failOnDataLoss[^;]*", "", text)
+        return type(error)(f"{before}; --accept-loss goes on with what there is")
+    if job == "archive" and isinstance(error, BadMessageError) and "bodyType binary" in text:
+        return type(error)(f"{text.partition(': read with bodyType binary')[0]}: give --body binary")
+    return error
 
 
 def _kept(log: IO[bytes] | None) -> str:

@@ -26,10 +26,7 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> S
 
     UsageError when the file cannot be read; SchemaMismatchError when it is no schema, or not one of a document.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    text = schema_text(path)
     schema = _parse(spark, path, text, root)
     if not isinstance(schema, StructType) or not schema.fields:
         raise SchemaMismatchError(
@@ -39,6 +36,14 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> S
         raise SchemaMismatchError(f"{path} has a field {CORRUPT}, which is where malformed payloads go: rename it")
     nullable: StructType = _nullable(schema)
     return nullable
+
+
+def schema_text(path: str) -> str:
+    """What is in a schema file. UsageError when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _parse(spark: SparkSession, path: str, text: str, root: str | None) -> DataType:

@@ -66,6 +66,8 @@ def file_errors() -> Iterator[None]:
     """Trouble with a file in the block becomes an error of the pipeline that names the file."""
     try:
         yield
+    except ConnectionError:  # a JVM that has ended, or a server: no file
+        raise
     except OSError as error:
         raise PipelineError(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 

@@ -1,10 +1,15 @@
 """What the jobs ask the server themselves, before and after a run of Spark."""
 
+import logging
+from collections import Counter
+
 from qs_client import NotFound, QueueClient, ServerError, ServerUnavailable
 
 from .checkpoint import COMMITS, Checkpoint
 from .errors import NoSuchQueueError
 from .translate import translate
+
+log = logging.getLogger("qs_pipeline")
 
 
 def require_queue(host: str, port: int, queue: str) -> None:
@@ -24,14 +29,25 @@ def acknowledge_finished(checkpoint: Checkpoint, host: str, port: int, queue: st
     """Acknowledges what the last finished batch read.
 
     Spark acknowledges a batch when the next one begins, so the last of a run would stay claimed until the next run.
+    Logs whose claims are left: their messages are not seen by this job, and somebody may have forgotten them.
     """
     batch = checkpoint.last(COMMITS)
-    offset = None if batch is None else checkpoint.end_offset(batch)
-    if not offset or not offset.get("seq"):
-        return
-    checkpoint.sync(batch or 0)  # the acknowledgement must not outlive what says that it was due
+    offset = (None if batch is None else checkpoint.end_offset(batch)) or {}
     try:
         with QueueClient(host, port) as client:
-            client.ack_claim(queue, consumer, int(offset["seq"]))
+            if offset.get("seq"):
+                checkpoint.sync(batch or 0)  # the acknowledgement must not outlive what says that it was due
+                client.ack_claim(queue, consumer, int(offset["seq"]))
+            _warn_of_others(client, queue, consumer)
     except (ServerError, ServerUnavailable) as error:
         raise translate(error) from error
+
+
+def _warn_of_others(client: QueueClient, queue: str, consumer: str) -> None:
+    held: Counter[str] = Counter()
+    for claim in client.list_claims(queue):
+        if claim.consumer is not None and claim.consumer != consumer:
+            held[claim.consumer] += claim.count
+    for other, count in sorted(held.items()):
+        what = f"1 message of {queue} is" if count == 1 else f"{count:,} messages of {queue} are"
+        log.warning("%s held by %s (qs claims %s)", what, other, queue)

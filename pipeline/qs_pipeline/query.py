@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 from pyspark.sql.types import BinaryType, LongType, StringType
 
+from .active import keeping_active
 from .errors import BadQueryError, UsageError
 from .translate import sql_trouble
 
@@ -42,12 +43,12 @@ class Query:
             java.sessionState().sqlParser().parseQuery(text)  # refuses commands, which `sql` would carry out
         except ParseException as error:
             raise BadQueryError(f"the query cannot be parsed: {sql_trouble(error)}") from error
-        session = spark.newSession()
-        try:
-            result = self.apply(session.createDataFrame([], MESSAGES))
-        except AnalysisException as error:
-            raise BadQueryError(f"the query does not fit the view {VIEW}: {sql_trouble(error)}") from error
-        self._check(result)
+        with keeping_active(spark):
+            try:
+                result = self.apply(spark.newSession().createDataFrame([], MESSAGES))
+            except AnalysisException as error:
+                raise BadQueryError(f"the query does not fit the view {VIEW}: {sql_trouble(error)}") from error
+            self._check(result)
 
     def apply(self, messages: DataFrame) -> DataFrame:
         """The result for these messages, in columns `body`, and `mid` when messages with a NULL are to go elsewhere."""

@@ -1,13 +1,13 @@
 """The job `replay`: an archive back to a queue, in the order in which it was pushed, each message once.
 
-The messages are chosen and cut into chunks at the first run (`replay_plan`). Chunk k is batch k of a producer of the
-queue, which the server publishes once: a run that was interrupted goes on, and what was pushed is not pushed again.
+The messages are chosen and cut into chunks at the first run (`replay_plan`). Portion k of them is batch k of a producer
+of the queue, which the server publishes once: a run that was interrupted goes on, and pushes nothing again.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
@@ -17,12 +17,12 @@ from .archive_layout import archive_id
 from .errors import BadQueryError, PipelineError, UsageError
 from .files import file_errors, open_files
 from .finishing import require_queue
-from .replay_plan import Choice, Plan, Plans, chosen, plan_key
+from .replay_plan import Choice, Plan, Plans, chosen, few_rows_at_a_time, plan_key
 from .running import Progress, Step, Stop, translated
 from .translate import translate
 
 CHUNK = 5_000
-"""Messages of a chunk, at most. With a rate, no more than those of a second."""
+"""Messages of a chunk, at most. With a rate, those of a second are pushed at a time."""
 
 _GLANCE = 0.1
 """Seconds between two looks at whether to stop."""
@@ -39,7 +39,8 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a replay would push from one queue of the archive. first, last: when they were pushed."""
+    """What a replay would push from one queue of the archive. first, last: when they were pushed, in
+    UTC."""
 
     queue: str
     messages: int
@@ -47,17 +48,39 @@ class Found:
     last: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A replay that was begun before. messages: of it, in all; pushed: of them, for sure; finished: all are."""
+
+    messages: int
+    pushed: int
+    finished: bool
+
+
 def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
     """What a new replay would push, by the queue it came from. Nothing is written. Errors as of `replay`."""
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
-    with _choosing():
+    with _choosing(), few_rows_at_a_time(spark):
         rows = chosen(spark, files, ident, choice)
         if rows is None:
             return []
         times = F.min("pushed_at").alias("first"), F.max("pushed_at").alias("last")
         grouped = rows.groupBy("queue").agg(F.count("*").alias("messages"), *times).orderBy("queue")
-        return [Found(row["queue"], row["messages"], row["first"], row["last"]) for row in grouped.collect()]
+        # Spark gives times as those of this machine's zone.
+        return [
+            Found(row["queue"], row["messages"], row["first"].astimezone(UTC), row["last"].astimezone(UTC))
+            for row in grouped.collect()
+        ]
+
+
+def begun(
+    spark: SparkSession, archive: str, to: str, choice: Choice, *, host: str = "127.0.0.1", port: int = 9876
+) -> Begun | None:
+    """How far the replay with these arguments is: None when it was not begun. Errors as of `replay`."""
+    files = open_files(spark, archive)
+    plan = Plans(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, choice)).load()
+    return None if plan is None else Begun(plan.rows, plan.pushed, plan.finished)
 
 
 def replay(
@@ -91,7 +114,7 @@ def replay(
     require_queue(host, port, to)
     key = plan_key(ident, f"{host}:{port}", to, choice)
     plans = Plans(files, key)
-    with file_errors(), files.lock(f"{plans.path}/lock", "this replay"):
+    with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
         plan = plans.load()
         if plan is not None and plan.finished and not again:
             raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
@@ -100,8 +123,8 @@ def replay(
                 rows = chosen(spark, files, ident, choice)
                 if rows is None:
                     return Replayed(0, 0, 0)
-                plan = plans.make(rows, 1 if plan is None else plan.run + 1, min(CHUNK, rate or CHUNK))
-        before = sum(count for _, count in plan.chunks[: plan.done])
+                plan = plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)
+        before = plan.pushed
         pace = _Pace(rate, stop, clock, sleep)
         producer = f"replay-{ident}-{key}-{plan.run}"
         with translated():
@@ -120,17 +143,16 @@ def _push(
     options: dict[str, str],
 ) -> int:
     pushed = 0
-    for number in range(plan.done, len(plan.chunks)):
+    for number, portion in list(enumerate(plan.portions()))[plan.done :]:
         if not pace.wait(pushed):
             return pushed
-        rows = plans.read(spark, plan, number)
+        rows = plans.read(spark, plan, portion)
         rows.write.format("qs").mode("append").options(**options).option("txnVersion", number).save()
         plan.done = number + 1
-        plans.save(plan)
-        count = plan.chunks[number][1]
-        pushed += count
+        plans.note(plan)
+        pushed += portion.rows
         if progress is not None:
-            progress(Step(options["queue"], number, count))
+            progress(Step(options["queue"], number, portion.rows))
     plans.finish(plan)
     return pushed
 

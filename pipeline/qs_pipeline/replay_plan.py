@@ -1,18 +1,23 @@
 """What a replay pushes: chosen once, sorted, and kept in chunks, so that going on later means the same messages in the
 same chunks, whatever was archived meanwhile and whatever Spark would plan then.
 
-    DIR/_qs/replays/<key>/plan.json      the run, its chunks in order, and how far it is
+    DIR/_qs/replays/<key>/plan.json      the run, and its chunks in order
+    DIR/_qs/replays/<key>/done.json      how far it is
     DIR/_qs/replays/<key>/run=<n>/       a Parquet file for each chunk; goes when the run is finished
+
+A chunk is published in portions, each of which is one transaction of the server. So a chunk is bounded in bytes too.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
@@ -25,6 +30,10 @@ from .rows import count_rows, glob_escaped
 ORDER = ("pushed_at", "queue", "mid")
 """A total order: a mid is a queue's only once."""
 
+CHUNK_BYTES = 64 * 1024 * 1024
+"""Payload of a chunk, about: the server takes 256 MiB in a transaction, and a task holds some of it in memory."""
+
+_ROWS = 64
 _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
 
 
@@ -42,13 +51,24 @@ class Choice:
         return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
 
 
+class Portion(NamedTuple):
+    """`rows` messages of a chunk of `of`, from the one at `first`."""
+
+    chunk: str
+    first: int
+    rows: int
+    of: int
+
+
 @dataclass(slots=True)
 class Plan:
-    """A run of a replay. run: its number, from 1; chunks: the names of the files and how many messages each has; done:
-    how many of them are pushed for sure; finished: all are."""
+    """A run of a replay. run: its number, from 1; chunks: the names of the files and how many messages each has;
+    portion: messages that are pushed at a time, None for those of a chunk; done: how many portions are pushed for sure;
+    finished: all are."""
 
     run: int
     chunks: list[tuple[str, int]] = field(default_factory=list)
+    portion: int | None = None
     done: int = 0
     finished: bool = False
 
@@ -56,6 +76,19 @@ class Plan:
     def rows(self) -> int:
         """Messages of the whole run."""
         return sum(count for _, count in self.chunks)
+
+    @property
+    def pushed(self) -> int:
+        """Messages of what is done."""
+        return self.rows if self.finished else sum(each.rows for each in self.portions()[: self.done])
+
+    def portions(self) -> list[Portion]:
+        """In order."""
+        return [
+            Portion(name, first, min(self.portion or count, count - first), count)
+            for name, count in self.chunks
+            for first in range(0, count, self.portion or count)
+        ]
 
 
 class Plans:
@@ -66,6 +99,7 @@ class Plans:
         self.path = f"{STATE}/replays/{key}"
         self._files = files
         self._file = f"{self.path}/plan.json"
+        self._done = f"{self.path}/done.json"
 
     def load(self) -> Plan | None:
         """None when the replay was never planned to the end."""
@@ -75,32 +109,58 @@ class Plans:
         try:
             value = json.loads(data)
             value["chunks"] = [(str(name), int(count)) for name, count in value["chunks"]]
-            return Plan(**value)
+            plan = Plan(**value)
         except (ValueError, TypeError, KeyError):
             raise PipelineError(f"{self._files.uri(self._file)} is damaged: put it back from a backup") from None
+        plan.done = max(plan.done, self._noted(plan.run))
+        return plan
+
+    def _noted(self, run: int) -> int:
+        data = self._files.read(self._done)
+        if data is None:
+            return 0
+        try:
+            value = json.loads(data)
+            return int(value["done"]) if value["run"] == run else 0
+        except (ValueError, TypeError, KeyError):
+            raise PipelineError(f"{self._files.uri(self._done)} is damaged: put it back from a backup") from None
 
     def save(self, plan: Plan) -> None:
         """Durably."""
         self._files.replace(self._file, json.dumps(asdict(plan)).encode() + b"\n")
 
-    def make(self, rows: DataFrame, run: int, chunk: int) -> Plan:
-        """Sorts the rows and keeps them, at most `chunk` in each file."""
+    def note(self, plan: Plan) -> None:
+        """How far it is, durably: a file of its own, as the plan may be long."""
+        self._files.replace(self._done, json.dumps({"run": plan.run, "done": plan.done}).encode() + b"\n")
+
+    def make(self, rows: DataFrame, run: int, chunk: int, portion: int | None) -> Plan:
+        """Sorts the rows and keeps them, at most `chunk` in each file, and about CHUNK_BYTES."""
         place = self.directory(run)
-        self._files.remove(place)
         sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
-        sorted_rows.write.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
-        names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
-        paths = [f"{place}/{name}" for name in names]
+        while True:
+            self._files.remove(place)
+            # Without a dictionary the footer says how many bytes the bodies are.
+            writer = sorted_rows.write.option("parquet.enable.dictionary", "false")
+            writer.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
+            names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
+            paths = [f"{place}/{name}" for name in names]
+            largest = _largest(rows.sparkSession, self._files, paths)
+            if chunk == 1 or largest <= 2 * CHUNK_BYTES:
+                break
+            chunk = max(chunk * CHUNK_BYTES // largest, 1)
         self._files.sync(paths)
         counts = count_rows(rows.sparkSession, self._files, paths)
-        plan = Plan(run, [(name, count) for name, count in zip(names, counts, strict=True) if count])
+        plan = Plan(run, [(name, count) for name, count in zip(names, counts, strict=True) if count], portion)
         self.save(plan)
         return plan
 
-    def read(self, spark: SparkSession, plan: Plan, number: int) -> DataFrame:
-        """The bodies of a chunk, in order, in one partition."""
-        path = f"{self.directory(plan.run)}/{plan.chunks[number][0]}"
+    def read(self, spark: SparkSession, plan: Plan, portion: Portion) -> DataFrame:
+        """The bodies of a portion, in order, in one partition."""
+        path = f"{self.directory(plan.run)}/{portion.chunk}"
         rows = spark.read.parquet(glob_escaped(self._files.uri(path)))
+        if portion.rows < portion.of:
+            place = F.col("_metadata.row_index")  # of the file, which was written in order
+            rows = rows.where((place >= portion.first) & (place < portion.first + portion.rows))
         return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
 
     def finish(self, plan: Plan) -> None:
@@ -112,6 +172,37 @@ class Plans:
     def directory(self, run: int) -> str:
         """Of the chunks of a run."""
         return f"{self.path}/run={run}"
+
+
+@contextlib.contextmanager
+def few_rows_at_a_time(spark: SparkSession) -> Iterator[None]:
+    """Parquet is read in batches of 4096 rows, which large bodies make larger than a driver's memory."""
+    name = "spark.sql.parquet.columnarReaderBatchSize"
+    before = spark.conf.get(name)
+    spark.conf.set(name, _ROWS)
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(name, before)
+
+
+def _largest(spark: SparkSession, files: Files, paths: list[str]) -> int:
+    """Bytes of the bodies in the file that has most of them."""
+    if not paths:
+        return 0
+    local = [name for path in paths if (name := files.local(path)) is not None]
+    if len(local) == len(paths):
+        return max(_body_bytes(pyarrow.parquet.read_metadata(name)) for name in local)
+    rows = spark.read.parquet(*(glob_escaped(files.uri(path)) for path in paths))
+    sizes = rows.groupBy(F.input_file_name()).agg(F.sum(F.length("body")).alias("size"))
+    return sizes.agg(F.max("size")).collect()[0][0] or 0
+
+
+def _body_bytes(footer: Any) -> int:
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    return sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema == "body")
 
 
 def _position(name: str) -> tuple[int, int]:

@@ -4,30 +4,27 @@ A batch is a claim, so it has the same messages when it is done again. Each targ
 producer, which the server publishes once. The claim is acknowledged after both.
 """
 
-import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 from pyspark.storagelevel import StorageLevel
 
 from . import register
-from .archive_layout import short_hash
-from .checkpoint import OFFSETS, Checkpoint
-from .errors import BadQueryError, CheckpointLostError, PipelineError, UsageError
-from .files import Files, file_errors, open_files
+from .errors import BadMessageError, BadQueryError, UsageError
+from .files import file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .query import Query
+from .route_state import RouteState, Way, default_state
 from .running import Progress, Stop, Turn, begin, translated, wait
+from .translate import translate
 
 BATCH = 10_000
 """Messages of a batch, at most, where nothing else is said."""
 
-_STATE = "route.json"
+BYTES = 64 << 20
+"""Bytes of a batch's payloads, at most: what is made of them is published at once, and that has a bound too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +34,6 @@ class Routed:
     messages: int
     batches: int
     broken: int
-
-
-def default_state(
-    server: str, queue: str, to: str, errors: str | None, environment: Mapping[str, str] = os.environ
-) -> str:
-    """Where a route keeps its state when nothing is said: the same for the same server and queues."""
-    home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "qs-pipeline", f"route-{short_hash(server, queue, to, errors or '')}")
 
 
 def route(
@@ -59,19 +48,21 @@ def route(
     port: int = 9876,
     every: float | None = None,
     batch: int = BATCH,
+    accept_loss: bool = False,
     stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Routed:
     """Pushes what the query `sql` makes of the messages of `queue` to the queue `to`.
 
     sql: over the view `messages`, giving a column `body` or `value` (see `query`); errors: the queue that gets the
-    payload of messages whose body comes out NULL; state: a directory, or a URI that Hadoop knows, of this route alone;
+    payload of messages whose body comes out NULL, and of those that are no text; state: a directory, or a URI that Hadoop knows, of this route alone;
     host, port: of the queue server; every: seconds from one batch to the next of a run that goes on until it is
-    stopped, None for what is in the queue now; batch: messages, at most; stop, progress: as for `archive`.
+    stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop, progress: as
+    for `archive`.
 
     The query is applied to each batch by itself. Raises BadQueryError before anything is claimed, or when the query
-    fails on a message; NoServerError, NoSuchQueueError, CheckpointLostError, DataLossError; UsageError when the state
-    is in use.
+    fails on a message; BadMessageError when one is no UTF-8, without a queue for errors; NoServerError, NoSuchQueueError, CheckpointLostError, DataLossError; UsageError when the state
+    is in use, or a batch is half pushed to other queues, or with another query.
     """
     register(spark)
     stop = stop or Stop()
@@ -83,71 +74,23 @@ def route(
     query = Query(spark, sql, with_errors=errors is not None)
     files = open_files(spark, state)
     with file_errors(), files.lock("lock", "a route"):
-        kept = _State(files, queue)
+        kept = RouteState(files, queue, Way(to, errors, sql))
         work = _Work(kept, query, {"host": host, "port": str(port)}, to, errors)
         turn = Turn(queue, work, progress)
         with translated():
             reader = spark.readStream.format("qs").options(host=host, port=port, queue=queue, consumer=kept.name)
-            rows = reader.option("maxMessagesPerTrigger", batch).load()
+            reader = reader.option("failOnDataLoss", not accept_loss)
+            rows = reader.option("maxMessagesPerTrigger", batch).option("maxBytesPerTrigger", BYTES).load()
             running = begin(rows.writeStream, turn, kept.checkpoint, every=every)
         wait([running], stop)
         acknowledge_finished(kept.checkpoint, host, port, queue, kept.name)
     return Routed(turn.rows, turn.batches, work.broken)
 
 
-class _State:
-    """What a route knows of itself: its name, made once, and the last batch that was begun."""
-
-    def __init__(self, files: Files, queue: str) -> None:
-        self._files = files
-        self.checkpoint = Checkpoint(files, "checkpoint")
-        data = files.read(_STATE)
-        if data is None:
-            if self.checkpoint.last(OFFSETS) is not None:
-                raise CheckpointLostError(f"{files.uri(_STATE)} is gone: put it back from a backup")
-            self._known: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
-            self._write()
-        else:
-            self._known = self._parse(data)
-        self.name = str(self._known["name"])
-        if self._known["queue"] != queue:
-            raise UsageError(
-                f"{files.uri('')} is the state of a route from {self._known['queue']!r}: give another --state"
-            )
-        self.checkpoint.mend()
-        self._compare()
-
-    def begin(self, batch: int) -> None:
-        """To be called before anything of a batch is pushed."""
-        self.checkpoint.sync(batch)
-        if self._known["batch"] != batch:
-            self._known["batch"] = batch
-            self._write()
-
-    def _compare(self) -> None:
-        begun, last = self._known["batch"], self.checkpoint.last(OFFSETS)
-        if begun is not None and (last is None or last < begun):
-            raise CheckpointLostError(
-                f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: put it back from a "
-                f"backup, or give another --state; what it had claimed stays claimed by {self.name} until it is "
-                f"released (qs claims {self._known['queue']})"
-            )
-
-    def _write(self) -> None:
-        self._files.replace(_STATE, json.dumps(self._known, ensure_ascii=False).encode() + b"\n")
-
-    def _parse(self, data: bytes) -> dict[str, Any]:
-        try:
-            known = json.loads(data)
-            return {"name": known["name"], "queue": known["queue"], "batch": known["batch"]}
-        except (ValueError, KeyError, TypeError):
-            raise PipelineError(f"{self._files.uri(_STATE)} is damaged: put it back from a backup") from None
-
-
 class _Work:
     """Does a batch. broken: how many messages went to the queue of errors."""
 
-    def __init__(self, state: _State, query: Query, server: Mapping[str, str], to: str, errors: str | None) -> None:
+    def __init__(self, state: RouteState, query: Query, server: Mapping[str, str], to: str, errors: str | None) -> None:
         self._state = state
         self._query = query
         self._server = server
@@ -156,29 +99,45 @@ class _Work:
         self.broken = 0
 
     def __call__(self, rows: DataFrame, batch: int) -> int:
-        self._state.begin(batch)
         if self._errors is None:
-            self._push(self._query.apply(_as_text(rows)), self._to, batch)
+            self._push_all(rows, batch)
         else:
             rows.persist(StorageLevel.MEMORY_AND_DISK)
             try:
                 self._split(rows, batch, self._errors)
             finally:
                 rows.unpersist()
+        self._state.done(batch)
         offset = self._state.checkpoint.end_offset(batch) or {}
         return int(offset.get("count", 0))
 
-    def _split(self, rows: DataFrame, batch: int, errors: str) -> None:
-        result = self._query.apply(_as_text(rows)).persist(StorageLevel.MEMORY_AND_DISK)
+    def _push_all(self, rows: DataFrame, batch: int) -> None:
+        text = F.when(_is_text(), _text()).otherwise(F.raise_error(_no_text()).cast("string"))
+        result = self._query.apply(rows.withColumn("body", text))
+        self._state.begin(batch)
         try:
-            doomed = result.where("body IS NULL").select("mid").distinct()
+            self._push(result, self._to, batch)
+        except Exception as error:
+            if isinstance(translate(error), BadQueryError | BadMessageError):  # raised in a task: nothing was published
+                self._state.refused()
+            raise
+
+    def _split(self, rows: DataFrame, batch: int, errors: str) -> None:
+        text = F.when(_is_text(), _text())
+        result = self._query.apply(rows.withColumn("body", text)).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            good = result.where("body IS NOT NULL")
+            # What is no text goes there too when the query leaves it out, as it sees a NULL there.
+            no_text = rows.where(~_is_text()).select("mid").join(good.select("mid"), "mid", "left_anti")
+            doomed = result.where("body IS NULL").select("mid").union(no_text).distinct()
             count = doomed.count()
+            broken = rows.join(doomed, "mid", "left_semi").orderBy("mid")
+            if count and broken.count() != count:
+                raise BadQueryError("the query gives a NULL body with a mid that no message of the batch has")
+            self._state.begin(batch)
             if count:
-                broken = rows.join(doomed, "mid", "left_semi").orderBy("mid")
-                if broken.count() != count:
-                    raise BadQueryError("the query gives a NULL body with a mid that no message of the batch has")
                 self._push(broken.select("body"), errors, batch)
-            self._push(result.where("body IS NOT NULL").select("body"), self._to, batch)
+            self._push(good.select("body"), self._to, batch)
         finally:
             result.unpersist()
         self.broken += count
@@ -188,5 +147,18 @@ class _Work:
         writer.option("queue", queue).option("txnAppId", self._state.name).option("txnVersion", batch).save()
 
 
-def _as_text(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("body", F.col("body").cast("string"))
+def _text() -> Column:
+    return F.col("body").cast("string")
+
+
+def _is_text() -> Column:
+    return F.is_valid_utf8(_text())
+
+
+def _no_text() -> Column:
+    """What is said of a message that is no text, under the name of its class: see `translate`."""
+    said = "is no UTF-8 text: --errors names a queue that such messages go to"
+    return F.format_string(f"qs_pipeline.errors.BadMessageError: message %s of the queue %s {said}", "mid", "queue")
+
+
+__all__ = ["BATCH", "Routed", "default_state", "route"]

@@ -83,7 +83,7 @@ class Turn:
         try:
             count = self._work(rows, batch)
             self.rows += count
-            self.batches += 1
+            self.batches += count > 0  # a stream's first batch may have nothing
             self.last = batch
         except Exception as error:
             self.trouble = error

@@ -38,6 +38,11 @@ _LOCAL = {
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"qs-pipeline-{os.getuid()}"),
 }
 
+_FEW_BYTES = 4096
+_SHORT = 200
+_SAYS_NOTHING = ("Error: Could not create the Java Virtual Machine", "Error: A fatal exception has occurred")
+"""The end of what every JVM says that does not start; why is before it."""
+
 
 def start_session(
     app_name: str,
@@ -108,10 +113,20 @@ def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
         gateway = launch_gateway(settings, options)  # type: ignore[no-untyped-call]
         context = SparkContext(conf=settings, gateway=gateway)
     except PySparkRuntimeError as error:
-        raise PipelineError(f"Spark did not start: {error}") from error
+        raise PipelineError(f"Spark did not start: {error}{_last_words(log)}") from error
     if log is not None:
         context.setLogLevel("ERROR")
     return SparkSession.builder.getOrCreate()
+
+
+def _last_words(log: IO[bytes] | None) -> str:
+    """What a JVM that ended at once has said, when that is a line or two."""
+    if log is None or not os.fstat(log.fileno()).st_size:
+        return ""
+    log.seek(0)
+    lines = log.read(_FEW_BYTES).decode(errors="replace").splitlines()
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(_SAYS_NOTHING)]
+    return f" {said[-1]}" if said and len(said[-1]) <= _SHORT else ""
 
 
 @contextlib.contextmanager

@@ -121,7 +121,8 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
     except BadRequest as error:
         raise PipelineError(
             f"{server.refused('publishing', error)}; write less at a time: with the source's maxBytesPerTrigger, or in "
-            "several writes"
+            "several writes (a batch that a query has begun stays as large as it is: release its claim with qs claims "
+            "--release, and begin anew with a new checkpoint or --state, and a smaller --batch)"
         ) from error
     except ServerError as error:
         raise _failed(server, "publishing", error) from error

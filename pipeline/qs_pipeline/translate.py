@@ -24,8 +24,11 @@ from .errors import (
 )
 
 _OURS = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PipelineError)}
-_RAISED = re.compile(r"^(?:\S*: )?(qs_pipeline|qs_client)\.errors\.(\w+): (.+)$", re.MULTILINE)
-_CLASS = re.compile(r"^(?:Caused by: )?[\w.$]*\.(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^[ \t]*(?:\S*: )?(qs_pipeline|qs_client)\.errors\.(\w+): (.+)$", re.MULTILINE)
+_CLASS = re.compile(r"^(?:Caused by: |: )?[\w.$]*\.(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_SAYS_NOTHING = re.compile(r"An (?:exception was thrown|error occurred while calling)\b")
+_SINK = "[PYTHON_DATA_SOURCE_ERROR]"
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CLIENT: dict[str, type[PipelineError]] = {
     "ServerUnavailable": NoServerError,
@@ -56,7 +59,7 @@ def translate(error: BaseException) -> PipelineError:
         return ours
     if isinstance(error, ServerUnavailable | ServerError):
         return _client_error(error)
-    if isinstance(error, ParseException | AnalysisException) and "StreamingQueryException" not in type(error).__name__:
+    if isinstance(error, ParseException | AnalysisException) and _SINK not in str(error):
         return BadQueryError(sql_trouble(error))
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
         return PipelineError(_JVM_GONE)
@@ -104,9 +107,10 @@ def _failed_expression(text: str) -> PipelineError | None:
     found = _FAILED_EXPRESSION.search(text)
     if found is None:
         return None
+    said = found[2].split(" SQLSTATE:")[0]
     if found[1].startswith("USER_RAISED"):
-        return BadQueryError(found[2].split(" SQLSTATE:")[0])
-    return BadQueryError(f"the query fails on a message: [{found[1]}] {found[2].split(' SQLSTATE:')[0]}")
+        return _raised(said) or BadQueryError(said)
+    return BadQueryError(f"the query fails on a message: [{found[1]}] {said}")
 
 
 def _checkpoint(text: str) -> PipelineError | None:
@@ -115,8 +119,27 @@ def _checkpoint(text: str) -> PipelineError | None:
 
 
 def _last_cause(text: str) -> str:
-    """The last exception of a Java stack trace; else the first line."""
+    """What a Python traceback ends with; else the last exception of a Java stack trace; else the first line that says
+    something."""
+    raised = _python_cause(text.splitlines())
+    if raised is not None:
+        return raised
     named = _CLASS.findall(text)
     if named:
         return f"{named[-1][0]}: {named[-1][1]}"
-    return next((line.strip() for line in text.splitlines() if line.strip()), "Spark failed and does not say why")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = next((line for line in lines if not _SAYS_NOTHING.match(line)), None)
+    return told or next(iter(lines), "Spark failed and does not say why")
+
+
+def _python_cause(lines: list[str]) -> str | None:
+    """The line that ends the last Python traceback: the first below it that is not indented more than it is."""
+    begin = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
+    if begin is None:
+        return None
+    depth = _indent(lines[begin])
+    return next((line.strip() for line in lines[begin + 1 :] if line.strip() and _indent(line) <= depth), None)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -236,6 +236,23 @@ def test_what_a_crash_has_cut(tmp_path: Path, claiming: Bench, tail: bytes) -> N
     assert payloads(receive(engine)) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("at", [0, 4, 9, -1])
+def test_a_damaged_part(tmp_path: Path, claiming: Bench, at: int) -> None:
+    """One wrong byte: nothing is published, and nothing is lost in silence; the part can be staged again."""
+    claiming.queue()
+    stage(claiming.engine, b"one", b"two")
+    path = tmp_path / "q" / ".staged" / "p" / "0.0.0"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=r"0\.0\.0 is damaged at byte .*: stage that part again"):
+        publish(claiming.engine, 0, (0, 0))
+    assert receive(claiming.engine) == []
+    stage(claiming.engine, b"one", b"two", attempt=1)
+    publish(claiming.engine, 0, (0, 1))
+    assert payloads(receive(claiming.engine)) == [b"one", b"two"]
+
+
 def test_damaged_number(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture, reopened: Reopened) -> None:
     """An empty `published`: the server starts, that producer gets an error that says what to do, others go on."""
     claiming.queue()

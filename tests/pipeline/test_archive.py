@@ -18,7 +18,14 @@ from qs_pipeline.archive import Archived, archive
 from qs_pipeline.archive_batch import BatchWriter
 from qs_pipeline.archive_layout import QueueState
 from qs_pipeline.command import main
-from qs_pipeline.errors import CheckpointLostError, NoServerError, NoSuchQueueError, PipelineError, UsageError
+from qs_pipeline.errors import (
+    BadMessageError,
+    CheckpointLostError,
+    NoServerError,
+    NoSuchQueueError,
+    PipelineError,
+    UsageError,
+)
 from qs_pipeline.files import HadoopFiles, LocalFiles, open_files
 from qs_pipeline.running import Step, Stop
 
@@ -95,6 +102,15 @@ def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callab
     assert run(every=0.01, stop=stop, progress=after).total >= 3
     assert bodies(to)[:3] == [b"1", b"2", b"3"]
     assert empty(queue)
+
+
+def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+    """It cannot be a string. As nothing was written then, the same archive takes it as bytes."""
+    queue.push(b"\xff")
+    with pytest.raises(BadMessageError):
+        run(body="string")
+    assert run(body="binary").total == 1
+    assert bodies(to) == [b"\xff"]
 
 
 def test_two_archives_of_one_queue_share_it(queue: SparkQueue, tmp_path: Path) -> None:
@@ -319,6 +335,11 @@ def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypat
             archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port)
         assert told.value.exit_code != 1, told.value
         assert rows(tmp_path / "a") == []
+        archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port, accept_loss=True)
+        assert list(client.list_claims("q")) == []
+        client.push("q", "3")
+        archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port)
+        assert bodies(tmp_path / "a") == [b"3"]
 
 
 def _fail_first_batch(spark: SparkSession, server: ServerProcess, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from qs_client import QueueClient
 from qs_pipeline import command, errors
 from qs_pipeline.arguments import EPILOG, parse
 from qs_pipeline.progress import ProgressLine
@@ -56,6 +57,9 @@ def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
         (["archive", "a", "--to", "d", "--once", "--continuous"], "not allowed with"),
         (["archive", "a", "--to", "d", "--batch", "0"], "whole number"),
         (["archive", "a", "--to", "d", "--every", "0"], "millisecond"),
+        (["archive", "a", "--to", "d", "--every", "2"], "--continuous too"),
+        (["archive", "a", "--too", "d"], "did you mean --to?"),
+        (["replay", "d", "--too=q"], "did you mean --to?"),
         (["archive", "a", "--to", "d", "--conf", "driver=1"], "spark.driver.memory=2g"),
         (["archive", "a", "--to", "d", "--server", "x:y"], "HOST:PORT"),
         (["route", "a", "--sql", "f", "--to", "b", "--errors", "b"], "the queue that --to names"),
@@ -65,6 +69,112 @@ def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     """Each is refused with 2, and says what to give instead."""
     assert said in refusal(capsys, *arguments)
+
+
+def test_defaults_of_the_jobs_that_run_in_batches() -> None:
+    """An archive takes large batches, a route small ones; only a run that goes on waits."""
+    archive, route = parse(["archive", "a", "--to", "d"]), parse(["route", "a", "--sql", "f", "--to", "b"])
+    assert (archive.batch, archive.every, archive.accept_loss) == (100_000, 5.0, False)
+    assert (route.batch, route.every, route.accept_loss) == (10_000, 5.0, False)
+
+
+class StartedError(Exception):
+    """Spark would be started now."""
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting it is a failure of its own."""
+
+    def start(*_: object, **__: object) -> None:
+        raise StartedError
+
+    monkeypatch.setattr("qs_pipeline.session.session", start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["replay", "D", "--to", "nosuchqueue", "--dry-run"], 5, "no queue 'nosuchqueue'"),
+        (["archive", "here", "nosuchqueue", "--to", "d"], 5, "no queue 'nosuchqueue'"),
+        (["archive", "here", "--to", "d", "--xml-schema", "/nowhere/a.xsd"], 2, "/nowhere/a.xsd: No such file"),
+        (["archive", "here", "--to", "d", "--xml-root", "a"], 2, "--xml-schema too"),
+        (["route", "here", "--sql", "/nowhere/a.sql", "--to", "here"], 2, "/nowhere/a.sql: No such file"),
+        (["route", "here", "--sql", "SQL", "--to", "nosuchqueue"], 5, "no queue 'nosuchqueue'"),
+        (["route", "here", "--sql", "SQL", "--to", "here", "--errors", "nosuchqueue"], 5, "no queue 'nosuchqueue'"),
+        (["archive", "here", "--to", "d", "--server", "127.0.0.1:9"], 4, "127.0.0.1:9"),
+        (["archive", "here", "--to", "d"], 1, "StartedError"),
+    ],
+)
+def test_what_needs_no_spark_is_looked_at_before_it_starts(
+    arguments: list[str],
+    code: int,
+    said: str,
+    client: QueueClient,
+    no_spark: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Queues, the server, and files that are named."""
+    if "here" not in client.queues():
+        client.new_queue("here")
+    query = tmp_path / "query.sql"
+    query.write_text("SELECT body FROM messages")
+    given = [str(query) if each == "SQL" else each for each in arguments]
+    server = [] if "--server" in given else ["--server", f"{client.host}:{client.port}"]
+    assert command.main([*given, *server]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "told"),
+    [
+        (
+            "archive",
+            errors.DataLossError("2 are gone; with failOnDataLoss false the query goes on with what there is"),
+            "2 are gone; --accept-loss goes on with what there is",
+        ),
+        ("route", errors.DataLossError("the claim is gone"), "the claim is gone"),
+        (
+            "archive",
+            errors.BadMessageError("7 is no text: read with bodyType binary"),
+            "7 is no text: give --body binary",
+        ),
+        (
+            "route",
+            errors.BadMessageError("7 is no text: read with bodyType binary"),
+            "7 is no text: read with bodyType",
+        ),
+    ],
+)
+def test_options_of_the_data_source_are_told_as_the_jobs_own(
+    job: str,
+    error: errors.PipelineError,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A job has no failOnDataLoss and no bodyType."""
+
+    def fails(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(command, "_run", fails)
+    arguments = {"archive": ["a", "--to", "d"], "route": ["a", "--sql", "f", "--to", "b"]}[job]
+    assert command.main([job, *arguments]) == error.exit_code
+    assert told in capsys.readouterr().err
+
+
+def test_why_a_jvm_did_not_start(tmp_path: Path) -> None:
+    """What it said goes with the error."""
+    done = subprocess.run(
+        [*COMMAND, "report", str(tmp_path), "--to", str(tmp_path / "d"), "--conf", "spark.driver.memory=1x"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Spark did not start" in done.stderr
+    assert "-Xmx1x" in done.stderr
+    Path(done.stderr.rpartition(" is in ")[2].strip().rstrip(")")).unlink()
 
 
 def test_a_wrong_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +214,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     old.chmod(0o755)
     environment = {**os.environ, "PATH": str(old.parent), "JAVA_HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code, "archive", "a", "--to", str(tmp_path / "d")],
+        [sys.executable, "-c", code, "report", str(tmp_path), "--to", str(tmp_path / "d")],
         capture_output=True, text=True, timeout=60, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == errors.NoJavaError.exit_code

@@ -195,6 +195,8 @@ def test_partitions_are_named_as_hive_names_them() -> None:
     assert partition("orders") == "queue=orders"
     assert partition("a/b=c%d:e") == "queue=a%2Fb%3Dc%25d%3Ae"
     assert partition("Aufträge 2") == "queue=Aufträge 2"
+    with pytest.raises(errors.UsageError, match="cannot be archived"):
+        partition("__HIVE_DEFAULT_PARTITION__")
     with pytest.raises(errors.UsageError, match="too long"):
         partition("ä" * 130)
 
@@ -231,7 +233,9 @@ def test_a_lost_checkpoint_is_noticed(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     """A table has one schema."""
     state = QueueState(LocalFiles(str(tmp_path)), "abc", "orders")
-    state.open({"mid": "bigint", "body": "binary"})
+    state.open({"mid": "bigint", "body": "other"})
+    state.open({"mid": "bigint", "body": "binary"})  # nothing was written: nothing is bound
+    state.set_batch(0, 0, [], done=True)
     with pytest.raises(errors.SchemaMismatchError, match="body: binary then, string now"):
         state.open({"mid": "bigint", "body": "string"})
 

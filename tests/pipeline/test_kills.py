@@ -14,7 +14,15 @@ from qs_pipeline.errors import NoJavaError
 from qs_pipeline.java import find_java
 
 SEED = int(os.environ.get("QS_PIPELINE_KILL_SEED", "20251121"))
-COMMON = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts in half the time, and does not run for long
+COMMON = [
+    "--master",
+    "local[2]",
+    "--conf",
+    "spark.driver.memory=1g",
+    "--conf",
+    f"spark.driver.extraJavaOptions={QUICK}",
+]
 FOREVER = ["--continuous", "--every", "0.05", "--batch", "40"]
 
 
@@ -85,8 +93,8 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_few_kills_of_an_archive(tmp_path: Path) -> None:
-    """Five kills. Takes 40 s."""
-    assert kill_archive(tmp_path, ["server", "jvm", "server", "driver", "server+jvm"], SEED) > 0
+    """Three; with those of a route they are five. Takes 40 s."""
+    assert kill_archive(tmp_path, ["jvm", "driver", "server"], SEED) > 0
 
 
 @pytest.mark.slow
@@ -96,7 +104,7 @@ def test_two_kills_of_a_route(tmp_path: Path) -> None:
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long  # ten seconds, on two cores
 @pytest.mark.timeout(900)
 def test_ctrl_c(tmp_path: Path) -> None:
     """The batch at hand is finished, and nothing is half done; the code says how it ended. Takes 12 s."""

@@ -1,17 +1,20 @@
 """The job `replay`: an archive back to a queue, in order, no message twice however often it is interrupted."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from spark_queues import SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import replay as replay_module
+from qs_pipeline import replay_plan
 from qs_pipeline.archive_batch import BatchWriter
 from qs_pipeline.archive_layout import QueueState, archive_id
 from qs_pipeline.command import main
@@ -107,15 +110,15 @@ def test_an_interrupted_one_goes_on(
     with pytest.raises(Exception, match="InterruptedRun"):
         run(progress=stop_at)
     add(queue.spark, archived, "a", 2, 100, 130)
-    save = Plans.save
+    note = Plans.note
 
     def forgets(self: Plans, plan: Any) -> None:
         if plan.done == 2:
             raise InterruptedRun
-        save(self, plan)
+        note(self, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Plans, "save", forgets)
+        patched.setattr(Plans, "note", forgets)
         with pytest.raises(Exception, match="InterruptedRun"):
             run()
     assert run() == Replayed(120, 40, 80)
@@ -176,11 +179,30 @@ class Clock:
 
 
 def test_a_rate(queue: SparkQueue, run: Run) -> None:
-    """30 messages at 10 a second, in chunks of a second: the last begins after 2 s."""
+    """30 messages at 10 a second, those of a second at a time: the last begins after 2 s. One file holds them all."""
     clock = Clock()
     assert run(Choice("queue = 'a' AND mid < 30"), rate=10, clock=clock, sleep=clock.sleep).pushed == 30
     assert clock.now == pytest.approx(2)
     assert queue.bodies() == names("a", range(30))
+
+
+def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of many messages are large: bodies of 4 to 1000 bytes in files of at most 2 * 1000, in order."""
+    monkeypatch.setattr(replay_plan, "CHUNK_BYTES", 1000)
+    sizes = [1000 if n in (30, 31, 33) else 4 for n in range(60)]
+    data = [(START + n * SECOND, "a", n, b"%4d" % n * (size // 4)) for n, size in enumerate(sizes)]
+    frame = queue.spark.createDataFrame(data, "pushed_at TIMESTAMP, queue STRING, mid BIGINT, body BINARY")
+    plans = Plans(LocalFiles(str(archived)), "key")
+    plan = plans.make(frame, 1, 40, 25)
+    kept = [pq.read_table(archived / plans.directory(1) / name)["body"].to_pylist() for name, _ in plan.chunks]
+    assert [body for chunk in kept for body in chunk] == [body for *_, body in data]
+    assert max(sum(map(len, chunk)) for chunk in kept) <= 2000
+    assert [len(chunk) for chunk in kept] == [count for _, count in plan.chunks]
+    second = plan.portions()[1]
+    assert [row.body for row in plans.read(queue.spark, plan, second).collect()] == [
+        data[second.first + n + (plan.chunks[0][1] if second.chunk != plan.chunks[0][0] else 0)][3]
+        for n in range(second.rows)
+    ]
 
 
 def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
@@ -212,8 +234,8 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
     common = ["replay", str(archived), "--to", queue.name, "--server", server, "--until", "2025-07-01"]
     assert main([*common, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "a  60 messages, pushed 2025-06-30 23:59:00 to 2025-06-30 23:59:59",
-        "b  20 messages, pushed 2025-06-30 23:59:10 to 2025-06-30 23:59:29",
+        "a  60 messages, pushed 2025-06-30 23:59:00Z to 2025-06-30 23:59:59Z",
+        "b  20 messages, pushed 2025-06-30 23:59:10Z to 2025-06-30 23:59:29Z",
     ]
     assert queue.bodies() == []
     assert find(queue.spark, str(archived), Choice("queue = 'none'")) == []
@@ -221,7 +243,35 @@ def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith(f"pushed 80 messages to {queue.name} (")
     assert main(common) == UsageError.exit_code
     assert "--again" in capsys.readouterr().err
+    assert main([*common, "--dry-run"]) == 0
+    assert "would push nothing: this replay is finished, with 80 messages" in capsys.readouterr().out
     assert len(queue.bodies()) == 80
+
+
+def test_a_dry_run_of_one_that_has_begun(
+    queue: SparkQueue, run: Run, archived: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is left of it is said, and not what a new one would be."""
+    stop = Stop()
+    run(stop=stop, progress=lambda step: stop.ask())
+    server = f"{queue.client.host}:{queue.client.port}"
+    assert main(["replay", str(archived), "--to", queue.name, "--server", server, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"would push 80 messages to {queue.name}, after 40 of an earlier run")
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")
+def test_times_of_a_dry_run_are_utc(spark: SparkSession, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever zone this machine is in."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            found = find(spark, str(archived), Choice("queue = 'b'"))
+        finally:
+            patched.undo()
+            time.tzset()
+    assert [(each.first, each.last) for each in found] == [(START + 10 * SECOND, START + 29 * SECOND)]
 
 
 @pytest.fixture(autouse=True)

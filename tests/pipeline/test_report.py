@@ -21,7 +21,7 @@ from serving import FAST, PROJECT, Wire, serving
 from qs_pipeline.errors import PipelineError, UsageError
 from qs_pipeline.report import ReportSummary, report
 
-pytestmark = pytest.mark.slow  # two minutes in all, Spark's start included, on two cores that others used too
+pytestmark = pytest.mark.slow  # half a minute in all
 HOSTILE = "<script>alert(1)</script> \"$x$\", '=1'"
 BEGIN = datetime(2025, 11, 21, 10, tzinfo=UTC)
 
@@ -210,6 +210,7 @@ def at_random(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 RANDOM = random_record(3000, seed=7)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_beside_plain_python(at_random: Made) -> None:
     """Hour by hour it says what a program says that goes through the events one after the other."""
     told = tell(RANDOM)
@@ -229,6 +230,7 @@ def test_beside_plain_python(at_random: Made) -> None:
     assert sum(told.at_start.values()) > 100
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_lists_beside_plain_python(at_random: Made) -> None:
     """Of each list it has the first fifty, each message once."""
     told = tell(RANDOM)
@@ -247,6 +249,7 @@ def test_lists_beside_plain_python(at_random: Made) -> None:
     assert all(depth == told.depth(queue, time, RANDOM) for queue, time, depth in depths)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
     """Of what a server writes nothing is left over, and everything is there. An earlier report is replaced."""
     history, to = tmp_path / "history", tmp_path / "out"

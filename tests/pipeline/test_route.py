@@ -156,11 +156,11 @@ def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, 
 
 
 def test_where_the_state_is_by_default() -> None:
-    """By server and queues, in the user's state directory."""
-    place = default_state("h:1", "a", "b", None, {"XDG_STATE_HOME": "/s"})
+    """By server and queue, in the user's state directory."""
+    place = default_state("h:1", "a", {"XDG_STATE_HOME": "/s"})
     assert place.startswith("/s/qs-pipeline/route-")
-    assert place == default_state("h:1", "a", "b", None, {"XDG_STATE_HOME": "/s"})
-    assert place != default_state("h:1", "a", "b", "c", {"XDG_STATE_HOME": "/s"})
+    assert place == default_state("h:1", "a", {"XDG_STATE_HOME": "/s"})
+    assert place != default_state("h:1", "b", {"XDG_STATE_HOME": "/s"})
 
 
 def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:

@@ -62,6 +62,7 @@ def test_tasks_that_fail(queue: SparkQueue) -> None:
     assert queue.bodies() == [b"%d" % number for number in range(12_000)]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_write_that_fails(queue: SparkQueue) -> None:
     """Nothing is visible of it, whatever its tasks have staged: a null among the rows, here."""
     frame = numbered(queue, 5000, 2).selectExpr("nullif(body, '4999') AS body")
@@ -93,6 +94,7 @@ def test_overwriting(queue: SparkQueue) -> None:
     assert isinstance(told(raised.value), BadOptionError)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_from_queue_to_queue(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
     """Each message once, in batches that are each in order, though tasks fail."""
     source.push(*(b"%d" % number for number in range(9000)))
@@ -117,6 +119,7 @@ def test_a_batch_that_is_run_again(queue: SparkQueue, tmp_path: Path) -> None:
     assert sorted(queue.bodies()) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_stream_that_replaces(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
     """outputMode complete would write everything again in each batch: it is refused."""
     source.push("a")

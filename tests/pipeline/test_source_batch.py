@@ -73,6 +73,7 @@ def test_consume(queue: SparkQueue) -> None:
     assert queue.claims() == []
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_large_messages_beside_small_ones(queue: SparkQueue) -> None:
     """Messages that no one answer can carry together are asked for in halves."""
     sizes = [10] * 500 + [3_500_000] * 4 + [10] * 500
@@ -82,6 +83,7 @@ def test_large_messages_beside_small_ones(queue: SparkQueue) -> None:
     assert [row["size"] for row in sorted(lengths, key=lambda row: row.mid)] == sizes
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_reader_that_others_disturb(queue: SparkQueue) -> None:
     """What is pushed and received while a claim is read is none of it."""
     mids = queue.push(*(b"%d" % number for number in range(3000)))

@@ -63,6 +63,7 @@ def test_no_server(queue: SparkQueue) -> None:
         assert "tried for 0.1 s (option retrySeconds)" in str(error)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
     """It is named by its mid."""
     mids = queue.push("a", b"\xff", "b")
@@ -88,6 +89,7 @@ def test_a_storage_without_claims(queue: SparkQueue) -> None:
     assert "storages journal or files" in str(error)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_server_that_restarts(spark: SparkSession, tmp_path: Path) -> None:
     """A query that runs survives it: messages before and after are in one batch each."""
     with serving(tmp_path / "root", *FAST) as server:

@@ -53,6 +53,7 @@ def test_batches_of_what_there_is(queue: SparkQueue, checkpoint: Path) -> None:
     assert (stats.ready, stats.in_flight) == (0, 0)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_bytes_of_a_batch(queue: SparkQueue, checkpoint: Path) -> None:
     """maxBytesPerTrigger bounds a batch too, and one message is always taken."""
     queue.push(*[b"x" * 100] * 3, b"y" * 1000)
@@ -95,6 +96,7 @@ def test_purged_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict
         assert numbers(drain(frame, checkpoint)) == {0: [], 1: [b"2"]}
 
 
+@pytest.mark.long  # ten seconds, on two cores
 @pytest.mark.parametrize("strict", [True, False])
 def test_released_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
     """An operator gave the messages of a planned batch back: the query ends and says so; or they come later."""
@@ -121,6 +123,7 @@ def test_a_deleted_checkpoint(queue: SparkQueue, checkpoint: Path, tmp_path: Pat
     assert numbers(drain(queue.stream(consumer="d"), tmp_path / "newer")) == {0: [b"1", b"2"]}
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_two_queries_of_one_consumer(queue: SparkQueue, checkpoint: Path) -> None:
     """The one that is behind ends, and says that another works under its name."""
     queue.push(b"0")
@@ -133,6 +136,7 @@ def test_two_queries_of_one_consumer(queue: SparkQueue, checkpoint: Path) -> Non
     assert "another query works under the same name" in str(error)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_claim_that_another_query_made(queue: SparkQueue, checkpoint: Path) -> None:
     """A planned batch whose claim holds other messages by now is not read."""
     queue.push(b"0", b"1")
@@ -145,6 +149,7 @@ def test_a_claim_that_another_query_made(queue: SparkQueue, checkpoint: Path) ->
     assert "holds other messages" in str(error)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_queue_that_was_made_again(queue: SparkQueue, checkpoint: Path) -> None:
     """The checkpoint knows claims that the server does not: the query ends, and says why."""
     queue.push(b"0")

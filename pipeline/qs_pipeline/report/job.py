@@ -12,6 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
+from ..active import keeping_active
 from ..errors import PipelineError, UsageError
 from ..translate import translate
 from . import tables
@@ -71,10 +72,10 @@ def report(
     if not 1 <= top <= MOST_ROWS:
         raise UsageError(f"the lists can have 1 to {MOST_ROWS:,} messages, not {top}")
     place = check_target(fspath(to))
-    with _translated():
+    with _translated(), keeping_active(spark):
         session = _session(spark)
         record = find_record(session, fspath(history_dir))
-    with building(place) as work, _translated():
+    with building(place) as work, _translated(), keeping_active(spark):
         say("reading the record")
         lives = _lives(session, record).persist(StorageLevel.MEMORY_AND_DISK)
         try:

@@ -86,13 +86,19 @@ class BatchFiles:
             self._disk.close(fd)
 
     def payloads(self, producer: str, name: tuple[int, int, int]) -> list[bytes] | None:
-        """What an attempt holds; None when there is none."""
+        """What an attempt holds; None when there is none. StorageError when it is damaged, or was not stored to its
+        end."""
+        path = f"{self._files.of(producer)}/{_file_name(name)}"
         try:
-            fd = self._disk.open(f"{self._files.of(producer)}/{_file_name(name)}", _READ)
+            fd = self._disk.open(path, _READ)
         except FileNotFoundError:
             return None
         try:
-            return list(self._payloads(fd))
+            found = list(self._payloads(fd))
+            whole = sum(_HEAD.size + len(payload) for payload in found)
+            if whole < self._disk.fstat(fd).st_size:
+                raise StorageError(f"{path} is damaged at byte {whole}: stage that part again, as another attempt")
+            return found
         finally:
             self._disk.close(fd)
 
