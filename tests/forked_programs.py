@@ -5,6 +5,7 @@ three descriptors; the answer is the id of the process. Ends when the other end 
 """
 
 import importlib
+import io
 import json
 import os
 import runpy
@@ -59,7 +60,14 @@ def become(program: dict[str, Any]) -> None:
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv = program["argv"]
     sys.path[0] = os.path.dirname(sys.argv[0])
+    if os.environ.get("PYTHONUNBUFFERED"):  # nothing is left to be written at the end, where it could fail
+        sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _unbuffered(fd: int) -> io.TextIOWrapper:
+    raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[arg-type]
 
 
 def main() -> None:

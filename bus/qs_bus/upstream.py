@@ -24,9 +24,9 @@ from qs_client import (
     Unsubscribe,
     calls,
 )
+from qs_client.asking import Call
 from qs_client.async_connection import AsyncConnection, open_async_connection
 from qs_client.backoff import delays
-from qs_client.calls import Call
 from qs_client.errors import closes
 from qs_client.place import Place, endpoint
 from qs_schemas import errors as table

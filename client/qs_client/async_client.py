@@ -15,9 +15,10 @@ import anyio
 from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
 from . import calls, claim_calls
+from .asking import Call, Exchange
 from .async_connection import AsyncConnection, open_async_connection
 from .async_deliveries import AsyncDeliveries
-from .calls import Call, Exchange, Held, Pages
+from .calls import Held, Pages
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
 from .methods import method_face

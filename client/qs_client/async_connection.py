@@ -16,9 +16,9 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Limits, Message
 
+from .asking import Call, Exchange
 from .async_connect import connected_socket
 from .async_wire import AsyncWire
-from .calls import Call, Exchange
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
 from .place import Place, tune

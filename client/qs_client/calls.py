@@ -10,8 +10,7 @@ and ValueError when a name holds characters that XML cannot carry; its text adds
 """
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 from qs_schemas import (
     CopyMessage,
@@ -19,7 +18,6 @@ from qs_schemas import (
     DeleteQueue,
     Delivery,
     Draft,
-    Error,
     ExtendMessage,
     GetMessage,
     ListMessages,
@@ -38,46 +36,19 @@ from qs_schemas import (
     Subscribe,
 )
 
+from .asking import Call, ask, given
 from .batches import MOST, draft, drafts_in_batches, in_batches
-from .errors import Conflict, InternalError, NotFound, ServerError, ServerUnavailable, exception_for
+from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A request whose answer is wanted. patience: seconds that the server may take beyond the client's timeout."""
-
-    request: Message
-    patience: float = 0.0
-
-    def within(self, timeout: float | None) -> float | None:
-        """Seconds in which the answer has to come, for a client with that timeout; None for ever."""
-        return None if timeout is None else timeout + self.patience
-
-
-Call: TypeAlias = Generator[Exchange, Message, T]
-"""Yields exchanges, is sent their answers, returns the value."""
 
 Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
 """Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
 
 Held: TypeAlias = Delivery | GetMessage
 """A message as `receive` or `get` gave it: it knows its queue, its id and how often it had been received."""
-
-
-def ask(request: M, patience: float = 0.0) -> Call[M]:
-    answer = yield Exchange(request, patience)
-    if isinstance(answer, Error):
-        raise exception_for(answer)
-    return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
-
-
-def given(value: T | None, what: str) -> T:
-    if value is None:
-        raise InternalError(500, "internal", f"the server's answer has no {what}")
-    return value
 
 
 def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:

@@ -15,8 +15,8 @@ from qs_schemas import (
     StageMessages,
 )
 
+from .asking import Call, ask, given
 from .batches import drafts_in_batches
-from .calls import Call, ask, given
 
 
 def claim_messages(

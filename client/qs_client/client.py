@@ -15,7 +15,8 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Subscribe
 
 from . import calls, claim_calls
-from .calls import Call, Exchange, Held, Pages
+from .asking import Call, Exchange
+from .calls import Held, Pages
 from .connection import Connection, open_connection
 from .deliveries import Deliveries
 from .driving import drive

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from qs_schemas import Message
 
-from .calls import Call, Exchange
+from .asking import Call, Exchange
 
 T = TypeVar("T")
 

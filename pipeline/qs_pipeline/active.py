@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 @contextlib.contextmanager
 def keeping_active(spark: SparkSession) -> Iterator[None]:
     """Whichever session is active before the block, in this thread, is active again after it."""
-    sessions: Any = SparkSession._get_j_spark_session_class(spark._jvm)  # type: ignore[arg-type]
+    sessions: Any = SparkSession._get_j_spark_session_class(spark._jvm)
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     try:
         yield

@@ -4,6 +4,7 @@ A stream of Spark for each queue reads claims and hands each batch to `archive_b
 the archive's id, so that two archives of one queue share its messages and not their claims.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from . import register
 from .archive_batch import BatchWriter
 from .archive_layout import LOCK, QueueState, archive_id
 from .documents import CORRUPT, DOCUMENT, with_document
-from .errors import UsageError
+from .errors import ClaimHeldError, DataLossError, UsageError
 from .files import Files, file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .running import Progress, Running, Stop, Turn, begin, translated, wait
@@ -24,6 +25,8 @@ BATCH = 100_000
 
 BATCH_BYTES = 256 * 1024 * 1024
 """Bytes of a batch, at most, and one message at least."""
+
+_LOST = (ClaimHeldError, DataLossError)  # what an acknowledgement of a claim that is gone ends with
 
 EVERY = 5.0
 """Seconds from one batch to the next of a continuous run."""
@@ -117,7 +120,8 @@ class _Job:
                 done.messages[state.queue] = each.turn.rows
                 done.batches[state.queue] = each.turn.batches
         for state in states:
-            acknowledge_finished(state.checkpoint, self.host, self.port, state.queue, state.consumer)
+            with contextlib.suppress(*(_LOST if self.accept_loss else ())):
+                acknowledge_finished(state.checkpoint, self.host, self.port, state.queue, state.consumer)
 
     def _begin(self, state: QueueState) -> Running:
         with translated():

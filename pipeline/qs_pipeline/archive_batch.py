@@ -22,6 +22,7 @@ from .files import Files
 from .rows import count_rows
 
 _MICROSECONDS_A_DAY = 86_400_000_000
+_DATES = 2  # that a task writes side by side: up to that, Spark need not sort the batch by date
 
 
 def date_of(moment: Column) -> Column:
@@ -76,6 +77,7 @@ class BatchWriter:
     def _stage(self, rows: DataFrame, staged: str) -> None:
         session = rows.sparkSession
         session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # INT96 is not read by all
+        session.conf.set("spark.sql.maxConcurrentOutputFileWriters", _DATES)
         dated = rows.withColumn("date", date_of(F.col("pushed_at")))
         files = session.sparkContext.defaultParallelism  # else there would be one for each slice of the claim
         dated.coalesce(files).write.partitionBy("date").parquet(self._files.uri(staged))

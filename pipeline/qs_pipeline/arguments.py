@@ -257,6 +257,6 @@ def _route(add: _Add) -> None:
     parser.add_argument(
         "--state",
         metavar="DIR",
-        help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server, queue, targets)",
+        help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server and queue)",
     )
     _runs(parser, 10_000, "10000")

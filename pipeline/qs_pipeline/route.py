@@ -4,6 +4,7 @@ A batch is a claim, so it has the same messages when it is done again. Each targ
 producer, which the server publishes once. The claim is acknowledged after both.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from pyspark.storagelevel import StorageLevel
 
 from . import register
-from .errors import BadMessageError, BadQueryError, UsageError
+from .errors import BadMessageError, BadQueryError, ClaimHeldError, DataLossError, UsageError
 from .files import file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .query import Query
@@ -55,14 +56,15 @@ def route(
     """Pushes what the query `sql` makes of the messages of `queue` to the queue `to`.
 
     sql: over the view `messages`, giving a column `body` or `value` (see `query`); errors: the queue that gets the
-    payload of messages whose body comes out NULL, and of those that are no text; state: a directory, or a URI that Hadoop knows, of this route alone;
-    host, port: of the queue server; every: seconds from one batch to the next of a run that goes on until it is
-    stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop, progress: as
-    for `archive`.
+    payload of messages whose body comes out NULL, and of those that are no text; state: a directory, or a URI that
+    Hadoop knows, of this route alone; host, port: of the queue server; every: seconds from one batch to the next of a
+    run that goes on until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss,
+    stop, progress: as for `archive`.
 
     The query is applied to each batch by itself. Raises BadQueryError before anything is claimed, or when the query
-    fails on a message; BadMessageError when one is no UTF-8, without a queue for errors; NoServerError, NoSuchQueueError, CheckpointLostError, DataLossError; UsageError when the state
-    is in use, or a batch is half pushed to other queues, or with another query.
+    fails on a message; BadMessageError when one is no UTF-8, without a queue for errors; NoServerError,
+    NoSuchQueueError, CheckpointLostError, DataLossError; UsageError when the state is in use, or a batch is half pushed
+    to other queues, or with another query.
     """
     register(spark)
     stop = stop or Stop()
@@ -83,7 +85,8 @@ def route(
             rows = reader.option("maxMessagesPerTrigger", batch).option("maxBytesPerTrigger", BYTES).load()
             running = begin(rows.writeStream, turn, kept.checkpoint, every=every)
         wait([running], stop)
-        acknowledge_finished(kept.checkpoint, host, port, queue, kept.name)
+        with contextlib.suppress(*((ClaimHeldError, DataLossError) if accept_loss else ())):
+            acknowledge_finished(kept.checkpoint, host, port, queue, kept.name)
     return Routed(turn.rows, turn.batches, work.broken)
 
 

@@ -99,7 +99,7 @@ def _raised(text: str) -> PipelineError | None:
     for package, name, said in reversed(_RAISED.findall(text)):
         cls = _OURS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
         if cls is not None:
-            return cls(said)
+            return cls(said.split(" SQLSTATE:")[0])
     return None
 
 
@@ -138,7 +138,9 @@ def _python_cause(lines: list[str]) -> str | None:
     if begin is None:
         return None
     depth = _indent(lines[begin])
-    return next((line.strip() for line in lines[begin + 1 :] if line.strip() and _indent(line) <= depth), None)
+    ends = (line.strip() for line in lines[begin + 1 :] if line.strip() and _indent(line) <= depth)
+    end = next(ends, None)
+    return None if end is None else end.split(" SQLSTATE:")[0]
 
 
 def _indent(line: str) -> int:

@@ -434,7 +434,7 @@ def test_capacity_of_several_servers(make: MakeEngine) -> None:
     assert 50 <= stored < 50 + 8
     assert len(listed(engines[0])) == stored
     assert engines[1].purge("q", engines[1].last_mid("q"), 20) == 20
-    assert sum(map(push_one, range(30))) == 70 - stored
+    assert 70 - stored <= sum(map(push_one, range(30))) <= 20  # what was beyond the capacity may not be counted
 
 
 def test_capacity_is_corrected(make: MakeEngine, memcached: Memcached) -> None:

@@ -386,7 +386,7 @@ def test_push_delay(engine: SqsEngine) -> None:
     assert not receive(engine)
     assert (engine.stats("q").delayed, engine.stats("q").ready) == (1, 0)
     assert mids(wait(engine)) == [mid]
-    assert time.monotonic() - start >= 2
+    assert time.monotonic() - start >= 1  # the server's clock has whole seconds, and may have been late in one
 
 
 def test_ids_increase(tmp_path: Path, server: SqsServer) -> None:

@@ -73,6 +73,7 @@ def test_a_queue_becomes_a_table(queue: SparkQueue, to: Path, run: Callable[...,
     assert asked(to, "SELECT count(*), count(DISTINCT mid), min(body) FROM TABLE WHERE receives = 1") == [(6, 6, b"")]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """Each in its partition, under its own name, also when that cannot be a directory's."""
     names = ["a/b=c%41 {x}", "Aufträge_日本", "123"]
@@ -88,6 +89,7 @@ def test_several_queues_of_any_name(queue: SparkQueue, to: Path, run: Callable[.
     assert asked(to, "SELECT count(*) FROM TABLE WHERE CAST(queue AS VARCHAR) = decode(body)") == [(3,)]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_it_goes_on_until_it_is_stopped(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
     """What is pushed while it runs is archived. A stop comes between two batches, and leaves no claim behind."""
     queue.push(b"1")
@@ -113,6 +115,7 @@ def test_a_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..
     assert bodies(to) == [b"\xff"]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_two_archives_of_one_queue_share_it(queue: SparkQueue, tmp_path: Path) -> None:
     """They are two consumers: neither takes the other's claims for its own."""
     client, total = queue.client, 0
@@ -200,6 +203,7 @@ def test_a_file_that_vanished_is_told(spark: SparkSession, to: Path) -> None:
         BatchWriter(files, state).recover()
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_failed_batch_is_taken_up(
     queue: SparkQueue, to: Path, run: Callable[..., Archived], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +267,7 @@ def test_a_place_that_cannot_be_written(queue: SparkQueue, tmp_path: Path) -> No
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_the_command(queue: SparkQueue, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A summary on stdout, nothing on stderr, and the code of what went wrong."""
     queue.push(b"1", b"2")
@@ -291,6 +296,7 @@ def hadoop(spark: SparkSession, to: Path) -> HadoopFiles:
     return HadoopFiles(java, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_the_same_over_hadoop(spark: SparkSession, hadoop: HadoopFiles, to: Path) -> None:
     """A batch through Hadoop's file system gives the same table, and its files are read back as they were written."""
     hadoop.replace("_qs/a.json", b"{}")
@@ -321,6 +327,7 @@ def test_which_file_system(spark: SparkSession, to: Path) -> None:
 # -- a server of one's own ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was claimed for a batch and is gone is an error, and not a batch with less in it."""
     with serving(tmp_path / "root", *FAST) as server, QueueClient(server.host, server.port) as client:
@@ -335,11 +342,10 @@ def test_released_claims_are_told(spark: SparkSession, tmp_path: Path, monkeypat
             archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port)
         assert told.value.exit_code != 1, told.value
         assert rows(tmp_path / "a") == []
-        archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port, accept_loss=True)
-        assert list(client.list_claims("q")) == []
         client.push("q", "3")
-        archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port)
+        archive(spark, ["q"], str(tmp_path / "a"), host=server.host, port=server.port, accept_loss=True)
         assert bodies(tmp_path / "a") == [b"3"]
+        assert list(client.list_claims("q")) == []
 
 
 def _fail_first_batch(spark: SparkSession, server: ServerProcess, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:

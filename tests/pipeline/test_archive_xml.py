@@ -107,6 +107,7 @@ BAD: list[str | bytes] = [
 ]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_none_is_dropped(queue: SparkQueue, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Payloads that fit have a document, the others are in a column of their own, and every body is as it was."""
     queue.push(*GOOD, *BAD)

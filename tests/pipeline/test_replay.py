@@ -125,6 +125,7 @@ def test_an_interrupted_one_goes_on(
     assert queue.bodies() == EXPECTED
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_plan_that_was_not_finished_is_made_anew(
     queue: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_plan_that_was_not_finished_is_made_anew(
     assert queue.bodies() == EXPECTED
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_choice(queue: SparkQueue, run: Run) -> None:
     """A condition on the columns, the body as text, and times, of which the end is not in."""
     begin, end = START + 55 * SECOND, START + 65 * SECOND
@@ -153,6 +155,7 @@ def test_a_choice(queue: SparkQueue, run: Run) -> None:
     assert queue.bodies() == [b"a-55", *names("a", range(55, 65)), b"a-60", b"a-61"]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_half_a_batch_is_left_out(queue: SparkQueue, run: Run, archived: Path) -> None:
     """One that is being archived while the plan is made: all of it or nothing."""
     files = LocalFiles(str(archived))
@@ -205,6 +208,7 @@ def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypa
     ]
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
     """What is left is pushed by the next run."""
     stop = Stop()
@@ -228,6 +232,7 @@ def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
     assert queue.bodies() == []
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_the_command(queue: SparkQueue, archived: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--dry-run says what would be pushed and pushes nothing; a second run says that it is done."""
     server = f"{queue.client.host}:{queue.client.port}"

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from spark_queues import SparkQueue
+from spark_queues import SparkQueue, uncommit
 
 from qs_pipeline import route as route_module
 from qs_pipeline.command import main
-from qs_pipeline.errors import BadQueryError, CheckpointLostError, NoSuchQueueError, PipelineError, UsageError
+from qs_pipeline.errors import (
+    BadMessageError,
+    BadQueryError,
+    CheckpointLostError,
+    NoSuchQueueError,
+    PipelineError,
+    UsageError,
+)
 from qs_pipeline.query import Query
 from qs_pipeline.route import Routed, default_state, route
 
@@ -48,17 +55,22 @@ def run(queue: SparkQueue, out: SparkQueue, tmp_path: Path) -> Run:
     return run
 
 
-def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
-    """What the query gives is pushed, in its order, batch after batch; the source is empty, no claim is left."""
+def test_messages_go_through_the_query(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
+    """What the query gives is pushed, in its order, batch after batch; the source is empty, no claim is left. That
+    Spark's note of the last batch is lost, of which the claim is gone already, does no harm."""
     queue.push("a", "skip", "ü", "d", "e")
     assert run(UPPER, batch=3) == Routed(5, 2, 0)
     queue.push("f")
     assert run(UPPER) == Routed(1, 1, 0)
-    assert out.bodies() == [body.encode() for body in ("A", "Ü", "D", "E", "F")]
+    uncommit(tmp_path / "state" / "checkpoint", 2)
+    queue.push("g")
+    assert run(UPPER) == Routed(1, 1, 0)
+    assert out.bodies() == [body.encode() for body in ("A", "Ü", "D", "E", "F", "G")]
     assert queue.claims() == []
     assert list(queue.client.list_messages(queue.name, state="all")) == []
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
     """Nothing is dropped: the batch stays claimed, and a better query, run again, gets it."""
     queue.push("1", "one")
@@ -67,6 +79,30 @@ def test_without_a_queue_for_errors_a_null_ends_the_job(queue: SparkQueue, out: 
     assert out.bodies() == []
     run("SELECT coalesce(CAST(try_cast(body AS INT) AS STRING), 'none') AS body FROM messages ORDER BY mid")
     assert out.bodies() == [b"1", b"none"]
+
+
+@pytest.mark.long
+def test_a_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
+    """It is named. With a queue for errors it goes there, also when the query leaves it out; what it makes another
+    message of is pushed."""
+    mids = queue.push("a", b"\xff", b"\xfe")
+    with pytest.raises(
+        BadMessageError, match=f"message ({mids[1]}|{mids[2]}) of the queue {queue.name} is no UTF-8.*--errors"
+    ):
+        run(UPPER)
+    sql = f"SELECT mid, coalesce(upper(body), 'none') AS body FROM messages WHERE body <> 'skip' OR mid = {mids[2]}"
+    assert run(sql, errors=bad.name) == Routed(3, 1, 1)
+    assert sorted(out.bodies()) == [b"A", b"none"]
+    assert bad.bodies() == [b"\xff"]
+
+
+def test_the_active_session_stays(queue: SparkQueue) -> None:
+    """The session in which a query is tried is not left to others, as it knows no source `qs`."""
+    frame = queue.spark.range(2).selectExpr("CAST(id AS STRING) AS body")
+    frame.collect()
+    Query(queue.spark, "SELECT body FROM messages", with_errors=False)
+    queue.write(frame)
+    assert sorted(queue.bodies()) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("crash_at", [2, 3])
@@ -131,6 +167,7 @@ def test_with_errors_a_query_has_to_say_more(spark: SparkSession, sql: str, said
         Query(spark, sql, with_errors=True)
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
     """It is an error: nobody knows which payload is meant."""
     queue.push("1")
@@ -139,6 +176,7 @@ def test_a_null_of_an_unknown_message(queue: SparkQueue, out: SparkQueue, bad: S
     assert out.bodies() == bad.bodies() == []
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_the_state_is_one_route_s(queue: SparkQueue, out: SparkQueue, run: Run, tmp_path: Path) -> None:
     """Another queue's state, one whose checkpoint is gone, queues that are not there: told, and nothing is pushed."""
     queue.push("a")
@@ -163,6 +201,7 @@ def test_where_the_state_is_by_default() -> None:
     assert place != default_state("h:1", "b", {"XDG_STATE_HOME": "/s"})
 
 
+@pytest.mark.long  # ten seconds, on two cores
 def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:
     """A summary. What comes out NULL goes elsewhere, also when it is no text. A query that is wrong, or fails on a
     message, has its own code."""

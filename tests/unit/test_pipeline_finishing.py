@@ -1,0 +1,200 @@
+"""What is looked at, and told, before a run and after it, without Spark: states of routes, checkpoints, causes."""
+
+import errno
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from qs_client import Claim
+from qs_pipeline import finishing
+from qs_pipeline.checkpoint import COMMITS, OFFSETS, Checkpoint
+from qs_pipeline.errors import BadMessageError, BadQueryError, DataLossError, PipelineError, UsageError
+from qs_pipeline.files import LocalFiles, file_errors
+from qs_pipeline.route_state import RouteState, Way
+from qs_pipeline.running import Turn
+from qs_pipeline.translate import from_text, translate
+
+WAY = Way("out", None, "SELECT body FROM messages")
+
+
+def _entry(root: Path, log: str, batch: int) -> None:
+    place = root / "checkpoint" / log / str(batch)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text('v1\n{"a":1}\n{"seq":1}')
+
+
+def _begun(root: Path, batch: int = 0, way: Way = WAY) -> RouteState:
+    state = RouteState(LocalFiles(str(root)), "in", way)
+    _entry(root, OFFSETS, batch)
+    state.begin(batch)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Way("elsewhere", None, WAY.query), "--to is another one now \\(out before"),
+        (Way("out", "bad", WAY.query), "--errors is another one now \\(none before"),
+        (Way("out", None, "SELECT 'x' AS body FROM messages"), "query is another one now:"),
+    ],
+)
+def test_a_batch_goes_one_way(tmp_path: Path, other: Way, said: str) -> None:
+    """One that may be half pushed is finished as it was begun; then the route may be another one."""
+    state = _begun(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        RouteState(LocalFiles(str(tmp_path)), "in", other)
+    assert RouteState(LocalFiles(str(tmp_path)), "in", WAY).name == state.name
+    _entry(tmp_path, COMMITS, 0)
+    assert RouteState(LocalFiles(str(tmp_path)), "in", other).name == state.name
+
+
+def test_a_batch_of_which_nothing_is_pushed_may_go_another_way(tmp_path: Path) -> None:
+    """As when the query failed on it."""
+    state = _begun(tmp_path)
+    state.refused()
+    other = _begun(tmp_path, way=Way("out", "bad", "SELECT mid, body FROM messages"))
+    assert other.name == state.name
+    with pytest.raises(UsageError):
+        RouteState(LocalFiles(str(tmp_path)), "in", WAY)
+
+
+def test_a_batch_that_is_pushed_is_noted_as_finished(tmp_path: Path) -> None:
+    """After a loss of power, Spark's note may be missing of what is done and acknowledged."""
+    _begun(tmp_path, 3).done(3)
+    (tmp_path / "checkpoint" / COMMITS).mkdir()
+    (tmp_path / "checkpoint" / COMMITS / ".3.crc").write_bytes(b"torn")
+    RouteState(LocalFiles(str(tmp_path)), "in", Way("elsewhere", None, "SELECT 1 AS body"))
+    assert (tmp_path / "checkpoint" / COMMITS / "3").read_text() == 'v1\n{"nextBatchWatermarkMs":0}'
+    assert not (tmp_path / "checkpoint" / COMMITS / ".3.crc").exists()
+
+
+def test_a_batch_that_is_not_the_last_needs_no_note(tmp_path: Path) -> None:
+    """Nothing is written about what Spark has gone on from."""
+    _entry(tmp_path, OFFSETS, 4)
+    checkpoint = Checkpoint(LocalFiles(str(tmp_path)), "checkpoint")
+    checkpoint.must_have_commit(3)
+    assert checkpoint.last(COMMITS) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"name": "a", "queue": "in"}', b'{"name": 1, "queue": "in", "batch": 0}']
+)
+def test_a_state_that_is_damaged(tmp_path: Path, data: bytes) -> None:
+    """It is not taken for none."""
+    (tmp_path / "route.json").write_bytes(data)
+    with pytest.raises(PipelineError, match="is damaged"):
+        RouteState(LocalFiles(str(tmp_path)), "in", WAY)
+
+
+def test_a_state_without_the_way_of_its_batch(tmp_path: Path) -> None:
+    """Of a batch of which nothing is known, any way is the same."""
+    (tmp_path / "route.json").write_text(json.dumps({"name": "route-1", "queue": "in", "batch": 0}))
+    _entry(tmp_path, OFFSETS, 0)
+    assert RouteState(LocalFiles(str(tmp_path)), "in", WAY).name == "route-1"
+
+
+def test_a_connection_is_no_file() -> None:
+    """A JVM that has ended is not told as trouble with the disk; what the disk says is."""
+    with pytest.raises(ConnectionRefusedError), file_errors():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    with pytest.raises(PipelineError, match="/d/f: No space"), file_errors():
+        raise OSError(errno.ENOSPC, "No space left", "/d/f")
+
+
+def test_a_batch_without_messages_is_not_counted() -> None:
+    """Spark's first may have none."""
+    counts = iter([0, 2])
+    turn = Turn("q", lambda rows, batch: next(counts), None)
+    turn(None, 0)  # type: ignore[arg-type]
+    turn(None, 1)  # type: ignore[arg-type]
+    assert (turn.rows, turn.batches, turn.last) == (2, 1, 1)
+
+
+def test_claims_of_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for each consumer; nothing of our own."""
+
+    class Client:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> "Client":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def list_claims(self, queue: str) -> list[Claim]:
+            held = [("a", 1, 2), ("mine", 1, 5), ("a", 2, 1), ("b", 7, 1)]
+            return [Claim(seq, count, 0, 1, 2, "x", consumer, 0) for consumer, seq, count in held]
+
+    monkeypatch.setattr(finishing, "QueueClient", Client)
+    with caplog.at_level(logging.WARNING, "qs_pipeline"):
+        finishing.acknowledge_finished(Checkpoint(LocalFiles(str(tmp_path)), "c"), "h", 1, "q", "mine")
+    assert caplog.messages == [
+        "3 messages of q are held by a (qs claims q)",
+        "1 message of q is held by b (qs claims q)",
+    ]
+
+
+SINK = """[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance of type: Traceback (most recent call last):
+  File "/x/batch_writer.py", line 38, in commit
+    publish(server, staged)
+%s SQLSTATE: 38000"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (AnalysisException(SINK % "  qs_pipeline.errors.DataLossError: gone"), DataLossError, "gone"),
+        (AnalysisException(SINK % "ValueError: odd"), PipelineError, "ValueError: odd"),
+        (AnalysisException("[UNRESOLVED_COLUMN] no `x`"), BadQueryError, "[UNRESOLVED_COLUMN] no `x`"),
+    ],
+)
+def test_what_a_sink_s_commit_raises(error: Exception, kind: type[PipelineError], said: str) -> None:
+    """It is told by its own class; one that is not ours is not taken for trouble with the query."""
+    found = translate(error)
+    assert type(found) is kind
+    assert str(found).startswith(said)
+
+
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x"
+    f()
+    ^^^
+UnicodeDecodeError: no text
+"""
+WORKERS = """Caused by: x.PythonException: Traceback (most recent call last):
+  File "x"
+ValueError: a
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "x"
+KeyError: b
+
+\tat x.Y(Z.java:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WORKER, "UnicodeDecodeError: no text"),
+        (WORKERS, "KeyError: b"),
+        ("An error occurred while calling o114.parquet.\n: x.y.SparkException: Job aborted\n\tat z", "SparkException"),
+        ("An error occurred while calling o114.parquet.\nit is full", "it is full"),
+    ],
+)
+def test_the_cause_of_other_trouble(text: str, said: str) -> None:
+    """Not where it was noticed, but what it was."""
+    assert str(from_text(text)).startswith(said)
+
+
+def test_a_message_that_is_no_text() -> None:
+    """Spark's function that raises knows no classes: the text names it."""
+    found = from_text("x: [USER_RAISED_EXCEPTION] qs_pipeline.errors.BadMessageError: message 7 SQLSTATE: P0001\n\tat")
+    assert type(found) is BadMessageError
+    assert str(found) == "message 7"
