@@ -47,6 +47,8 @@ CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.GET, "read", lambda engine, mid: engine.read("q", Receipt(mid))),
     (Feature.LIST, "list", lambda engine, mid: engine.list_mids("q", State.ALL, 1, -1)),
     (Feature.COPY, "copy", lambda engine, mid: engine.copy("q", mid, ["r"])),
+    (Feature.CLAIM, "claims", lambda engine, mid: engine.claims("q")),
+    (Feature.CLAIM, "batches", lambda engine, mid: engine.batches("q")),
 ]
 """Feature, name of the test, what asks for it."""
 

@@ -25,8 +25,8 @@ from qs_client import (
     TooLarge,
     calls,
 )
+from qs_client.asking import Exchange
 from qs_client.async_connection import AsyncConnection, open_async_connection
-from qs_client.calls import Exchange
 from qs_client.place import Place
 from qs_schemas import Limits, Peer
 

@@ -24,6 +24,7 @@ from qs_client import (
     ShuttingDown,
     TooLarge,
     TooMany,
+    asking,
     calls,
 )
 from qs_client.connection import Connection
@@ -98,7 +99,7 @@ def test_receive_waits_beyond_the_timeout() -> None:
     near, far = socket.socketpair()
     with near, far:
         connection = Connection(near, Place("server"), clock=lambda: next(times))
-        exchange = calls.Exchange(ReceiveMessage("q"), patience=20)
+        exchange = asking.Exchange(ReceiveMessage("q"), patience=20)
         with pytest.raises(NoAnswer, match="no answer from server within 21 s"):
             connection.answer(connection.session.ask(exchange.request), exchange.within(1))
     assert next(times, None) is None

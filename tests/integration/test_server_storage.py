@@ -144,6 +144,7 @@ def test_the_root_vanishes(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "root")
         assert code(wire.ask(push("q", "y"))) in (404, 500)
         assert code(wire.ask(new_queue("z"))) in (404, 500)
+        wire.ask(PING)  # what still had to be written may be what this one is told of
         assert "<ping/>" in wire.ask(PING)
         wire.close()
         assert server.stop() == 0

@@ -180,6 +180,7 @@ def test_a_crash_at_any_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> 
     batch.unpersist()
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_batch_that_is_done_is_not_done_again(spark: SparkSession, to: Path) -> None:
     """As when the crash came before Spark's commit log. One before it is not Spark's to run."""
     files = LocalFiles(str(to))
@@ -194,6 +195,7 @@ def test_a_batch_that_is_done_is_not_done_again(spark: SparkSession, to: Path) -
         writer.write(batch_rows(spark, 4), 6)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_file_that_vanished_is_told(spark: SparkSession, to: Path) -> None:
     """A half batch whose rest is nowhere is not completed in silence."""
     files = LocalFiles(str(to))
@@ -254,6 +256,7 @@ def test_no_queue_and_no_server(spark: SparkSession, queue: SparkQueue, to: Path
     assert not to.exists()
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_place_that_cannot_be_written(queue: SparkQueue, tmp_path: Path) -> None:
     """The path is named, and the messages stay where they are."""
     (tmp_path / "file").write_text("")
@@ -316,6 +319,7 @@ def test_the_same_over_hadoop(spark: SparkSession, hadoop: HadoopFiles, to: Path
         hadoop.move([("nothing", "there")])
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_which_file_system(spark: SparkSession, to: Path) -> None:
     """A path and a file: URI are of this machine."""
     for given in (str(to), f"file:{to}", f"file://{to}"):

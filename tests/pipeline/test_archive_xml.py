@@ -41,6 +41,7 @@ def file(tmp_path: Path, text: str) -> str:
     return str(place)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_three_kinds_of_schema(spark: SparkSession, tmp_path: Path) -> None:
     """An XSD, DDL and JSON of the same document are the same, with every part nullable."""
     expected = StructType.fromDDL(DDL)
@@ -49,6 +50,7 @@ def test_three_kinds_of_schema(spark: SparkSession, tmp_path: Path) -> None:
     assert "false" not in read_schema(spark, file(tmp_path, XSD % "")).json()
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_an_xsd_of_several_elements(spark: SparkSession, tmp_path: Path) -> None:
     """Which one payloads are has to be said."""
     schema = file(
@@ -83,6 +85,7 @@ def test_no_schema(spark: SparkSession, tmp_path: Path, text: str) -> None:
     assert "\tat " not in str(told.value)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_schema_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
     """No file, or one that is no text."""
     with pytest.raises(UsageError, match="No such file"):

@@ -181,6 +181,7 @@ class Clock:
         self.slept.append(seconds)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_rate(queue: SparkQueue, run: Run) -> None:
     """30 messages at 10 a second, those of a second at a time: the last begins after 2 s. One file holds them all."""
     clock = Clock()
@@ -217,6 +218,7 @@ def test_a_stop_comes_between_two_chunks(queue: SparkQueue, run: Run) -> None:
     assert queue.bodies() == EXPECTED
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_what_goes_wrong(queue: SparkQueue, run: Run, tmp_path: Path) -> None:
     """Each in one line, before anything is pushed."""
     with pytest.raises(BadQueryError, match=r"--where: .*bodi"):

@@ -293,6 +293,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
     yield good, good / "history-1.jsonl", "is a file: name a directory for the report"
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """What cannot be read, and what is in the way: said in a line, and nothing is changed."""
     for history, to, told in refusals(tmp_path):
@@ -308,6 +309,7 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
         report(spark, tmp_path / "good", "s3://bucket/report")
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_record_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Files without a single event, or that Spark cannot read, end it: nothing is written, nothing left."""
     history, to = tmp_path / "history", tmp_path / "out"

@@ -105,6 +105,7 @@ def test_the_active_session_stays(queue: SparkQueue) -> None:
     assert sorted(queue.bodies()) == [b"0", b"1"]
 
 
+@pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("crash_at", [2, 3])
 def test_a_crash_between_the_two_targets(
     queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch, crash_at: int
@@ -153,6 +154,7 @@ def test_bad_queries_are_told_before_anything_is_claimed(spark: SparkSession, sq
     assert "Project" not in str(told.value)
 
 
+@pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize(
     ("sql", "said"),
     [

@@ -56,6 +56,7 @@ def test_a_batch(queue: SparkQueue) -> None:
     assert queue.bodies() == []
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_tasks_that_fail(queue: SparkQueue) -> None:
     """A task that is tried again leaves nothing of its first attempt."""
     queue.write(sometimes_failing(numbered(queue, 12_000, 4)))
@@ -72,6 +73,7 @@ def test_a_write_that_fails(queue: SparkQueue) -> None:
     assert queue.bodies() == []
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_write_that_is_repeated(queue: SparkQueue) -> None:
     """With txnAppId and txnVersion a version is written once, and none below the last."""
     for version in (0, 0, 7, 3, 7):
@@ -80,6 +82,7 @@ def test_a_write_that_is_repeated(queue: SparkQueue) -> None:
     assert queue.bodies() == [b"0/0", b"1/0", b"0/7", b"1/7", b"0"]
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_columns_that_do_not_fit(queue: SparkQueue) -> None:
     """The error says what there is, what is wanted, and how to get it."""
     error = fails(queue, queue.spark.range(3).selectExpr("id AS body"))
@@ -87,6 +90,7 @@ def test_columns_that_do_not_fit(queue: SparkQueue) -> None:
     assert "one column, body or value, of type binary or string, not struct<body:bigint>" in str(error)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_overwriting(queue: SparkQueue) -> None:
     """A queue is not replaced."""
     with pytest.raises(PySparkException) as raised:

@@ -27,6 +27,7 @@ def test_peek(queue: SparkQueue) -> None:
     assert (stats.new, stats.ready) == (2500, 2500)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_peek_leaves_out_what_is_not_visible(queue: SparkQueue) -> None:
     """What others have, what is delayed, and what is deleted meanwhile; at most as many as asked for, the oldest."""
     queue.push("a", "b", "c", "d", "e")
@@ -43,6 +44,7 @@ def test_peek_leaves_out_what_is_not_visible(queue: SparkQueue) -> None:
     assert [row.body for row in queue.read(bodyType="string", maxMessagesPerTrigger=2).collect()] == ["c", "d"]
 
 
+@pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("mode", ["peek", "consume"])
 def test_an_empty_queue(queue: SparkQueue, mode: str) -> None:
     """No rows, of the same columns."""

@@ -28,6 +28,7 @@ def _reading(queue: SparkQueue, /, **options: Any) -> PipelineError:
     return told(raised.value)
 
 
+@pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
@@ -43,6 +44,7 @@ def test_options(queue: SparkQueue, options: dict[str, Any], kind: type[Pipeline
     assert said in str(error)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_stream_without_a_consumer(queue: SparkQueue, tmp_path: Path) -> None:
     """A stream has no name of its own but one that is given."""
     frame = queue.spark.readStream.format("qs").options(**queue.options()).load()
@@ -72,6 +74,7 @@ def test_a_message_that_is_no_text(queue: SparkQueue) -> None:
     assert f"message {mids[1]} of the queue {queue.name!r} is no UTF-8 text" in str(error)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
     """It is said that the source has its own."""
     with pytest.raises(PySparkException) as raised:
@@ -81,6 +84,7 @@ def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
     assert "leave .schema() out" in str(error)
 
 
+@pytest.mark.long  # seconds, on two cores
 def test_a_storage_without_claims(queue: SparkQueue) -> None:
     """A queue that can be looked at, and not be claimed from: it is said which storages can."""
     name = f"{queue.name}-null"

@@ -79,6 +79,7 @@ def test_killed_in_the_middle_of_a_batch(queue: SparkQueue, checkpoint: Path) ->
     }
 
 
+@pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize("strict", [True, False])
 def test_purged_while_it_was_claimed(queue: SparkQueue, checkpoint: Path, strict: bool) -> None:
     """Messages of a planned batch are gone: the query ends and says how many; or goes on with what there is."""

@@ -12,7 +12,7 @@ from qs_bus.feeds import Feed
 from qs_bus.records import Record
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message
-from qs_client.calls import Call
+from qs_client.asking import Call
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, ReleaseMessage
 
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")

@@ -34,6 +34,7 @@ from qs_client import (
     ReleaseMessage,
     ServerError,
     ServerUnavailable,
+    asking,
     batches,
     calls,
     errors,
@@ -44,7 +45,7 @@ DELIVERY = Delivery(1760000000000000, b"hi", "orders", receives=2)
 GOT = GetMessage("q", 5, status="delivered")
 
 
-def play(call: Generator[calls.Exchange, Message, Any], *answers: Message) -> tuple[list[Message], Any]:
+def play(call: Generator[asking.Exchange, Message, Any], *answers: Message) -> tuple[list[Message], Any]:
     """Runs a call with these answers. Gives the requests it made, as a server reads them, and its value."""
     requests: list[Message] = []
     left = iter(answers)
@@ -58,7 +59,7 @@ def play(call: Generator[calls.Exchange, Message, Any], *answers: Message) -> tu
         return requests, done.value
 
 
-def fail(call: Generator[calls.Exchange, Message, Any], error: Error) -> ServerError:
+def fail(call: Generator[asking.Exchange, Message, Any], error: Error) -> ServerError:
     with pytest.raises(ServerError) as raised:
         play(call, error)
     return raised.value
@@ -232,7 +233,7 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
         lambda: calls.push_many("q", [5]),  # type: ignore[list-item]
     ],
 )
-def test_wrong_kinds_of_arguments(call: Callable[[], Generator[calls.Exchange, Message, Any]]) -> None:
+def test_wrong_kinds_of_arguments(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
     """What cannot be meant is a TypeError before anything is sent: no id, two ids, a number as payload, one as many."""
     with pytest.raises(TypeError):
         next(call())
