@@ -90,7 +90,7 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_few_kills_of_an_archive(tmp_path: Path) -> None:
     """Five. Takes a minute or two: Spark starts three times."""
