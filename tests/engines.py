@@ -44,7 +44,7 @@ class WithoutAttributes(Disk):
     def _refuse(self, *args: Any, **named: Any) -> Any:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    getxattr = setxattr = removexattr = _refuse
+    getxattr = listxattr = setxattr = removexattr = _refuse
 
 
 class Crash(BaseException):
@@ -127,6 +127,11 @@ class FaultyDisk(Disk):
         if not self.attributes:
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
         return os.getxattr(path, name, **named)
+
+    def listxattr(self, path: str, **named: Any) -> list[str]:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return os.listxattr(path, **named)
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self._step("fsync")

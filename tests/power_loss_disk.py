@@ -39,6 +39,7 @@ HARMLESS = frozenset(
         "read",
         "pread",
         "getxattr",
+        "listxattr",
         "_advise",
         "files_in",
         "file_blocks_in",

@@ -31,7 +31,7 @@ def files(clock: Clock, disk: Disk, root: str) -> Engine:
 
 def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
     """On a file system without extended attributes."""
-    for name in ("getxattr", "setxattr", "removexattr"):
+    for name in ("getxattr", "listxattr", "setxattr", "removexattr"):
         setattr(disk, name, getattr(WithoutAttributes(), name))
     return files(clock, disk, root)
 

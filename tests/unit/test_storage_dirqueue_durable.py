@@ -84,7 +84,7 @@ def _is(path: str, status: os.stat_result) -> bool:
 
 
 class UnsyncedWithoutAttributes(Unsynced, WithoutAttributes):
-    getxattr = setxattr = removexattr = WithoutAttributes._refuse  # type: ignore[assignment]
+    getxattr = listxattr = setxattr = removexattr = WithoutAttributes._refuse  # type: ignore[assignment]
 
 
 @pytest.fixture(params=ENGINES)

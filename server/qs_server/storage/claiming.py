@@ -51,7 +51,8 @@ class Withholding(Protocol):
     def withhold_again(self, mid: int) -> bool:
         """At a start: hides a message of a claim, whatever its state seems to be. False when it is gone."""
 
-    def is_withheld(self, mid: int) -> bool: ...
+    def withheld_of(self, mids: Sequence[int]) -> list[int]:
+        """Those of these messages, whose ids increase, that are withheld."""
 
     def give_up(self, mid: int) -> None:
         """A withheld message is as visible as if it had never been hidden."""
@@ -59,8 +60,9 @@ class Withholding(Protocol):
     def hand_back(self, mid: int) -> None:
         """A withheld message has been received once more, and is visible; that stays so if the batch is taken back."""
 
-    def read_withheld(self, mid: int) -> Message | None:
-        """A withheld message as it is handed out; None when it is not withheld."""
+    def read_all_withheld(self, mids: Sequence[int]) -> Iterator[Message]:
+        """Messages, whose ids increase, as they are handed out, without those that are not withheld. To be taken all
+        at once: nothing else may happen to the queue meanwhile."""
 
     def remove_withheld(self, mids: Sequence[int]) -> int:
         """Deletes messages, those that are withheld, the first ones first. How many of mids are done with, at least
@@ -202,10 +204,7 @@ class Claims:
             return None
         messages: list[Message] = []
         room = max_bytes
-        for mid in slice_:
-            message = self._queue.read_withheld(mid)
-            if message is None:
-                continue
+        for message in self._queue.read_all_withheld(slice_):
             room -= len(message.payload or b"")
             if room < 0 and messages:
                 return None
@@ -324,7 +323,7 @@ class Claims:
         if done == len(mids) and count:
             self._queue.hold_fast()  # before nothing says any more that they are to be deleted
             self._deleted.pop((consumer, seq), None)
-            if any(map(self._queue.is_withheld, mids)):
+            if self._queue.withheld_of(mids):
                 return 0  # a commit has failed meanwhile, and taken back what was deleted: again, then
             self._files.drop(consumer, seq)
         return count

@@ -28,6 +28,7 @@ class Disk:
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)
     getxattr = staticmethod(os.getxattr)
+    listxattr = staticmethod(os.listxattr)
     setxattr = staticmethod(os.setxattr)
     removexattr = staticmethod(os.removexattr)
     fdatasync = staticmethod(os.fdatasync)

@@ -89,6 +89,9 @@ class FileQueue(WithholdingQueue):
 
     def _content(self, mid: int, expiry: int, max_bytes: int | None) -> bytes | None:
         """The payload of a message in a state; None as for take."""
+        size = self._index.known_size(mid)
+        if max_bytes is not None and size is not None and size > max_bytes:
+            return None
         path = self.name_path(mid, expiry)
         try:
             fd = self._disk.open(path, READ)
@@ -101,15 +104,26 @@ class FileQueue(WithholdingQueue):
             self.disown(mid, path)
             return None
         try:
-            status = self._disk.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                self.disown(mid, path)
-                return None
-            if mid in self._index.ready:
-                self.load_ready(mid, path, status.st_size)
-            return None if max_bytes is not None and status.st_size > max_bytes else self.read(fd, status.st_size)
+            payload = self._disk.read(fd, size + 1) if size else b""
+            if size and len(payload) == size:
+                return payload  # of a regular file, as it was when its size was noted: without an fstat, which costs
+            return self._look_into(fd, path, mid, max_bytes, payload)  # as much as opening it
+        except IsADirectoryError:
+            return self._look_into(fd, path, mid, max_bytes, b"")
         finally:
             self._disk.close(fd)
+
+    def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
+        """The content of a file that was not looked at before, or is not what it was. begin: has been read already."""
+        status = self._disk.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.disown(mid, path)
+            return None
+        if mid in self._index.ready:
+            self.load_ready(mid, path, status.st_size)
+        if max_bytes is not None and status.st_size > max_bytes:
+            return None
+        return begin + self.read(fd, max(status.st_size - len(begin), 0))
 
     def _hide(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
         self._index.hide(mid, expiry, delayed=delayed)

@@ -200,6 +200,11 @@ class Index:
         if delayed:
             self._set_delayed(mid)
 
+    def known_size(self, mid: int) -> int | None:
+        """Bytes of a message; None when it is not loaded, or gone."""
+        facts = self.messages.get(mid)
+        return None if facts is None or not facts & _LOADED else facts >> _SIZE_SHIFT
+
     def size(self, mid: int) -> int:
         """Bytes of a loaded message."""
         return (self.messages.get(mid) or 0) >> _SIZE_SHIFT

@@ -96,10 +96,14 @@ class MidMap(MidSet):
 
     def values_of(self, keys: Sequence[int]) -> list[int | None]:
         """As `get`, of many keys in increasing order."""
-        known: dict[int, int] = {}
-        for chunk in self.chunks_of(keys) if keys else ():
-            known.update(zip(self._keys[chunk], self._values[chunk], strict=True))
-        return list(map(known.get, keys))
+        found: list[int | None] = []
+        for chunk, part, start in self.runs_of(keys):
+            values = self._values[chunk]
+            if start is not None:
+                found += values[start : start + len(part)]
+            else:
+                found += map(dict(zip(self._keys[chunk], values, strict=True)).get, part)
+        return found + [None] * (len(keys) - len(found))  # those after the last one there is
 
     def set_all(self, keys: Sequence[int], value: int) -> None:
         """As `set`, of many keys in increasing order."""
@@ -115,16 +119,18 @@ class MidMap(MidSet):
         self._length += len(keys)
 
     def discard_all(self, keys: Sequence[int]) -> None:
-        if not keys:
-            return
-        gone = set(keys)
-        for chunk in reversed(self.chunks_of(keys)):
+        for chunk, part, start in reversed(self.runs_of(keys)):
             old, values = self._keys[chunk], self._values[chunk]
-            if gone.isdisjoint(old):
+            if start is not None:
+                end = start + len(part)
+                left, their = old[:start] + old[end:], values[:start] + values[end:]
+            elif (gone := set(part)).isdisjoint(old):
                 continue
-            left = [(key, value) for key, value in zip(old, values, strict=True) if key not in gone]
+            else:
+                left = array("Q", [key for key in old if key not in gone])
+                their = array("Q", [value for key, value in zip(old, values, strict=True) if key not in gone])
             if left:
-                self._values[chunk] = array("Q", [value for _, value in left])
+                self._values[chunk] = their
             else:
                 del self._values[chunk]
-            self._keep(chunk, array("Q", [key for key, _ in left]))
+            self._keep(chunk, left)

@@ -8,8 +8,18 @@ anything else is two binary searches and a short move.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 CHUNK = 1024
+
+
+class Run(NamedTuple):
+    """Keys that belong into a chunk; start: where they begin there, if they lie side by side, as nearly always; else
+    None, and some of them may not be there."""
+
+    chunk: int
+    keys: "array[int]"
+    start: int | None
 
 
 class MidSet:
@@ -93,18 +103,28 @@ class MidSet:
                 self._lasts.append(self._keys[-1][-1])
         self._length += len(added)
 
-    def chunks_of(self, keys: Sequence[int]) -> range:
-        """The chunks in which these keys may be. keys: in increasing order, not none."""
-        return range(bisect_left(self._lasts, keys[0]), min(bisect_left(self._lasts, keys[-1]) + 1, len(self._lasts)))
+    def runs_of(self, keys: Sequence[int]) -> "list[Run]":
+        """The chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
+        wanted = keys if isinstance(keys, array) else array("Q", keys)
+        runs: list[Run] = []
+        at = 0
+        chunk = bisect_left(self._lasts, wanted[0]) if wanted else len(self._lasts)
+        while at < len(wanted) and chunk < len(self._lasts):
+            end = bisect_right(wanted, self._lasts[chunk], at)
+            if end > at:
+                own, part = self._keys[chunk], wanted[at:end]
+                start = bisect_left(own, part[0])
+                runs.append(Run(chunk, part, start if own[start : start + len(part)] == part else None))
+            at, chunk = end, chunk + 1
+        return runs
 
     def discard_all(self, keys: Sequence[int]) -> None:
         """As `discard`, of many, in increasing order: a few steps for each chunk, not for each key."""
-        if not keys:
-            return
-        gone = set(keys)
-        for chunk in reversed(self.chunks_of(keys)):
+        for chunk, part, start in reversed(self.runs_of(keys)):
             old = self._keys[chunk]
-            if not gone.isdisjoint(old):
+            if start is not None:
+                self._keep(chunk, old[:start] + old[start + len(part) :])
+            elif not (gone := set(part)).isdisjoint(old):
                 self._keep(chunk, array("Q", [key for key in old if key not in gone]))
 
     def _keep(self, chunk: int, keys: "array[int]") -> None:

@@ -1,7 +1,7 @@
 """What a queue in the vsqs layout does with messages that are in a claim: their files are named MID.WITHHELD."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .attributes import Attributes
 from .engine import Durability, Message, StaleReceiptError
@@ -70,6 +70,9 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
     def is_withheld(self, mid: int) -> bool:
         return self._index.expiry(mid) == WITHHELD
 
+    def withheld_of(self, mids: Sequence[int]) -> list[int]:
+        return self._index.withheld_of(mids)
+
     def _has_withheld(self, mid: int) -> bool:
         """As `is_withheld`, also when it is another server that did it, just now."""
         if self._index.expiry(mid) != WITHHELD and not self.alone:
@@ -98,7 +101,10 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
         self.touch(mid)
         self.note("released", mid, receives)
 
-    def read_withheld(self, mid: int) -> Message | None:
+    def read_all_withheld(self, mids: Sequence[int]) -> Iterator[Message]:
+        return filter(None, map(self._read_withheld, mids))
+
+    def _read_withheld(self, mid: int) -> Message | None:
         while self._has_withheld(mid):
             payload = self._content(mid, WITHHELD, None)
             if payload is not None:

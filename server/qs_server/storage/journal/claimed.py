@@ -4,10 +4,11 @@ For the journal, and for the directory while the server runs, the messages of a 
 one small file, whatever it holds, and a start looks the claims up again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ..claiming import MOST
+from ..directory import READ
 from ..engine import Durability, Message
 from ..names import WITHHELD
 from . import records
@@ -51,16 +52,45 @@ class ClaimedQueue(RecordedQueue):
         self._index.withhold_all(mids)
         done += mids
 
-    def read_withheld(self, mid: int) -> Message | None:
+    def read_all_withheld(self, mids: Sequence[int]) -> Iterator[Message]:
+        """Of a claim that was made some time ago, most are in files, and nothing is changing: these without a look at
+        what else could be."""
+        withheld = self.withheld_of(mids)
+        for mid, size in zip(withheld, self._index.sizes(withheld), strict=True):
+            if self.entries.get(mid) is None and mid not in self.writing and size:
+                path = self.file_path(mid, self._disk_of(WITHHELD))
+                payload = self._read_file(path, size)
+                if payload is not None:
+                    receives = self.files.receives(path, mid) + 1
+                    yield Message(self.qid, mid, "delivered", receives, self.time(mid), None, payload)
+                    continue
+            if (message := self._read_withheld(mid)) is not None:
+                yield message
+
+    def _read_file(self, path: str, size: int) -> bytes | None:
+        """None when there is anything about it that has to be looked at."""
+        try:
+            fd = self._disk.open(path, READ)
+        except OSError:
+            return None
+        try:
+            payload = self._disk.read(fd, size + 1)
+        except OSError:
+            return None
+        finally:
+            self._disk.close(fd)
+        return payload if len(payload) == size else None
+
+    def _read_withheld(self, mid: int) -> Message | None:
         entry = self.entries.get(mid)
-        if entry is None or entry.payload is None or not self.is_withheld(mid):
-            return super().read_withheld(mid)
+        if entry is None or entry.payload is None:
+            return super()._read_withheld(mid)
         receives = 0 if entry.receives == IN_FILE else entry.receives
         return Message(self.qid, mid, "delivered", receives + 1, self.time(mid), None, entry.payload)
 
     def remove_withheld(self, mids: Sequence[int]) -> int:
         """Committed before anything changes in memory, so that nothing has to be taken back."""
-        gone = self._index.withheld_of(mids)
+        gone = self.withheld_of(mids)
         if not gone:
             return len(mids)
         self.ledger.reserve(records.SMALL * len(gone) + ANNOUNCE)
