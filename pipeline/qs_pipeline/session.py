@@ -8,7 +8,6 @@ import contextlib
 import locale
 import os
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from .errors import PipelineError
 from .java import find_java
+from .worker_python import worker_python
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python program that it starts."""
@@ -136,7 +136,7 @@ def _environment(*, local: bool) -> Iterator[None]:
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     if local:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers are the PATH's python3
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else the workers are the PATH's python3
     changed: dict[str, str] = {}
     if locale.getencoding().lower().replace("-", "") != "utf8":
         changed["LC_ALL"] = "C.UTF-8"  # else a JVM cannot open files whose names are not ASCII

@@ -1,0 +1,43 @@
+"""The Python of Spark's workers: this one, and its modules are those that are installed and compiled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from qs_pipeline.worker_python import worker_python
+
+SAYS = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
+
+
+def test_it_leaves_out_what_spark_puts_first(tmp_path: Path) -> None:
+    program = worker_python({"XDG_CACHE_HOME": str(tmp_path / "a b")})
+    assert Path(program).is_relative_to(tmp_path)
+    places = ["/s/python/lib/pyspark.zip", "/my modules", "/s/python/lib/py4j-0.10.9.9-src.zip", "/*"]
+    places.append("/s/jars/spark-core_2.13-4.2.0.jar")
+    called = [program, "-c", SAYS, "a b", "*"]
+    environment = os.environ | {"PYTHONPATH": ":".join(places)}
+    said = subprocess.run(called, capture_output=True, text=True, timeout=30, check=True, env=environment)
+    assert said.stdout.strip() == f"{sys.prefix}|/my modules:/*|a b|*"
+    assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "a b")}) == program
+
+
+def test_without_a_place_to_keep_it_it_is_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    assert worker_python({}) == sys.executable
+    assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
+    monkeypatch.setattr(pyspark, "__file__", "/elsewhere/pyspark/__init__.py")
+    assert worker_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
+
+
+def test_workers_take_the_installed_pyspark(spark: SparkSession) -> None:
+    def where(_: object) -> str:
+        import pyspark
+
+        return f"{sys.prefix}|{pyspark.__file__}"
+
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [f"{sys.prefix}|{pyspark.__file__}"]
