@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 from serving import FAST, ServerProcess, serving
-from spark_queues import SparkQueue
+from spark_queues import SHORT_LIVED_JVM, SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import register
@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two tasks at a time, each of which is tried up to four times; started once, which takes some 7 s and 1 GB."""
     conf = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # half the time of what is short
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark") / "warehouse"),
         "spark.sql.session.timeZone": "UTC",

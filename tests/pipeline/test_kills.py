@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from archives import bodies, rows
 from pipeline_kills import KINDS, QUEUE, Job, Load, check, finish, kill_again_and_again, new_server
+from spark_queues import SHORT_LIVED_JVM
 
 from qs_client import QueueClient
 from qs_pipeline.errors import NoJavaError
 from qs_pipeline.java import find_java
 
 SEED = int(os.environ.get("QS_PIPELINE_KILL_SEED", "20251121"))
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts in half the time, and does not run for long
 COMMON = [
     "--master",
     "local[2]",
     "--conf",
     "spark.driver.memory=1g",
     "--conf",
-    f"spark.driver.extraJavaOptions={QUICK}",
+    f"spark.driver.extraJavaOptions={SHORT_LIVED_JVM}",
 ]
 FOREVER = ["--continuous", "--every", "0.05", "--batch", "40"]
 
@@ -90,24 +90,24 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_few_kills_of_an_archive(tmp_path: Path) -> None:
-    """Five. Takes a minute or two: Spark starts three times."""
+    """Five. Takes 75 s, most of it for four starts of Spark."""
     assert kill_archive(tmp_path, ["server", "jvm", "server", "server+driver", "server"], SEED) > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_kills_of_a_route(tmp_path: Path) -> None:
-    """Of the server, and of everything. Takes 20 s."""
+    """Of the server, and of everything. Takes 55 s: three starts."""
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0
 
 
-@pytest.mark.long  # ten seconds, on two cores
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ctrl_c(tmp_path: Path) -> None:
-    """The batch at hand is finished, and nothing is half done; the code says how it ended. Takes 12 s."""
+    """The batch at hand is finished, and nothing is half done; the code says how it ended. Takes 17 s."""
     server = new_server(tmp_path / "root", QUEUE)
     try:
         with QueueClient(server.host, server.port) as client:
