@@ -54,6 +54,16 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
         reopened(claiming)
 
 
+def test_what_nobody_publishes_can_be_dropped(claiming: Bench, tmp_path: Path) -> None:
+    """By publishing nothing, which leaves what is of a later batch."""
+    claiming.queue()
+    for batch in range(3):
+        stage(claiming.engine, b"x", batch=batch, part=batch)
+    publish(claiming.engine, 1)
+    assert staged_in(tmp_path) == ["2.2.0"]
+    assert receive(claiming.engine) == []
+
+
 def test_publish(claiming: Bench, reopened: Reopened) -> None:
     """All of it, in order of part and then as it was staged, with increasing ids; also what is empty."""
     claiming.queue()
