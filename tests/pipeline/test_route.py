@@ -225,3 +225,31 @@ def test_the_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_pa
     err = capsys.readouterr().err
     assert "massages" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.long  # ten seconds, on two cores
+def test_released_claims_are_told(
+    queue: SparkQueue, out: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was claimed for a batch and is gone is an error, until it is said that it does not matter."""
+
+    def fails(self: object, rows: DataFrame, batch: int) -> int:
+        raise PipelineError("no")
+
+    queue.push("1", "2")
+    with monkeypatch.context() as patched:
+        patched.setattr(route_module._Work, "__call__", fails)
+        with pytest.raises(PipelineError, match="no"):
+            run(UPPER)
+    [claim] = queue.client.list_claims(queue.name)
+    assert claim.consumer is not None
+    queue.client.release_claim(queue.name, claim.consumer, claim.seq)
+    queue.client.delete_many(queue.client.receive(queue.name, max=2))
+    queue.push("c")
+    with pytest.raises(PipelineError) as told:
+        run(UPPER)
+    assert told.value.exit_code != 1, told.value
+    assert out.bodies() == []
+    run(UPPER, accept_loss=True)
+    assert out.bodies() == [b"C"]
+    assert queue.claims() == []
