@@ -65,11 +65,7 @@ class PublishingDirectory(RecordingDirectory):
         """Writes messages, all or none, invisible until `flush`. Their ids. UnsupportedError for one with a key."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError("the storage 'files' keeps no keys: 'key' is for queues of the storage 'journal'")
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
-            self._watch.refresh()  # somebody may just have made room
-        if capacity is not None and len(self) + len(self._staging) + len(drafts) > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        self._must_have_room(len(drafts))
         request: list[Staged] = []
         try:
             for draft in drafts:
@@ -81,6 +77,15 @@ class PublishingDirectory(RecordingDirectory):
         if self._shared.lifecycle is not None and request:
             self._pushers[request[0].mid] = self._shared.lifecycle.peer
         return [staged.mid for staged in request]
+
+    def _must_have_room(self, count: int) -> None:
+        """QueueFullError when so many more messages are too many."""
+        capacity = self.options.capacity
+        if capacity is None or len(self) + len(self._staging) + count <= capacity:
+            return
+        self._watch.refresh()  # somebody may just have made room
+        if len(self) + len(self._staging) + count > capacity:
+            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
 
     def _stage(self, draft: Draft) -> Staged:
         while True:
@@ -123,8 +128,7 @@ class PublishingDirectory(RecordingDirectory):
         OtherMessageError; FileNotFoundError when that file or this directory is gone."""
         if self._holds(mid, path):
             return False
-        if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self._must_have_room(1)
         staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
         self._saw(mid)
         self._watch.refresh()  # as when it is pushed: whoever was faster has been reported by now
@@ -146,8 +150,7 @@ class PublishingDirectory(RecordingDirectory):
             if self._content_of(self.name_path(mid, self._index.expiry(mid) or 0)) != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             return False
-        if self.options.capacity is not None and len(self) + len(self._staging) >= self.options.capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self._must_have_room(1)
         self._staging.add([self._staging.write(mid, 0, payload)])
         self._saw(mid)
         return True
@@ -211,9 +214,7 @@ class PublishingDirectory(RecordingDirectory):
         done: Callable[[], None],
     ) -> None:
         """See Publisher."""
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + len(self._staging) + len(payloads) > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        self._must_have_room(len(payloads))
         request: list[Staged] = []
         try:
             for payload in payloads:

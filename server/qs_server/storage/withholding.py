@@ -11,7 +11,7 @@ from .publishing import PublishingDirectory
 
 
 class WithholdingQueue(PublishingDirectory, IndexedQueue):
-    """See Withholding."""
+    """See Withholding (claimable.py)."""
 
     alone = False
     is_closed = False

@@ -17,7 +17,7 @@ from .recorded import ANNOUNCE, RecordedQueue
 
 
 class ClaimedQueue(RecordedQueue):
-    """See Withholding."""
+    """See Withholding (claimable.py)."""
 
     most_claimed = MOST
     alone = True

@@ -45,7 +45,7 @@ class JournalQueue(ClaimedQueue):
             return self._push_run(run, [draft.payload for draft in drafts], now)
         else:
             mids, fresh = self._assign(drafts, now)
-        self._check_capacity(len(fresh))
+        self._must_have_room(len(fresh))
         size = 0
         for _, draft, _ in fresh:
             size += len(draft.payload)
@@ -58,7 +58,8 @@ class JournalQueue(ClaimedQueue):
             self.counts.pushed += len(fresh)
         return mids
 
-    def _check_capacity(self, count: int) -> None:
+    def _must_have_room(self, count: int) -> None:
+        # Without a look at what others have done: ids are chosen already.
         capacity = self.options.capacity
         if capacity is not None and len(self) + count > capacity:
             raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
@@ -80,7 +81,7 @@ class JournalQueue(ClaimedQueue):
 
     def _push_run(self, mids: range, payloads: list[bytes], now: int) -> list[int]:
         """What `push` does, for all of them at once: a third of the time."""
-        self._check_capacity(len(payloads))
+        self._must_have_room(len(payloads))
         segment = self._append_run(mids, payloads, now)
         self._undo.update(dict.fromkeys(mids))
         self._add_run(mids, payloads, segment, now)
@@ -98,7 +99,7 @@ class JournalQueue(ClaimedQueue):
     ) -> None:
         """See Publisher. The journal has all of them before `done` makes it certain; a start that finds that it was not
         takes them back."""
-        self._check_capacity(len(payloads))
+        self._must_have_room(len(payloads))
         now = self._clock()
         mids = self._run([Draft(payload) for payload in payloads], now)
         if mids is None:
@@ -262,8 +263,7 @@ class JournalQueue(ClaimedQueue):
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             if own is not None:
                 return False
-        if self.options.capacity is not None and len(self) >= self.options.capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self._must_have_room(1)
         self.ledger.reserve(len(payload) + records.PUSH_SIZE + ANNOUNCE, push=True)
         if self._journal.repeats(payload):  # when it is copied into several queues
             self._append(records.same(self.journal_number, mid, 0))
