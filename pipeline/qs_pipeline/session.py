@@ -135,9 +135,9 @@ def _environment(*, local: bool) -> Iterator[None]:
     java = find_java()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
-    if local:
-        os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else the workers are the PATH's python3
     changed: dict[str, str] = {}
+    if local and "PYSPARK_PYTHON" not in os.environ:
+        changed["PYSPARK_PYTHON"] = worker_python()  # else the workers are the PATH's python3
     if locale.getencoding().lower().replace("-", "") != "utf8":
         changed["LC_ALL"] = "C.UTF-8"  # else a JVM cannot open files whose names are not ASCII
     before = {name: os.environ.get(name) for name in changed}

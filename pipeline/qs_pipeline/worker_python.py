@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+import py4j  # type: ignore[import-untyped]
 import pyspark
 
 from .wrappers import cache_directory, wrapper
@@ -18,26 +19,23 @@ from .wrappers import cache_directory, wrapper
 _WITHOUT_ARCHIVES = """\
 set -f
 IFS=:
-left=
-for place in $PYTHONPATH; do
-    case "$place" in
+_qs_left=
+for _qs_place in $PYTHONPATH; do
+    case "$_qs_place" in
         */pyspark.zip | */py4j-*-src.zip | */spark-core_*.jar) ;;
-        *) left="${left:+$left:}$place" ;;
+        *) _qs_left="${_qs_left:+$_qs_left:}$_qs_place" ;;
     esac
 done
 unset IFS
 set +f
-export PYTHONPATH="$left"
+export PYTHONPATH="$_qs_left"
 """
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str:
     """The path of this interpreter, or of a wrapper around it that leaves the archives out: where PySpark is installed
-    with it, so that it is found without them."""
-    installed = Path(pyspark.__file__).parent.parent
-    if str(installed) not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return sys.executable
-    cache = cache_directory(environment)
+    with it, so that it is found without them, and is the Spark that runs."""
+    cache = cache_directory(environment) if _is_installed(environment) else None
     if cache is None:
         return sys.executable
     try:
@@ -45,3 +43,11 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str:
     except OSError:
         return sys.executable
     return str(script) if os.access(script, os.X_OK) else sys.executable  # not so where nothing may be run
+
+
+def _is_installed(environment: Mapping[str, str]) -> bool:
+    ours = Path(pyspark.__file__).parent
+    if environment.get("SPARK_HOME", str(ours)) != str(ours):
+        return False
+    libraries = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return all(str(place.parent) in libraries for place in (ours, Path(py4j.__file__).parent))

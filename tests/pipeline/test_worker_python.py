@@ -30,8 +30,23 @@ def test_without_a_place_to_keep_it_it_is_this_interpreter(tmp_path: Path, monke
     (tmp_path / "file").write_text("")
     assert worker_python({}) == sys.executable
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path / "file")}) == sys.executable
+    assert worker_python({"XDG_CACHE_HOME": str(tmp_path), "SPARK_HOME": "/opt/spark"}) == sys.executable
     monkeypatch.setattr(pyspark, "__file__", "/elsewhere/pyspark/__init__.py")
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
+
+
+def test_nothing_is_run_that_others_could_have_put_there(tmp_path: Path) -> None:
+    given = {"XDG_CACHE_HOME": str(tmp_path)}
+    program = Path(worker_python(given))
+    assert program.is_relative_to(tmp_path)
+    for directory in (program.parent, program.parents[1], program.parents[2]):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        directory.chmod(0o777)
+        assert worker_python(given) == sys.executable
+        directory.chmod(0o700)
+    program.write_bytes(b"\xff")
+    assert worker_python(given) == str(program)
+    assert program.read_bytes().startswith(b"#!/bin/sh")
 
 
 def test_workers_take_the_installed_pyspark(spark: SparkSession) -> None:

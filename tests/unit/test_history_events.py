@@ -399,6 +399,9 @@ def test_receives_that_cannot_be_read(tmp_path: Path) -> None:
     """When the disk does not say how often a message was received, the record does without, and nothing fails."""
 
     class Silent(FaultyDisk):
+        def getxattr(self, path: str, name: str, **named: Any) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
         def listxattr(self, path: str, **named: Any) -> list[str]:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -14,6 +14,7 @@ from qs_server.storage.engine import Durability, Receipt, State
 
 STORES: dict[str, Callable[[Path, Disk], AttributeStore]] = {
     "extended": lambda directory, disk: ExtendedAttributes(disk),
+    "listed": lambda directory, disk: ExtendedAttributes(disk, lists=True),
     "sidecar": lambda directory, disk: SidecarFiles(str(directory), disk, sync=True),
 }
 
@@ -25,7 +26,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def disk(kind: str) -> FaultyDisk:
-    return FaultyDisk(attributes=kind == "extended")
+    return FaultyDisk(attributes=kind != "sidecar")
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_message_gone(tmp_path: Path, kind: str) -> None:
     """Reading and writing those of a file that is gone is no error."""
     store = STORES[kind](tmp_path, Disk())
     assert store.read(str(tmp_path / "6"), 6) == Attributes()
-    if kind == "extended":
+    if kind != "sidecar":
         store.write(str(tmp_path / "6"), 6, Attributes(1))
 
 
@@ -88,7 +89,7 @@ def test_other_errors(tmp_path: Path, store: AttributeStore, disk: FaultyDisk) -
 def test_nonsense(tmp_path: Path, kind: str, store: AttributeStore, value: bytes) -> None:
     """What is no number counts as none."""
     path = str(tmp_path / "5")
-    if kind == "extended":
+    if kind != "sidecar":
         if len(value) > 1000:
             value = value[:1000]  # ext4 has room for one block
         os.setxattr(path, "user.qs.receives", value)
@@ -112,6 +113,24 @@ def test_choice_of_extended(tmp_path: Path, code: int | None) -> None:
     if code:
         disk.arm(1, code)
     assert isinstance(store_for(str(tmp_path), disk, sync=False), ExtendedAttributes)
+    assert os.listxattr(tmp_path) == []
+
+
+@pytest.mark.parametrize("names", [["user.QS.PROBE", "user.QS.RECEIVES"], None], ids=["other-names", "no-list"])
+def test_file_systems_that_do_not_list(tmp_path: Path, names: list[str] | None) -> None:
+    """What is there is found all the same: a share may tell of attributes by other names, or not at all."""
+
+    class Odd(Disk):
+        def listxattr(self, path: str, **named: object) -> list[str]:  # type: ignore[override]
+            if names is None:
+                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+            return names
+
+    (tmp_path / "5").touch()
+    store = store_for(str(tmp_path), Odd(), sync=False)
+    store.write(str(tmp_path / "5"), 5, Attributes(3, 99))
+    assert store.receives(str(tmp_path / "5"), 5) == 3
+    assert store.read(str(tmp_path / "5"), 5) == Attributes(3, 99)
     assert os.listxattr(tmp_path) == []
 
 

@@ -88,10 +88,13 @@ class AttributeStore(ABC):
 class ExtendedAttributes(AttributeStore):
     """In the file itself."""
 
-    def __init__(self, disk: Disk, space: str = "") -> None:
-        """space: where files are shared with other queues, what tells the attributes of this one from theirs."""
+    def __init__(self, disk: Disk, space: str = "", *, lists: bool = False) -> None:
+        """space: where files are shared with other queues, what tells the attributes of this one from theirs; lists:
+        the file system lists attributes by their names, which most do. Then it is looked first whether there are any:
+        most messages have none, and to ask for one that is not there takes twice as long."""
         super().__init__()
         self._disk = disk
+        self._lists = lists
         suffix = f".{space}" if space else ""
         self._receives, self._delayed, self._holder = _RECEIVES + suffix, _DELAYED + suffix, _HOLDER + suffix
 
@@ -102,17 +105,24 @@ class ExtendedAttributes(AttributeStore):
         return Attributes(*self._numbers(path, self._receives, self._delayed))
 
     def _numbers(self, path: str, *names: str) -> list[int]:
+        there = self._names(path) if self._lists else names
+        return [self._number(path, name) if name in there else 0 for name in names]
+
+    def _names(self, path: str) -> list[str]:
         try:
-            # Most messages have none, and to ask for one that is not there takes twice as long.
-            there = self._disk.listxattr(path, follow_symlinks=False)
-            return [self._number(path, name) if name in there else 0 for name in names]
+            return self._disk.listxattr(path, follow_symlinks=False)
         except OSError as error:
             if error.errno in _NONE:
-                return [0] * len(names)
+                return []
             raise
 
     def _number(self, path: str, name: str) -> int:
-        value = self._disk.getxattr(path, name, follow_symlinks=False)
+        try:
+            value = self._disk.getxattr(path, name, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NONE:
+                return 0
+            raise
         return int(value) if value.isdigit() and len(value) <= 18 else 0
 
     def _write(self, path: str, mid: int, attributes: Attributes) -> None:
@@ -175,8 +185,11 @@ class SidecarFiles(AttributeStore):
 def store_for(directory: str, disk: Disk, *, sync: bool, space: str = "") -> AttributeStore:
     """The kind of store that the directory's file system can carry. sync: whether a sidecar is synced when written;
     space: as for ExtendedAttributes."""
+    lists = False
     try:
         disk.setxattr(directory, _PROBE, b"1")
+        with contextlib.suppress(OSError):
+            lists = _PROBE in disk.listxattr(directory)
         disk.removexattr(directory, _PROBE)
     except OSError as error:
         if error.errno in _DENIED | {errno.ENOTSUP}:
@@ -184,4 +197,4 @@ def store_for(directory: str, disk: Disk, *, sync: bool, space: str = "") -> Att
         # ENODATA: another process asked at the same time and was faster to clean up.
         if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
-    return ExtendedAttributes(disk, space)
+    return ExtendedAttributes(disk, space, lists=lists)

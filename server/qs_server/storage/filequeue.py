@@ -90,8 +90,8 @@ class FileQueue(WithholdingQueue):
     def _content(self, mid: int, expiry: int, max_bytes: int | None) -> bytes | None:
         """The payload of a message in a state; None as for take."""
         size = self._index.known_size(mid)
-        if max_bytes is not None and size is not None and size > max_bytes:
-            return None
+        if self.alone and max_bytes is not None and size is not None and size > max_bytes:
+            return None  # else it may be there no more, which is found out by opening it
         path = self.name_path(mid, expiry)
         try:
             fd = self._disk.open(path, READ)
@@ -108,7 +108,7 @@ class FileQueue(WithholdingQueue):
             if size and len(payload) == size:
                 return payload  # of a regular file, as it was when its size was noted: without an fstat, which costs
             return self._look_into(fd, path, mid, max_bytes, payload)  # as much as opening it
-        except IsADirectoryError:
+        except OSError:  # not of a regular file; of one that cannot be read, the next attempt says so
             return self._look_into(fd, path, mid, max_bytes, b"")
         finally:
             self._disk.close(fd)
