@@ -93,8 +93,8 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_few_kills_of_an_archive(tmp_path: Path) -> None:
-    """Five. Takes 75 s, most of it for four starts of Spark."""
-    assert kill_archive(tmp_path, ["server", "jvm", "server", "server+driver", "server"], SEED) > 0
+    """Five. Takes 60 s, most of it for three starts of Spark."""
+    assert kill_archive(tmp_path, ["server", "jvm", "server", "server", "server+driver"], SEED) > 0
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_two_kills_of_a_route(tmp_path: Path) -> None:
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ctrl_c(tmp_path: Path) -> None:
     """The batch at hand is finished, and nothing is half done; the code says how it ended. Takes 17 s."""

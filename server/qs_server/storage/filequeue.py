@@ -90,8 +90,8 @@ class FileQueue(WithholdingQueue):
     def _content(self, mid: int, expiry: int, max_bytes: int | None) -> bytes | None:
         """The payload of a message in a state; None as for take."""
         size = self._index.known_size(mid)
-        if self.alone and max_bytes is not None and size is not None and size > max_bytes:
-            return None  # else it may be there no more, which is found out by opening it
+        if max_bytes is not None and size is not None and size > max_bytes:
+            size = None  # it is looked at whether that is so still
         path = self.name_path(mid, expiry)
         try:
             fd = self._disk.open(path, READ)
@@ -104,14 +104,20 @@ class FileQueue(WithholdingQueue):
             self.disown(mid, path)
             return None
         try:
-            payload = self._disk.read(fd, size + 1) if size else b""
+            payload = self._read_begin(fd, size) if size else b""
             if size and len(payload) == size:
                 return payload  # of a regular file, as it was when its size was noted: without an fstat, which costs
             return self._look_into(fd, path, mid, max_bytes, payload)  # as much as opening it
-        except OSError:  # not of a regular file; of one that cannot be read, the next attempt says so
-            return self._look_into(fd, path, mid, max_bytes, b"")
         finally:
             self._disk.close(fd)
+
+    def _read_begin(self, fd: int, size: int) -> bytes:
+        """One byte more than the size, if there is. Nothing when it cannot be read: either it is no regular file, or
+        whoever reads it next is told."""
+        try:
+            return self._disk.read(fd, size + 1)
+        except OSError:
+            return b""
 
     def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
         """The content of a file that was not looked at before, or is not what it was. begin: has been read already."""
