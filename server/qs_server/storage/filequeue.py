@@ -106,8 +106,8 @@ class FileQueue(WithholdingQueue):
         try:
             payload = self._read_begin(fd, size) if size else b""
             if size and len(payload) == size:
-                return payload  # of a regular file, as it was when its size was noted: without an fstat, which costs
-            return self._look_into(fd, path, mid, max_bytes, payload)  # as much as opening it
+                return payload  # of a regular file, as when its size was noted; an fstat costs as much as an open
+            return self._look_into(fd, path, mid, max_bytes, payload)
         finally:
             self._disk.close(fd)
 

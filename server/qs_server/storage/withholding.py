@@ -67,17 +67,14 @@ class WithholdingQueue(PublishingDirectory, IndexedQueue):
                 self.touch()
         return expiry is not None
 
-    def is_withheld(self, mid: int) -> bool:
-        return self._index.expiry(mid) == WITHHELD
-
     def withheld_of(self, mids: Sequence[int]) -> list[int]:
         return self._index.withheld_of(mids)
 
     def _has_withheld(self, mid: int) -> bool:
-        """As `is_withheld`, also when it is another server that did it, just now."""
+        """Whether a message is withheld, also when it is another server that did it, just now."""
         if self._index.expiry(mid) != WITHHELD and not self.alone:
             self.changed(message_name(mid, WITHHELD).encode(), appeared=True)
-        return self.is_withheld(mid)
+        return self._index.expiry(mid) == WITHHELD
 
     def give_up(self, mid: int) -> None:
         if self._index.expiry(mid) == WITHHELD and self.rename(mid, WITHHELD, 0):
