@@ -10,7 +10,7 @@ from crashing import AT_ONCE, HOUR, LOTS, Place, segments_of
 from engines import Crash
 
 from qs_server.storage import inotify
-from qs_server.storage.engine import SECOND, Durability, Receipt
+from qs_server.storage.engine import SECOND, Durability, NoSuchQueueError, Receipt
 from qs_server.storage.journal.ledger import SpillLimits
 
 MEBIBYTE = 1 << 20
@@ -236,3 +236,18 @@ def test_nothing_to_do_without_room(make: Make) -> None:
     place.spill()
     due = place.engine.next_spill()
     assert due == place.clock.now + SECOND
+
+
+def test_the_root_vanishes_with_its_queues(make: Make) -> None:
+    """That queues have gone cannot be made durable in a root that has gone too: nothing waits for that, and commits of
+    nothing succeed."""
+    place = make(Durability.ALWAYS)
+    place.queue("a")
+    place.push("a", b"x")
+    shutil.rmtree(place.root / "a")
+    place.disk.refuse("open", str(place.root), errno.ENOENT)  # it goes in this moment
+    place.engine.refresh()
+    with pytest.raises(NoSuchQueueError):
+        place.push("a", b"y")
+    for _ in range(2):
+        place.engine.commit()

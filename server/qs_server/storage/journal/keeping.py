@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from time import perf_counter
 
 from ..directory import Shared
@@ -201,7 +202,8 @@ class JournalKeeping:
             return
         try:
             before()
-            self._note_removals(self._ledger)
+            with suppress(FileNotFoundError):  # the root itself is gone: they wait, and nothing waits for them
+                self._note_removals(self._ledger)
         except OSError:
             self._ledger.abandon()
             raise
