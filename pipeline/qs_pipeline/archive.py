@@ -4,7 +4,6 @@ A stream of Spark for each queue reads claims and hands each batch to `archive_b
 the archive's id, so that two archives of one queue share its messages and not their claims.
 """
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,9 +14,10 @@ from . import register
 from .archive_batch import BatchWriter
 from .archive_layout import LOCK, QueueState, archive_id
 from .documents import CORRUPT, DOCUMENT, with_document
-from .errors import ClaimHeldError, DataLossError, UsageError
+from .errors import UsageError
 from .files import Files, file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
+from .job_stream import claimed_rows
 from .running import Progress, Running, Stop, Turn, begin, translated, wait
 
 BATCH = 100_000
@@ -25,8 +25,6 @@ BATCH = 100_000
 
 BATCH_BYTES = 256 * 1024 * 1024
 """Bytes of a batch, at most, and one message at least."""
-
-_LOST = (ClaimHeldError, DataLossError)  # what an acknowledgement of a claim that is gone ends with
 
 EVERY = 5.0
 """Seconds from one batch to the next of a continuous run."""
@@ -120,8 +118,9 @@ class _Job:
                 done.messages[state.queue] = each.turn.rows
                 done.batches[state.queue] = each.turn.batches
         for state in states:
-            with contextlib.suppress(*(_LOST if self.accept_loss else ())):
-                acknowledge_finished(state.checkpoint, self.host, self.port, state.queue, state.consumer)
+            acknowledge_finished(
+                state.checkpoint, self.host, self.port, state.queue, state.consumer, accept_loss=self.accept_loss
+            )
 
     def _begin(self, state: QueueState) -> Running:
         with translated():
@@ -136,10 +135,15 @@ class _Job:
             return begin(rows.writeStream, turn, state.checkpoint, every=self.every)
 
     def _rows(self, state: QueueState) -> DataFrame:
-        reader = self.spark.readStream.format("qs").option("host", self.host).option("port", self.port)
-        reader = reader.option("queue", state.queue).option("consumer", state.consumer).option("bodyType", self.body)
-        reader = reader.option("maxMessagesPerTrigger", self.batch).option("maxBytesPerTrigger", BATCH_BYTES)
-        rows = reader.option("failOnDataLoss", not self.accept_loss).load()
+        rows = claimed_rows(
+            self.spark,
+            (self.host, self.port),
+            state.queue,
+            state.consumer,
+            (self.batch, BATCH_BYTES),
+            body=self.body,
+            accept_loss=self.accept_loss,
+        )
         rows = rows.select("mid", "pushed_at", "body", "receives")
         return rows if self.schema is None else with_document(rows, self.schema)
 

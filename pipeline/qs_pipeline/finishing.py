@@ -6,7 +6,7 @@ from collections import Counter
 from qs_client import NotFound, QueueClient, ServerError, ServerUnavailable
 
 from .checkpoint import COMMITS, Checkpoint
-from .errors import NoSuchQueueError
+from .errors import ClaimHeldError, DataLossError, NoSuchQueueError
 from .translate import translate
 
 log = logging.getLogger("qs_pipeline")
@@ -25,8 +25,10 @@ def require_queue(host: str, port: int, queue: str) -> None:
         raise translate(error) from error
 
 
-def acknowledge_finished(checkpoint: Checkpoint, host: str, port: int, queue: str, consumer: str) -> None:
-    """Acknowledges what the last finished batch read.
+def acknowledge_finished(
+    checkpoint: Checkpoint, host: str, port: int, queue: str, consumer: str, *, accept_loss: bool = False
+) -> None:
+    """Acknowledges what the last finished batch read. accept_loss: also when its claim is gone.
 
     Spark acknowledges a batch when the next one begins, so the last of a run would stay claimed until the next run.
     Logs whose claims are left: their messages are not seen by this job, and somebody may have forgotten them.
@@ -40,7 +42,10 @@ def acknowledge_finished(checkpoint: Checkpoint, host: str, port: int, queue: st
                 client.ack_claim(queue, consumer, int(offset["seq"]))
             _warn_of_others(client, queue, consumer)
     except (ServerError, ServerUnavailable) as error:
-        raise translate(error) from error
+        found = translate(error)
+        if accept_loss and isinstance(found, ClaimHeldError | DataLossError):
+            return
+        raise found from error
 
 
 def _warn_of_others(client: QueueClient, queue: str, consumer: str) -> None:

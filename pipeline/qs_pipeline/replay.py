@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from . import register
 from .archive_layout import archive_id
 from .errors import BadQueryError, PipelineError, UsageError
-from .files import file_errors, open_files
+from .files import Files, file_errors, open_files
 from .finishing import require_queue
 from .replay_plan import Choice, Plan, Plans, chosen, few_rows_at_a_time, plan_key
 from .running import Progress, Step, Stop, translated
@@ -115,15 +115,9 @@ def replay(
     key = plan_key(ident, f"{host}:{port}", to, choice)
     plans = Plans(files, key)
     with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
-        plan = plans.load()
-        if plan is not None and plan.finished and not again:
-            raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
-        if plan is None or plan.finished:
-            with _choosing():
-                rows = chosen(spark, files, ident, choice)
-                if rows is None:
-                    return Replayed(0, 0, 0)
-                plan = plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)
+        plan = _plan(spark, plans, files, ident, choice, rate=rate, again=again)
+        if plan is None:
+            return Replayed(0, 0, 0)
         before = plan.pushed
         pace = _Pace(rate, stop, clock, sleep)
         producer = f"replay-{ident}-{key}-{plan.run}"
@@ -131,6 +125,20 @@ def replay(
             options = {"host": host, "port": str(port), "queue": to, "txnAppId": producer}
             pushed = _push(spark, plans, plan, pace, progress=progress, options=options)
     return Replayed(plan.rows, before, pushed)
+
+
+def _plan(
+    spark: SparkSession, plans: Plans, files: Files, ident: str, choice: Choice, *, rate: int | None, again: bool
+) -> Plan | None:
+    """The one that was begun, or a new one; None: there is nothing to replay."""
+    plan = plans.load()
+    if plan is not None and not plan.finished:
+        return plan
+    if plan is not None and not again:
+        raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
+    with _choosing():
+        rows = chosen(spark, files, ident, choice)
+        return None if rows is None else plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)
 
 
 def _push(

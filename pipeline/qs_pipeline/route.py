@@ -4,7 +4,6 @@ A batch is a claim, so it has the same messages when it is done again. Each targ
 producer, which the server publishes once. The claim is acknowledged after both.
 """
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,9 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from pyspark.storagelevel import StorageLevel
 
 from . import register
-from .errors import BadMessageError, BadQueryError, ClaimHeldError, DataLossError, UsageError
+from .errors import BadMessageError, BadQueryError, UsageError
 from .files import file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
+from .job_stream import claimed_rows
 from .query import Query
 from .route_state import RouteState, Way, default_state
 from .running import Progress, Stop, Turn, begin, translated, wait
@@ -67,12 +67,8 @@ def route(
     to other queues, or with another query.
     """
     register(spark)
-    stop = stop or Stop()
-    if errors == to:
-        raise UsageError(f"{to!r} is the queue for the results and the one for errors: they have to be two")
-    for name in (queue, to, errors):
-        if name is not None:
-            require_queue(host, port, name)
+    server = (host, port)
+    _require_queues(queue, to, errors, server)
     query = Query(spark, sql, with_errors=errors is not None)
     files = open_files(spark, state)
     with file_errors(), files.lock("lock", "a route"):
@@ -80,14 +76,18 @@ def route(
         work = _Work(kept, query, {"host": host, "port": str(port)}, to, errors)
         turn = Turn(queue, work, progress)
         with translated():
-            reader = spark.readStream.format("qs").options(host=host, port=port, queue=queue, consumer=kept.name)
-            reader = reader.option("failOnDataLoss", not accept_loss)
-            rows = reader.option("maxMessagesPerTrigger", batch).option("maxBytesPerTrigger", BYTES).load()
+            rows = claimed_rows(spark, server, queue, kept.name, (batch, BYTES), accept_loss=accept_loss)
             running = begin(rows.writeStream, turn, kept.checkpoint, every=every)
-        wait([running], stop)
-        with contextlib.suppress(*((ClaimHeldError, DataLossError) if accept_loss else ())):
-            acknowledge_finished(kept.checkpoint, host, port, queue, kept.name)
+        wait([running], stop or Stop())
+        acknowledge_finished(kept.checkpoint, host, port, queue, kept.name, accept_loss=accept_loss)
     return Routed(turn.rows, turn.batches, work.broken)
+
+
+def _require_queues(queue: str, to: str, errors: str | None, server: tuple[str, int]) -> None:
+    if errors == to:
+        raise UsageError(f"{to!r} is the queue for the results and the one for errors: they have to be two")
+    for name in filter(None, (queue, to, errors)):
+        require_queue(*server, name)
 
 
 class _Work:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from .attributes import Attributes
 from .batch_files import note_of
+from .capacity import require_room
 from .directory import READ, Shared
 from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats, UnsupportedError
 from .names import MAX_MID, message_name
@@ -80,12 +81,9 @@ class PublishingDirectory(RecordingDirectory):
 
     def _must_have_room(self, count: int) -> None:
         """QueueFullError when so many more messages are too many."""
-        capacity = self.options.capacity
-        if capacity is None or len(self) + len(self._staging) + count <= capacity:
-            return
-        self._watch.refresh()  # somebody may just have made room
-        if len(self) + len(self._staging) + count > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        require_room(
+            self.qid, self.options.capacity, lambda: len(self) + len(self._staging), count, self._watch.refresh
+        )
 
     def _stage(self, draft: Draft) -> Staged:
         while True:

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Sequence
 
+from ..capacity import require_room
 from ..engine import SECOND, Draft, OtherMessageError, QueueFullError, Stats, UnsupportedError
 from .layout import Staged
 from .listing import Listing
@@ -42,7 +43,9 @@ class PublishingElements(Listing):
             raise UnsupportedError(
                 f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
             )
-        self._check_capacity(len(drafts))
+        require_room(
+            self.qid, self.options.capacity, lambda: len(self) + len(self._staged), len(drafts), self._watch.refresh
+        )
         request: list[Staged] = []
         try:
             for draft in drafts:
@@ -55,13 +58,6 @@ class PublishingElements(Listing):
             if self._shared.lifecycle is not None:
                 self._pushers[request[0].mid] = self._shared.lifecycle.peer
         return [staged.mid for staged in request]
-
-    def _check_capacity(self, count: int) -> None:
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + len(self._staged) + count > capacity:
-            self._watch.refresh()  # somebody may just have made room
-        if capacity is not None and len(self) + len(self._staged) + count > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
 
     def _stage(self, draft: Draft) -> Staged:
         while True:

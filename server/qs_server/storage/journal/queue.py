@@ -7,6 +7,7 @@ never gets a file.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from ..capacity import require_room
 from ..engine import (
     Draft,
     Message,
@@ -60,9 +61,7 @@ class JournalQueue(ClaimedQueue):
 
     def _must_have_room(self, count: int) -> None:
         # Without a look at what others have done: ids are chosen already.
-        capacity = self.options.capacity
-        if capacity is not None and len(self) + count > capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages; its capacity is {capacity}")
+        require_room(self.qid, self.options.capacity, self.__len__, count)
 
     def _reserve_pushes(self, count: int, size: int) -> None:
         size += ANNOUNCE + records.PUSH_SIZE * count

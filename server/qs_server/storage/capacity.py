@@ -1,0 +1,21 @@
+"""Whether a queue takes more messages: it holds no more than its capacity, if it has one."""
+
+from collections.abc import Callable
+
+from .engine import QueueFullError
+
+
+def require_room(
+    qid: str,
+    capacity: int | None,
+    held: Callable[[], int],
+    more: int,
+    refresh: Callable[[], object] = lambda: None,
+) -> None:
+    """QueueFullError when a queue cannot hold so many more messages. held: how many it does now, by what is known;
+    refresh: looks at what others have done, who may just have made room."""
+    if capacity is None or held() + more <= capacity:
+        return
+    refresh()
+    if (now := held()) + more > capacity:
+        raise QueueFullError(f"queue {qid!r} holds {now} messages; its capacity is {capacity}")
