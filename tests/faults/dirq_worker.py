@@ -82,6 +82,9 @@ class Worker:
 def main() -> None:
     kind, layout, name, directory, seconds = sys.argv[1:]
     queue = open_queue(kind, layout, directory, sync=name.endswith("0"))
+    # Of two programs that choose a name in the same microsecond, the original takes the temporary file of the other one
+    # for its own when it adds a string: it does not ask for a new file. So each has its own last digit.
+    queue.rndhex = 2 * int(name[-1]) + (kind == "original")
     worker = Worker(queue, layout, name, (OSError, StopIteration) if kind == "original" else ())
     worker.run(float(seconds))
     print(json.dumps({"added": worker.added, "handled": worker.handled, "errors": worker.errors}))

@@ -169,6 +169,27 @@ def test_element_goes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk
         assert os.listdir(f"{simple.path}/{name.partition('/')[0]}") == []
 
 
+def test_another_element_of_the_name_comes_while_it_is_locked(simple: QueueSimple, disk: SteppingDisk) -> None:
+    """The same, and somebody adds another one under the name: the lock would be of the one that is gone, and removing
+    it would remove the other one, which nobody has seen."""
+
+    def change(path: str, lock: str) -> None:
+        os.unlink(path)
+        Path(path).write_bytes(b"other")
+
+    for permissive in (True, False):
+        name = simple.add(b"x")
+        disk.after["link"] = change
+        if permissive:
+            assert simple.lock(name) is False
+        else:
+            with pytest.raises(FileNotFoundError):
+                simple.lock(name, permissive=False)
+        assert simple.lock(name)
+        assert simple.get(name) == b"other"
+        simple.remove(name)
+
+
 def test_fresh_lock_of_an_old_element_is_not_purged(simple: QueueSimple, disk: SteppingDisk) -> None:
     """An element has waited for longer than maxlock: a purge just after the link must not take the lock for stale."""
     name = simple.add(b"x")

@@ -178,23 +178,26 @@ class QueueSimple(QueueBase):
             if not os.access(lock, os.F_OK):
                 touch(path)
             self._disk.link(path, lock)
-            if not os.access(path, os.F_OK):  # half the time of an lstat
-                self._check_still_there(path, lock)
+            self._check_is_of(path, lock)
         except (FileExistsError, FileNotFoundError):
             if permissive:
                 return False
             raise
         return True
 
-    def _check_still_there(self, path: str, lock: str) -> None:
+    def _check_is_of(self, path: str, lock: str) -> None:
         """The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file
-        may have another link still, `NAME.tmp`. Then FileNotFoundError, and the lock is gone again."""
+        may have another link still, `NAME.tmp`; and then there may even be another element of that name. Then
+        FileNotFoundError, and the lock is gone again."""
+        lstat = self._disk.lstat
         try:
-            self._disk.lstat(path)
+            if lstat(path).st_ino == lstat(lock).st_ino:
+                return
         except FileNotFoundError:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.unlink(lock)
-            raise
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(lock)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def unlock(self, name: str, permissive: bool = False) -> bool:
         """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError."""
