@@ -3,12 +3,12 @@
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import command_verbs as verbs
 from .command_claims import list_or_release
 from .command_tail import tail
+from .version import ShowVersion
 
 DEFAULT_SERVER = "127.0.0.1:9876"
 DEFAULT_BUS = "127.0.0.1:9878"
@@ -118,13 +118,6 @@ _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
-def package_version() -> str:
-    try:
-        return version("qsbus")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
-
-
 def _common(*, of_bus: bool = False) -> AnyOrder:
     """Options that stand before the subcommand or after it. Suppressed, so that the latter do not undo the former; and
     made anew for each parser, as set_defaults() changes the options themselves. of_bus: it needs no server."""
@@ -157,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
     )
-    parser.add_argument("--version", action="version", version=f"qs {package_version()}")
+    parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, of_bus=False)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 

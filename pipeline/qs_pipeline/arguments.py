@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from qs_client.command_arguments import DEFAULT_SERVER, AnyOrder, package_version, positive, seconds, server
+from qs_client.command_arguments import DEFAULT_SERVER, AnyOrder, positive, seconds, server
+from qs_client.version import ShowVersion
 
 EPILOG = """\
 examples:
@@ -141,7 +142,7 @@ def _parser() -> _Suggesting:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
     )
-    parser.add_argument("--version", action="version", version=f"qs-pipeline {package_version()}")
+    parser.add_argument("--version", action=ShowVersion, const="qs-pipeline")
     parser.set_defaults(server=None, master=None, conf=[], verbose=False)
     jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True, dest="job", parser_class=_Parser)
 

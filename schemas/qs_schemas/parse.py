@@ -5,9 +5,9 @@ qs.xsd, after what belongs to other namespaces has been taken out.
 """
 
 import copy
+import pkgutil
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 from lxml import etree
@@ -28,7 +28,7 @@ _PARSER = etree.XMLParser(
     collect_ids=False, remove_pis=True,
 )  # fmt: skip
 _DOCTYPE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
-_XSD = etree.fromstring((files(__package__) / "qs.xsd").read_bytes(), _PARSER)
+_XSD = etree.fromstring(pkgutil.get_data(__name__, "qs.xsd") or b"", _PARSER)
 _SCHEMA = etree.XMLSchema(_XSD)
 _CHILDREN = frozenset(
     f"{NS}{child.get('name')}" for child in _XSD.iterfind("{*}element/{*}complexType/{*}all/{*}element")

@@ -1,11 +1,9 @@
 """What XML can carry as text, and how it is written so that one document stays one line."""
 
 import base64
+import functools
 import re
 
-# Not a Char of XML 1.0 (production 2), or written otherwise than it is read.
-_REMARKABLE = re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
 _WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"), (b"\r", b"&#13;"))
 _MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
@@ -14,6 +12,17 @@ _AS_IT_IS = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(25
 # The same for text of ASCII: what it leaves as it was is written as it is.
 _SIMPLE = bytes(byte if 32 <= byte < 127 and byte not in b'<>&"' else byte ^ 1 for byte in range(256))
 _NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
+
+
+@functools.cache  # made when first needed: sets of so many characters take a tenth of a program's start
+def _remarkable() -> re.Pattern[str]:
+    """Not a Char of XML 1.0 (production 2), or written otherwise than it is read."""
+    return re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@functools.cache
+def _not_xml() -> re.Pattern[str]:
+    return re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def escape(text: str) -> str:
@@ -26,9 +35,9 @@ def escape(text: str) -> str:
         written = text.encode()  # quicker to look at: bytes have tables
         if written.translate(_SIMPLE) == written:
             return text
-    elif _REMARKABLE.search(text) is None:
+    elif _remarkable().search(text) is None:
         return text
-    bad = _NOT_XML.search(text)
+    bad = _not_xml().search(text)
     if bad is not None:
         raise ValueError(f"XML cannot carry the character U+{ord(bad.group()):04X} in {text[:100]!r}")
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
@@ -37,7 +46,7 @@ def escape(text: str) -> str:
 
 def replace_uncarriable(text: str) -> str:
     """The text with U+FFFD for what XML cannot carry: for error texts that quote what came in."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _not_xml().sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escape_inline(text: str) -> str:

@@ -5,7 +5,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+
+from qs_serving.version import ShowVersion
 
 from .storage.disk import Disk
 from .storage.engine import StorageError
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Looks into the journal of a queue server, and repairs one that is damaged.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"qs {version('qsbus')}")
+    parser.add_argument("--version", action=ShowVersion, const="qs")
     commands = parser.add_subparsers(dest="command", required=True, metavar="check | repair")
     for name, summary, text in (
         ("check", "say what the journal holds, and what is damaged", _CHECK),

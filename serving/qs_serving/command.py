@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Any
 
 import trio
@@ -15,6 +14,7 @@ from qs_schemas import Limits
 
 from .listening import Announce, StartError
 from .options import ServerLimits
+from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
@@ -43,7 +43,7 @@ def _port(text: str) -> int:
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
     """A parser with the flags that every such command has. port: the default."""
     parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"qs {version('qsbus')}")
+    parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")

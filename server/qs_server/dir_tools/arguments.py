@@ -2,7 +2,8 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+
+from qs_serving.version import ShowVersion
 
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS
@@ -50,13 +51,6 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return _parser().parse_args(argv)
 
 
-def _version() -> str:
-    try:
-        return version("qsbus")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="qs-dir",
@@ -65,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"qs {_version()}")
+    parser.add_argument("--version", action=ShowVersion, const="qs")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:
