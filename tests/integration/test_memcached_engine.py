@@ -268,7 +268,7 @@ def test_processes(memcached: Memcached, tmp_path: Path) -> None:
         processes.append(context.Process(target=_process, args=arguments))
     for process in processes:
         process.start()
-    found = [mid for _ in processes for mid in results.get(timeout=2 * LONG)]
+    found = [mid for _ in processes for mid in results.get(timeout=5 * LONG)]
     for process in processes:
         process.join(LONG)
     results.close()

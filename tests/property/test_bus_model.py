@@ -8,6 +8,7 @@ from typing import Any
 import trio
 import trio.testing
 from bus_memory import EVERYTHING, Client, World, nothing_left
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -257,7 +258,7 @@ async def run(named: bool, ops: list[Op]) -> None:
         nursery.cancel_scope.cancel()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.booleans(), st.lists(JOIN, min_size=1, max_size=4), st.lists(OPS, min_size=5, max_size=60))
 def test_whatever_happens(named: bool, joins: list[Op], ops: list[Op]) -> None:
     """Random joins, leaves, acknowledgements, releases, slow readers and lost connections: a message is deleted only

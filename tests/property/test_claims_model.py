@@ -1,6 +1,5 @@
 """Claims and batches beside pushes and receives, with stops and crashes in between, against a model in memory."""
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from claim_calls import REOPENED
 from claims_run import Shown, acknowledge, claim, content, release, show
 from engines import Bench, files_engine, journal_engine
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -197,7 +197,7 @@ def test_claims_are_as_their_model(kind: str) -> None:
     machine = type("Machine", (ClaimsMachine,), {"kind": kind})
     case = machine.TestCase  # type: ignore[attr-defined]
     case.settings = settings(
-        max_examples=int(os.environ.get("QS_EXAMPLES", "25")),
+        max_examples=examples(25),
         stateful_step_count=30,
         deadline=None,
         derandomize=True,

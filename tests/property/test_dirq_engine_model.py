@@ -9,6 +9,7 @@ import pytest
 from dirq_sharing import LAYOUTS, Foreign, mid_of
 from engine_machine import EngineMachine, Known
 from engines import EPOCH, WithoutAttributes
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, precondition, rule
 
@@ -117,7 +118,7 @@ def test_engine_is_as_its_model(machine: type[SimpleMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
     case = machine.TestCase
     case.settings = settings(
-        max_examples=int(os.environ.get("QS_EXAMPLES", "20")),
+        max_examples=examples(20),
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from engine_machine import WINDOWS, EngineMachine, Known
 from engines import EPOCH, WithoutAttributes
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, invariant, precondition, rule
 
@@ -132,7 +133,7 @@ def test_engine_is_as_its_model(machine: type[FilesMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
     case = machine.TestCase
     case.settings = settings(
-        max_examples=int(os.environ.get("QS_EXAMPLES", "60")),
+        max_examples=examples(60),
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

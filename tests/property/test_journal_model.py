@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from engine_machine import WINDOWS, EngineMachine, Known
 from engines import FaultyDisk
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import multiple, precondition, rule
 
@@ -172,7 +173,7 @@ def test_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
     """Any sequence of operations, commits, failures, crashes and spills leaves the engine as the model has it."""
     case = machine.TestCase
     case.settings = settings(
-        max_examples=int(os.environ.get("QS_EXAMPLES", "40")),
+        max_examples=examples(40),
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

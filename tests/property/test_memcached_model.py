@@ -1,7 +1,6 @@
 """The memcached engine of two servers that share a queue, against a model in memory. Pages are tiny, so that there are
 many of them."""
 
-import os
 import shutil
 import tempfile
 import uuid
@@ -9,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 from engine_machine import EngineMachine
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 from memcached_serving import Memcached, needs_memcached
@@ -73,7 +73,7 @@ def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
         MemcachedMachine.memcached = memcached
         case = MemcachedMachine.TestCase
         case.settings = settings(
-            max_examples=int(os.environ.get("QS_EXAMPLES", "25")),
+            max_examples=examples(25),
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -114,7 +115,7 @@ ANY_MESSAGE = st.one_of(*MESSAGES.values())
 def test_round_trip(op: str) -> None:
     """Every message of every operation, and every error, is one line and means the same when it has been read."""
 
-    @settings(PROFILE, max_examples=100)
+    @settings(PROFILE, max_examples=examples(50))
     @given(MESSAGES[op])
     def check(message: Message) -> None:
         document = serialize(message)
@@ -170,7 +171,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(PROFILE, max_examples=300)
+@settings(PROFILE, max_examples=examples(200))
 @given(st.lists(ANY_MESSAGE, min_size=1, max_size=4), st.lists(st.integers(0), max_size=8))
 def test_cuts_of_good_streams(messages: list[Message], at: list[int]) -> None:
     """Messages come out of a stream as they went in: byte by byte, cut anywhere, or all at once."""
@@ -179,7 +180,7 @@ def test_cuts_of_good_streams(messages: list[Message], at: list[int]) -> None:
         assert events(pieces, Limits()) == messages
 
 
-@settings(PROFILE, max_examples=1500)
+@settings(PROFILE, max_examples=examples(700))
 @given(SOUP | mutated(), st.lists(st.integers(0), max_size=8), st.sampled_from([Limits(), SMALL, FEW]))
 def test_cuts_of_bad_streams(data: bytes, at: list[int], limits: Limits) -> None:
     """Random and mutated bytes give messages and faults of the table, nothing else, and the same in any pieces."""
@@ -193,7 +194,7 @@ def test_cuts_of_bad_streams(data: bytes, at: list[int], limits: Limits) -> None
     assert events([bytes([byte]) for byte in data], limits) == at_once
 
 
-@settings(PROFILE, max_examples=1500)
+@settings(PROFILE, max_examples=examples(700))
 @given(SOUP | mutated())
 def test_after_a_fault(data: bytes) -> None:
     """After a fault that does not close, what follows is read: a ping behind whole documents arrives."""
