@@ -109,7 +109,7 @@ def outcome(write_it: Any, message: Message) -> Any:
         return Exception
 
 
-@settings(PROFILE, max_examples=examples(350))
+@settings(PROFILE, max_examples=examples(600))
 @given(MESSAGES | odd())
 def test_templates(message: Message) -> None:
     """A template writes what the serializer writes, byte for byte, and fails as it does; or there is none."""
@@ -192,7 +192,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(PROFILE, max_examples=examples(450))
+@settings(PROFILE, max_examples=examples(800))
 @given(nearly(), st.sampled_from(BOUNDS))
 def test_plain_or_declined(data: bytes, limits: Limits) -> None:
     """What is read without the parser is framed, accepted and understood by framer and parser in just that way."""
@@ -235,7 +235,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
-@settings(PROFILE, max_examples=examples(120))
+@settings(PROFILE, max_examples=examples(200))
 @given(st.lists(nearly(), min_size=1, max_size=2).map(b"".join), st.lists(st.integers(0), max_size=8), st.data())
 def test_lanes_agree(data: bytes, at: list[int], more: st.DataObject) -> None:
     """A stream in any pieces gives the same events, and is inside a document at the same places, with and without the
