@@ -14,9 +14,9 @@ pattern looks further than the first byte that is not as expected, nor at any by
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .limits import QID, REQ, Limits
 from .messages import (
@@ -35,6 +35,7 @@ from .messages import (
     StageMessages,
 )
 from .text import from_base64, is_xml_text
+from .together import BETWEEN, map_payloads
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]
@@ -95,10 +96,12 @@ def _unchanged(allowed: bytes) -> bytes:
 _ASCII = bytes(range(32, 127))
 _NAME = _unchanged(bytes(set(_ASCII) - set(b'<&"')))
 _TEXT = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&")))
+_TEXTS = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"<>&") | {BETWEEN}))
 _TEXT_AND_TAGS = _unchanged(bytes(set(_ASCII + b"\t\n\x7f") - set(b"&")))
 _NOT_IN_TEXT = bytes(set(range(32)) - set(b"\t\n"))  # a bare CR would be read as a line feed
+_NOT_IN_TEXTS = bytes(set(_NOT_IN_TEXT) - {BETWEEN})
 _REFERENCES = (
-    (b"&#10;", b"\n"), (b"&lt;", b"<"), (b"&gt;", b">"), (b"&quot;", b'"'), (b"&#13;", b"\r"), (b"&apos;", b"'"),
+    (b"&lt;", b"<"), (b"&gt;", b">"), (b"&#10;", b"\n"), (b"&quot;", b'"'), (b"&#13;", b"\r"), (b"&apos;", b"'"),
     (b"&#9;", b"\t"), (b"&amp;", b"&"),
 )  # fmt: skip
 """`&amp;` last, so that what it yields is not taken for a reference."""
@@ -109,28 +112,45 @@ class _DeclinedError(Exception):
 
 
 def _payload(encoded: bytes | None, written: bytes) -> bytes:
-    if not (written.isascii() and written.translate(_TEXT) == written):
-        written = _text(written)
+    return _decoded(encoded, _text(written))
+
+
+def _decoded(encoded: bytes | None, text: bytes) -> bytes:
     if encoded is None:
-        return written
+        return text
     try:
-        return from_base64(written.decode())
+        return from_base64(text.decode())
     except ValueError:
         raise _DeclinedError from None
 
 
 def _text(written: bytes) -> bytes:
     """The text of an element. written: without `<`."""
-    if b"]]>" in written or len(written.translate(None, _NOT_IN_TEXT)) != len(written):
+    return _meant(written, _TEXT, _NOT_IN_TEXT)
+
+
+def _texts(written: Sequence[bytes]) -> Sequence[bytes]:
+    """The same of each of them, in less time."""
+    return cast(Sequence[bytes], map_payloads(written, lambda joined: _meant(joined, _TEXTS, _NOT_IN_TEXTS), _text))
+
+
+def _meant(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
+    if written.isascii():
+        if written.translate(unchanged) == written:
+            return written
+    elif not is_xml_text(written):
         raise _DeclinedError
-    if not written.isascii() and not is_xml_text(written):
+    if b"]]>" in written or len(written.translate(None, refused)) != len(written):
         raise _DeclinedError
-    if b"&" in written:
-        # Each of them ends before the next begins, so that the counts agree only if each `&` begins one of them.
-        if sum(written.count(reference) for reference, _ in _REFERENCES) != written.count(b"&"):
-            raise _DeclinedError
-        for reference, meant in _REFERENCES:
-            written = written.replace(reference, meant)
+    left = written.count(b"&")
+    for reference, meant in _REFERENCES:
+        if not left:
+            break
+        shorter = written.replace(reference, meant)
+        left -= (len(written) - len(shorter)) // (len(reference) - 1)
+        written = shorter
+    if left:  # none of these begins within another, nor comes of one: so some `&` begins none of them
+        raise _DeclinedError
     return written
 
 
@@ -270,20 +290,23 @@ def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
     if not (written.isascii() and written.translate(_TEXT_AND_TAGS) == written) or (
         b"]" in written and b"]]>" in written  # the first is quick, and often enough
     ):
-        payloads = [_payload(None, payload) for payload in payloads]
+        payloads = list(_texts(payloads))
     return list(map(Draft, payloads)), found.end()
 
 
 def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
     at = _match(_LIST, data, at).end()
-    drafts: list[Draft] = []
+    entries: list[tuple[bytes, bytes | None, bytes]] = []
     while (entry := _DRAFT.match(data, at)) is not None:
-        draft = Draft(_payload(entry[2], entry[3]))
-        for field, value in _attributes(_OF_MESSAGE, entry[1]):
+        entries.append(entry.groups())  # type: ignore[arg-type]
+        at = entry.end()
+    _check_length(len(entries), 2 * len(entries), limits)
+    drafts: list[Draft] = []
+    for (attributes, encoded, _), text in zip(entries, _texts([written for _, _, written in entries]), strict=True):
+        draft = Draft(_decoded(encoded, text))
+        for field, value in _attributes(_OF_MESSAGE, attributes):
             setattr(draft, field, value)
         drafts.append(draft)
-        at = entry.end()
-    _check_length(len(drafts), 2 * len(drafts), limits)
     if not drafts:
         raise _DeclinedError
     return drafts, _match(_LIST_END, data, at).end()
@@ -324,22 +347,26 @@ def _check_stage(message: Message) -> None:
 
 def _deliveries(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], int]:
     at = _match(_LIST, data, at).end()
-    deliveries: list[Delivery] = []
+    entries: list[tuple[Any, ...]] = []
     while (entry := _DELIVERY.match(data, at)) is not None:
-        of, mid, receives, pushed_at, visible_at, encoded, written = entry.groups()
-        deliveries.append(
-            Delivery(
-                int(mid),
-                _payload(encoded, written),
-                None if of is None else _qid(of),
-                None if receives is None else int(receives),
-                None if pushed_at is None else int(pushed_at),
-                None if visible_at is None else int(visible_at),
-            )
-        )
+        entries.append(entry.groups())
         at = entry.end()
-    _check_length(len(deliveries), 2 * len(deliveries), limits)
-    return deliveries, _match(_LIST_END, data, at).end()
+    _check_length(len(entries), 2 * len(entries), limits)
+    end = _match(_LIST_END, data, at).end()
+    deliveries = [
+        Delivery(
+            int(mid),
+            text if encoded is None else _decoded(encoded, text),
+            None if of is None else _qid(of),
+            None if receives is None else int(receives),
+            None if pushed_at is None else int(pushed_at),
+            None if visible_at is None else int(visible_at),
+        )
+        for (of, mid, receives, pushed_at, visible_at, encoded, _), text in zip(
+            entries, _texts([entry[6] for entry in entries]), strict=True
+        )
+    ]
+    return deliveries, end
 
 
 def _mids(data: _Data, at: int, request: bool, limits: Limits) -> tuple[list[int | Receipt], int]:

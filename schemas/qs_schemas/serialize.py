@@ -17,7 +17,7 @@ from .messages import (
     QueueOptions,
     Receipt,
 )
-from .text import escape, escape_payload, to_base64
+from .text import escape, escape_payload, escape_payloads, to_base64
 from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
@@ -41,8 +41,22 @@ def _attributes(source: object, named: _Named) -> str:
 
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
     """The element of a payload. shortest: text is base64 too where that is shorter, as for millions of line breaks."""
-    raw = payload if type(payload) is bytes else payload.encode() if isinstance(payload, str) else bytes(payload)
-    text = escape_payload(raw)
+    raw = _raw(payload)
+    return _payload(raw, escape_payload(raw), shortest)
+
+
+def write_payloads(payloads: Sequence[bytes | str], shortest: bool = False) -> list[bytes]:
+    """As `write_payload` of each, in less time."""
+    raw = list(map(_raw, payloads))
+    return [_payload(one, text, shortest) for one, text in zip(raw, escape_payloads(raw), strict=True)]
+
+
+def _raw(payload: bytes | str) -> bytes:
+    return payload if type(payload) is bytes else payload.encode() if isinstance(payload, str) else bytes(payload)
+
+
+def _payload(raw: bytes, text: bytes | None, shortest: bool) -> bytes:
+    """text: as it stands in an element, None when it cannot."""
     if text is None or (shortest and len(text) > len(_BASE64) + (len(raw) + 2) // 3 * 4):
         return b"<payload%b>%b</payload>" % (_BASE64, to_base64(raw))
     return b"<payload>" + text + b"</payload>"
@@ -54,13 +68,10 @@ _CLAIM, _PART = _named(CLAIM), _named(PART)
 
 def _messages(entries: Sequence[Draft | Delivery], shortest: bool = False) -> bytes:
     parts: list[bytes] = []
-    for entry in entries:
+    payloads = write_payloads([entry.payload for entry in entries], shortest)
+    for entry, payload in zip(entries, payloads, strict=True):
         named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
-        parts += (
-            f"<message{_attributes(entry, named)}>".encode(),
-            write_payload(entry.payload, shortest),
-            b"</message>",
-        )
+        parts += (f"<message{_attributes(entry, named)}>".encode(), payload, b"</message>")
     return b"".join(parts)
 
 

@@ -23,7 +23,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .serialize import write_payload
+from .serialize import write_payload, write_payloads
 from .text import escape
 from .wire import NAMESPACE, seconds
 
@@ -101,14 +101,15 @@ def _push(message: PushMessage) -> Written:
 
 def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     parts = [b"<messages>"]
-    for draft in drafts:
-        if type(draft) is not Draft:
-            raise _UnusualError
+    if any(type(draft) is not Draft for draft in drafts):
+        raise _UnusualError
+    payloads = write_payloads([draft.payload for draft in drafts], shortest)
+    for draft, payload in zip(drafts, payloads, strict=True):
         start = b"<message>"
         if draft.delay is not None or draft.key is not None:
             key = "" if draft.key is None else f' key="{escape(draft.key)}"'
             start = f"<message{_seconds('delay', draft.delay)}{key}>".encode()
-        parts += (start, write_payload(draft.payload, shortest), b"</message>")
+        parts += (start, payload, b"</message>")
     parts.append(b"</messages>")
     return b"".join(parts)
 
@@ -128,9 +129,10 @@ def _receive(message: ReceiveMessage) -> Written:
 
 def _deliveries(deliveries: list[Delivery]) -> bytes:
     parts = [b"<messages>"]
-    for delivery in deliveries:
-        if type(delivery) is not Delivery or type(delivery.mid) is not int:
-            raise _UnusualError
+    if any(type(delivery) is not Delivery or type(delivery.mid) is not int for delivery in deliveries):
+        raise _UnusualError
+    payloads = write_payloads([delivery.payload for delivery in deliveries])
+    for delivery, payload in zip(deliveries, payloads, strict=True):
         receives, pushed_at, visible_at = delivery.receives, delivery.pushed_at, delivery.visible_at
         if type(receives) is not int or type(pushed_at) is not int:
             raise _UnusualError
@@ -138,7 +140,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
         parts += (
             f'<message{qid} mid="{delivery.mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode(),
-            write_payload(delivery.payload),
+            payload,
             b"</message>",
         )
     parts.append(b"</messages>")

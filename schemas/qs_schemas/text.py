@@ -3,12 +3,18 @@
 import base64
 import functools
 import re
+from collections.abc import Sequence
+
+from .together import BETWEEN, map_payloads
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
 _WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"), (b"\r", b"&#13;"))
 _MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
 # To translate with: what it leaves as it was has none of these. Quicker than to take them out.
 _AS_IT_IS = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(256))
+# The same two for several that are joined.
+_AS_THEY_ARE = bytes(byte if byte not in _MARKUP or byte == BETWEEN else byte ^ 1 for byte in range(256))
+_OTHER_CONTROLS = bytes(set(_CONTROLS) - {BETWEEN})
 # The same for text of ASCII: what it leaves as it was is written as it is.
 _SIMPLE = bytes(byte if 32 <= byte < 127 and byte not in b'<>&"' else byte ^ 1 for byte in range(256))
 _NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
@@ -59,11 +65,20 @@ def escape_payload(payload: bytes) -> bytes | None:
 
     On bytes throughout: a payload is the long part of a document, and most need no change at all.
     """
+    return _escaped(payload, _AS_IT_IS, _CONTROLS)
+
+
+def escape_payloads(payloads: Sequence[bytes]) -> Sequence[bytes | None]:
+    """The same of each of them, in less time."""
+    return map_payloads(payloads, lambda joined: _escaped(joined, _AS_THEY_ARE, _OTHER_CONTROLS), escape_payload)
+
+
+def _escaped(payload: bytes, as_it_is: bytes, controls: bytes) -> bytes | None:
     if not payload.isascii() and not is_xml_text(payload):
         return None
-    if payload.translate(_AS_IT_IS) == payload:
+    if payload.translate(as_it_is) == payload:
         return payload
-    if len(payload.translate(None, _CONTROLS)) != len(payload):
+    if len(payload.translate(None, controls)) != len(payload):
         return None
     for raw, written in _WRITTEN:
         payload = payload.replace(raw, written)
