@@ -13,7 +13,8 @@ from qs_schemas.together import map_payloads
 
 PIECES = (
     b"", b"a", b"<", b">", b"&", b"&lt;", b"&lt", b"&amp;lt;", b";", b"]]", b"]]>", b"\n", b"\r", b"\r\n", b"\t",
-    b"\0", b"\1", b"\x7f", "\N{EURO SIGN}".encode(), "\uffff".encode(), b"\xff", b"\xed\xa0\x80", b'"', b"'", b"x" * 1000, b"&#10;",
+    b"\0", b"\1", b"\x7f", "\N{EURO SIGN}".encode(), "\uffff".encode(), b"\xff", b"\xed\xa0\x80", b'"', b"'", b"&#10;",
+    b"x" * 1000,
 )  # fmt: skip
 PAYLOADS = st.lists(st.sampled_from(PIECES), max_size=3).map(b"".join)
 LISTS = st.lists(PAYLOADS, max_size=5) | st.lists(PAYLOADS, min_size=60, max_size=140)
