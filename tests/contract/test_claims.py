@@ -20,6 +20,7 @@ from qs_server.storage.engine import (
     NoSuchClaimError,
     NoSuchMessageError,
     Options,
+    OtherMessageError,
     Receipt,
     StaleReceiptError,
     State,
@@ -562,6 +563,68 @@ def test_damaged_claim(
     assert release(engine, 1) >= 2
     assert payloads(receive(engine)) == [b"0", b"1", b"3"]
     assert payloads(part(engine, 1, "sound")) == [b"2"]
+
+
+def test_damaged_claim_is_not_acknowledged(tmp_path: Path, claiming: Bench, reopened: Reopened) -> None:
+    """Nobody would know what to delete: nothing changes, and the claim can be released, as the error says."""
+    claiming.queue()
+    claiming.push(b"1", b"2", b"3")
+    claim(claiming.engine, 1, count=1)
+    claim(claiming.engine, 2, count=1)
+    path = tmp_path / "q" / ".claims" / "c" / "1"
+    path.write_text(path.read_text()[:-3])
+    for seq in (1, 2):
+        with pytest.raises(StorageError, match="release that claim"):
+            acknowledge(claiming.engine, seq)
+    assert release(claiming.engine, 1) == 1
+    acknowledge(claiming.engine, 2)
+    engine = reopened(claiming)
+    assert payloads(receive(engine)) == [b"1", b"3"]
+    assert claim(engine, 3).count == 0
+
+
+def test_damaged_claim_that_is_acknowledged(tmp_path: Path, claiming: Bench, reopened: Reopened) -> None:
+    """It was damaged before its messages were deleted: it is shown until it is released, and then all goes on."""
+    claiming.queue()
+    claiming.push(b"1", b"2", b"3")
+    claim(claiming.engine, 1, count=1)
+    claiming.engine.claims("q").acknowledge("c", 1)
+    claiming.engine.commit()
+    path = tmp_path / "q" / ".claims" / "c" / "1"
+    path.write_text(path.read_text()[:-3])
+    engine = reopened(claiming)
+    with pytest.raises(StorageError, match="release that claim"):
+        claim(engine, 2)
+    [found] = engine.claims("q").all()
+    assert (found.consumer, found.seq, found.checksum) == ("c", 1, "damaged")
+    release(engine, 1)
+    assert engine.claims("q").all() == []
+    assert claim(engine, 2).count == 3
+
+
+def test_copied_after_a_purge(claiming: Bench, reopened: Reopened) -> None:
+    """A message of an id that a claim tells of is not put there again: that claim would delete what another one has."""
+    claiming.queue()
+    claiming.queue("source")
+    [mid] = claiming.push(b"1", qid="source")
+    claiming.engine.copy("source", mid, ["q"])
+    claiming.engine.commit()
+    claim(claiming.engine, 1)
+    claiming.engine.copy("source", mid, ["q"])  # it is there
+    assert claiming.engine.purge("q", mid, 10) == 1
+    claiming.engine.commit()
+    engine = claiming.engine
+    for _ in range(2):
+        with pytest.raises(OtherMessageError, match="in a claim: acknowledge or release"):
+            engine.copy("source", mid, ["q"])
+        engine.commit()
+        engine = reopened(claiming)
+    acknowledge(engine, 1)
+    engine.copy("source", mid, ["q"])
+    engine.commit()
+    claim(engine, 1, "d")
+    acknowledge(engine, 1)
+    assert payloads(part(engine, 1, "d")) == [b"1"]
 
 
 def test_damaged_number(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture, reopened: Reopened) -> None:

@@ -256,12 +256,18 @@ def interrupted(place: Place) -> None:
             place.engine.batches("q").publish("p", 0, [(0, 0), (1, 0)])
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["staged", "missing"])
-def test_a_publication_that_was_interrupted(place: Place, missing: bool) -> None:
+@pytest.mark.parametrize("parts", ["staged", "missing", "damaged", "unreadable"])
+def test_a_publication_that_was_interrupted(place: Place, parts: str) -> None:
     """Nothing of it is there, also when the parts are gone that say what it was; other parts can be published."""
     interrupted(place)
-    if missing:
-        (place.root / "q" / ".staged" / "p" / "0.1.0").unlink()
+    path = place.root / "q" / ".staged" / "p" / "0.1.0"
+    if parts == "missing":
+        path.unlink()
+    elif parts == "damaged":
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    elif parts == "unreadable":
+        path.unlink()
+        path.symlink_to("0.1.0")
     place.crash()
     assert place.payloads("q") == [b"%d" % number for number in range(6)]
     place.engine.batches("q").stage("p", (0, 1, 1), [b"another"])
@@ -436,6 +442,22 @@ def test_removed_and_made_anew(two: Two) -> None:
             operation()  # type: ignore[no-untyped-call]
     assert [each.consumer for each in two.first.claims("q").all()] == ["c"]
     assert payloads(part(two.first, 1, "c")) == [b"1"]
+
+
+def test_two_stage_for_the_same_attempt(two: Two) -> None:
+    """Whichever of two servers each of its messages came to: all that was answered is in the batch, in that order."""
+    for engine, found in (
+        (two.first, [b"1"]),
+        (two.second, [b"two"]),
+        (two.first, [b"3"]),
+        (two.first, [b"4"]),
+        (two.second, [b"5", b"6"]),
+        (two.first, [b"7"]),
+    ):
+        engine.batches("q").stage("p", (0, 0, 0), found)
+    two.first.batches("q").publish("p", 0, [(0, 0)])
+    two.first.commit()
+    assert payloads(receive(two.first)) == [b"1", b"two", b"3", b"4", b"5", b"6", b"7"]
 
 
 def test_two_publish_the_same(two: Two) -> None:

@@ -251,3 +251,29 @@ def test_the_root_vanishes_with_its_queues(make: Make) -> None:
         place.push("a", b"y")
     for _ in range(2):
         place.engine.commit()
+
+
+def test_the_root_vanishes_before_another_queue_is_missed(make: Make) -> None:
+    """That it has gone is not known yet of a queue that is pushed to: that push is refused with the commit."""
+    place = make(Durability.ALWAYS)
+    place.queue("a")
+    place.queue("b")
+    shutil.rmtree(place.root / "a")
+    place.disk.refuse("open", str(place.root), errno.ENOENT)
+    place.engine.refresh()
+    place.ask_push("b", b"x")
+    with pytest.raises(FileNotFoundError):
+        place.engine.commit()
+    assert place.mids("b") == []
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_the_journal_is_removed(make: Make, durability: Durability) -> None:
+    """What would be written to a file that nobody finds any more is refused: pushes fail until the next start."""
+    place = make(durability)
+    place.queue("a")
+    place.push("a", b"x")
+    shutil.rmtree(place.root / ".journal")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"removed|journal failed"):
+            place.push("a", b"y")

@@ -6,6 +6,7 @@ was published, and `.staged/PRODUCER/publishing`, in JSON, what a publication th
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -52,7 +53,7 @@ class BatchFiles:
         self._disk = disk
         self._sync = sync
         self._lengths: dict[str, int] = {}
-        """Of the files that this process appends to: up to where they are whole."""
+        """Of the files that this process appends to: their lengths when it last did, up to where they are whole."""
         self.exist = self._files.exist
         self.locked = self._files.locked
         self.producers = self._files.names
@@ -62,12 +63,14 @@ class BatchFiles:
     # -- what was staged ------------------------------------------------------------------------------------------
 
     def append(self, producer: str, name: tuple[int, int, int], payloads: Iterable[bytes]) -> None:
-        """Adds payloads to an attempt (batch, part, attempt), all or none."""
+        """Adds payloads to an attempt (batch, part, attempt), all or none. Other servers may add to the same one."""
         path = f"{self._files.directory(producer)}/{_file_name(name)}"
         fd = self._disk.open(path, _APPEND, 0o666)
         try:
+            with contextlib.suppress(OSError):  # as in SideFiles.locked; the file is closed in the end
+                fcntl.flock(fd, fcntl.LOCK_EX)
             start = self._lengths.get(path)
-            if start is None:
+            if start is None or self._disk.fstat(fd).st_size != start:
                 start = sum(_HEAD.size + len(payload) for payload in self._payloads(fd))
                 self._disk.ftruncate(fd, start)  # what a crash has cut short was never answered
             data = b"".join(map(_framed, payloads))

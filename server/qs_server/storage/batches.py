@@ -23,6 +23,8 @@ class Publisher(Protocol):
     """What is asked of a queue."""
 
     qid: str
+    alone: bool
+    """Whether no other server has the queue."""
 
     def is_there(self) -> bool:
         """Whether it has not been removed, nor its directory."""
@@ -71,7 +73,7 @@ class Batches:
             self._finish(producer)
             if batch > self._files.published(producer):
                 self._publish(producer, batch, sorted(parts))
-            self._files.make_certain(producer)
+            self._files.make_certain(producer, anew=not self._queue.alone)
             self._files.end(producer)
             self._files.clear(producer, batch)
 
@@ -119,7 +121,7 @@ class Batches:
         self._queue.finish_batch(publication.first)
         if publication.batch > self._files.published(producer):
             payloads: list[bytes] | None = None
-            with contextlib.suppress(NoSuchPartError):
+            with contextlib.suppress(NoSuchPartError, StorageError, OSError):  # then it goes by what is in memory
                 payloads = self._payloads(producer, publication.batch, publication.parts)
             self._queue.undo_batch(publication.first, payloads, publication.count)
         self._files.end(producer)
@@ -143,7 +145,7 @@ class Batches:
             self._finish(producer)
         except (OSError, StorageError) as error:
             _logger.error(
-                "a batch of producer %r on queue %r that was not published stays hidden: %s",
+                "what a crash has left of a batch of producer %r on queue %r could not be put right: %s",
                 producer,
                 self._queue.qid,
                 error,

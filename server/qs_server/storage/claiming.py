@@ -17,6 +17,8 @@ from .engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleRece
 _logger = logging.getLogger(__name__)
 MOST = 100_000
 """Messages of one claim: some 0.3 s for the server."""
+DAMAGED = "damaged"
+"""The checksum of a claim of which nothing is known."""
 _LOOK = 1000
 """Messages that are looked at together."""
 
@@ -43,7 +45,7 @@ class Claims:
         with self._locked():
             known = self._known(consumer, seq)
             if known is not None:
-                self._files.make_certain(consumer)
+                self._files.make_certain(consumer, anew=not self._queue.alone)
                 return known
             self._queue.catch_up()
             self._queue.hold_fast()  # what could still be taken back is in no claim
@@ -169,21 +171,25 @@ class Claims:
         with self._locked():
             if seq <= self._files.acknowledged(consumer):
                 if seq > 0:
-                    self._files.make_certain(consumer)
+                    self._files.make_certain(consumer, anew=not self._queue.alone)
                 return
-            last = self._last(consumer)
+            numbers = self._files.numbers(consumer)
+            last = max([self._files.acknowledged(consumer), *numbers])
             if seq > last:
                 raise ClaimOrderError(
                     f"consumer {consumer!r} has made {last} claims on queue {self._queue.qid!r}: there is no claim "
                     f"{seq} to acknowledge"
                 )
+            for number in numbers:
+                if number <= seq:
+                    self._files.find(consumer, number)  # of a damaged one, nobody would know what to delete
             self._files.acknowledge(consumer, seq)
 
     def release(self, consumer: str, seq: int) -> int:
         """The claim is none any more; `finish` makes its messages visible. How many they are. NoSuchClaimError."""
         with self._locked():
-            mids = self._ids_of(consumer, seq)
-            if mids is None or seq <= self._files.acknowledged(consumer):
+            mids, damaged = self._ids_of(consumer, seq)
+            if mids is None or (seq <= self._files.acknowledged(consumer) and not damaged):
                 self._hand_back(len(self._loose))
                 self._free_orphans()
                 raise self._no_such(consumer, seq)
@@ -196,14 +202,14 @@ class Claims:
                 self._hand_back(len(self._loose))  # before somebody else puts it right, and claims them
             return len(mids)
 
-    def _ids_of(self, consumer: str, seq: int) -> Sequence[int] | None:
-        """Of the messages of a claim; of a damaged one, of those which may be in no other one."""
+    def _ids_of(self, consumer: str, seq: int) -> tuple[Sequence[int] | None, bool]:
+        """Of the messages of a claim; of a damaged one, of those which may be in no other one. Whether it is."""
         try:
             found = self._files.find(consumer, seq)
         except StorageError:
             claimed, damaged = self._claimed(lambda mid: True)
-            return [mid for mid in self._queue.withheld() if mid not in claimed] if damaged == 1 else []
-        return None if found is None else found[1]
+            return [mid for mid in self._queue.withheld() if mid not in claimed] if damaged == 1 else [], True
+        return None if found is None else found[1], False
 
     def _claimed(self, which: Callable[[int], bool]) -> tuple[set[int], int]:
         """Those of all messages in claims; and how many damaged claims there are."""
@@ -260,7 +266,8 @@ class Claims:
         mids = found[1]
         done = self._deleted.get((consumer, seq), 0)
         if not done:
-            self._files.make_certain(consumer)  # that it is acknowledged lasts as long as that they are deleted
+            # That it is acknowledged lasts as long as that they are deleted.
+            self._files.make_certain(consumer, anew=not self._queue.alone)
         while count and done < len(mids):
             removed = self._queue.remove_withheld(mids[done : done + count])
             done += removed
@@ -276,22 +283,36 @@ class Claims:
 
     def all(self) -> list[Claim]:
         """Those that are neither acknowledged nor released, by consumer and number. Of a damaged one nothing is known
-        but that: its count is 0 and its checksum `damaged`."""
+        but that: its count is 0 and its checksum `damaged`, and it stays here until it is released."""
         claims: list[Claim] = []
         for consumer in self._files.consumers():
             try:
                 acknowledged = self._files.acknowledged(consumer)
             except StorageError:
                 acknowledged = 0
-            numbers = (seq for seq in self._files.numbers(consumer) if seq > acknowledged)
-            claims += [claim for seq in numbers if (claim := self._look_at(consumer, seq)) is not None]
+            for seq in self._files.numbers(consumer):
+                claim = self._look_at(consumer, seq)
+                if claim is not None and (seq > acknowledged or claim.checksum == DAMAGED):
+                    claims.append(claim)
         return claims
+
+    def tell_of(self, mid: int) -> bool:
+        """Whether a message of that id is in a claim, or was when it was removed from the queue."""
+        if not self._files.exist():
+            return False
+        for consumer in self._files.consumers():
+            for seq in self._files.numbers(consumer):
+                with contextlib.suppress(StorageError):
+                    found = self._files.find(consumer, seq)
+                    if found is not None and found[1] and found[1][0] <= mid <= found[1][-1] and mid in found[1]:
+                        return True
+        return False
 
     def _look_at(self, consumer: str, seq: int) -> Claim | None:
         try:
             found = self._files.find(consumer, seq)
         except (StorageError, OSError):
-            return Claim(consumer, seq, 0, 0, None, None, "damaged", self._files.since(consumer, seq))
+            return Claim(consumer, seq, 0, 0, None, None, DAMAGED, self._files.since(consumer, seq))
         return None if found is None else found[0]
 
     # -- a start --------------------------------------------------------------------------------------------------
@@ -339,7 +360,7 @@ class Claims:
         try:
             self._give_up_strays()
             if consumer:
-                self._files.make_certain(consumer)
+                self._files.make_certain(consumer, anew=not self._queue.alone)
             while consumer and self.finish(consumer, _LOOK):
                 pass
         except (OSError, StorageError) as error:

@@ -15,7 +15,16 @@ from .batches import Batches
 from .claim_files import ClaimFiles
 from .claiming import Claims
 from .directory import READ, Shared
-from .engine import Durability, Message, NoSuchMessageError, NoSuchQueueError, Options, Receipt, StaleReceiptError
+from .engine import (
+    Durability,
+    Message,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Options,
+    OtherMessageError,
+    Receipt,
+    StaleReceiptError,
+)
 from .names import WITHHELD
 from .publishing import PublishingDirectory
 from .withholding import WithholdingQueue
@@ -46,6 +55,13 @@ class FileQueue(WithholdingQueue):
         """What is in a claim is hidden, and nothing else is for that reason; no batch is there in half."""
         self.claims.settle()
         self.batches.settle()
+
+    def _must_be_new(self, mid: int) -> None:
+        if self.claims.tell_of(mid):
+            raise OtherMessageError(
+                f"the message {mid} was removed from queue {self.qid!r} while it was in a claim: acknowledge or "
+                "release that one first"
+            )
 
     # -- receiving ------------------------------------------------------------------------------------------------
 

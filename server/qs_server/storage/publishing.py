@@ -126,6 +126,7 @@ class PublishingDirectory(RecordingDirectory):
         OtherMessageError; FileNotFoundError when that file or this directory is gone."""
         if self._holds(mid, path):
             return False
+        self._must_be_new(mid)
         self._must_have_room(1)
         staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
         self._saw(mid)
@@ -148,10 +149,14 @@ class PublishingDirectory(RecordingDirectory):
             if self._content_of(self.name_path(mid, self._index.expiry(mid) or 0)) != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             return False
+        self._must_be_new(mid)
         self._must_have_room(1)
         self._staging.add([self._staging.write(mid, 0, payload)])
         self._saw(mid)
         return True
+
+    def _must_be_new(self, mid: int) -> None:
+        """OtherMessageError when there was a message of that id, and somebody still has something to do with it."""
 
     def _holds(self, mid: int, path: str) -> bool:
         """Whether it is here already, that is: the same file, or the same bytes. OtherMessageError if neither."""

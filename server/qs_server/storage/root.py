@@ -161,7 +161,7 @@ class RootDirectory(Engine):
                 self._open(name, strict=False)
 
     def vanished(self) -> None:
-        """The root is gone (from Watch). Every operation will say so."""
+        """The root is gone (from Watch). Every operation will say so; those on the journal, until a restart."""
         _logger.error("%s is gone", self._root)
 
     # -- queues ---------------------------------------------------------------------------------------------------

@@ -104,8 +104,8 @@ class SideFiles:
         self._disk.write_file(f"{self.directory(name)}/{file}", content, sync=self._sync)
 
     def make_certain(self, name: str, *, anew: bool = False) -> None:
-        """What is known of a name survives a power loss. anew: something has just changed; without it, that is for what
-        another process may have changed that was killed then."""
+        """What is known of a name survives a power loss. anew: something has just changed, or another server may have
+        changed it that was killed then; without it, nothing is done if it is so for sure."""
         if anew:
             self._certain.discard(name)
         if self._sync and name not in self._certain:

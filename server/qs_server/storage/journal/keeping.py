@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from time import perf_counter
 
 from ..directory import Shared
@@ -180,6 +179,13 @@ class JournalKeeping:
                 raise
             self._recorded.clear()
 
+    def _note_removals_or_wait(self, ledger: Ledger) -> None:
+        try:
+            self._note_removals(ledger)
+        except FileNotFoundError:  # of the root itself: they wait, and requests that change nothing need not
+            if ledger.changed:
+                raise
+
     def _note_removals(self, ledger: Ledger) -> None:
         if not self._removals:
             return
@@ -202,8 +208,7 @@ class JournalKeeping:
             return
         try:
             before()
-            with suppress(FileNotFoundError):  # the root itself is gone: they wait, and nothing waits for them
-                self._note_removals(self._ledger)
+            self._note_removals_or_wait(self._ledger)
         except OSError:
             self._ledger.abandon()
             raise

@@ -262,6 +262,7 @@ class JournalQueue(ClaimedQueue):
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             if own is not None:
                 return False
+        self._must_be_new(mid)
         self._must_have_room(1)
         self.ledger.reserve(len(payload) + records.PUSH_SIZE + ANNOUNCE, push=True)
         if self._journal.repeats(payload):  # when it is copied into several queues

@@ -78,6 +78,9 @@ class SegmentWriter:
     def write(self, sequence: int, parts: list[bytes], length: int, count: int) -> None:
         """Appends a frame of that many bytes of records. OSError: it does not count. If `failed` is set then, what was
         written before may be lost too, and nothing may be written any more."""
+        if not self._disk.fstat(self._fd).st_nlink:
+            self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
+            raise self.failed
         head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
         try:
             end = self._put(b"".join([head, *parts]), self.end)
