@@ -6,15 +6,18 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 from engines import ManualClock
 
+from qs_server.storage.engine import SECOND, Draft, Options
 from qs_server.storage.remote.memcached import MemcachedEngine
 
 BINARY = shutil.which("memcached")
@@ -125,3 +128,19 @@ def engine_on(
         servers=[server.address for server in servers],
         namespace=namespace or uuid.uuid4().hex,
     )
+
+
+def push_and_receive(address: tuple[str, int], root: str, namespace: str, each: int, results: Any) -> None:
+    """What a qs server of its own does: pushes to the queue q, and receives until there is nothing for a while. To be
+    run in a process that is spawned, which needs it in a module that is found there. results: gets the ids."""
+    clock = lambda: time.time_ns() // 1000  # noqa: E731
+    engine = MemcachedEngine(root, clock=clock, servers=[address], namespace=namespace)
+    engine.create("q", Options())
+    stop, found = threading.Event(), []
+    for number in range(each):
+        engine.push("q", [Draft(b"%d" % number)])
+        found += [message.mid for message in engine.receive(["q"], 1, 600 * SECOND, 1 << 40)]
+    while messages := engine.receive_within(["q"], 10, 600 * SECOND, 1 << 40, wait=1.5, stop=stop):
+        found += [message.mid for message in messages]
+    results.put(found)
+    engine.close()

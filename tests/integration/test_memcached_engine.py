@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from engines import EPOCH, ManualClock
-from memcached_serving import Memcached, engine_on, needs_memcached
+from memcached_serving import Memcached, engine_on, needs_memcached, push_and_receive
 
 from qs_server.storage.engine import (
     SECOND,
@@ -239,21 +239,6 @@ def at_work(
     return pushed, received
 
 
-def _process(address: tuple[str, int], root: str, namespace: str, each: int, results: Any) -> None:
-    """A qs server of its own: pushes, and receives until there is nothing for a while."""
-    clock = lambda: time.time_ns() // 1000  # noqa: E731
-    engine = MemcachedEngine(root, clock=clock, servers=[address], namespace=namespace)
-    engine.create("q", Options())
-    stop, found = threading.Event(), []
-    for number in range(each):
-        engine.push("q", [Draft(b"%d" % number)])
-        found += [message.mid for message in engine.receive(["q"], 1, 600 * SECOND, LOTS)]
-    while messages := engine.receive_within(["q"], 10, 600 * SECOND, LOTS, wait=1.5, stop=stop):
-        found += [message.mid for message in messages]
-    results.put(found)
-    engine.close()
-
-
 @pytest.mark.slow
 def test_processes(memcached: Memcached, tmp_path: Path) -> None:
     """Three processes on one queue: nothing comes twice, nothing is lost. Some 5 s: each has to start."""
@@ -265,7 +250,7 @@ def test_processes(memcached: Memcached, tmp_path: Path) -> None:
         root = tmp_path / str(number)
         root.mkdir()
         arguments = (memcached.address, str(root), namespace, 200, results)
-        processes.append(context.Process(target=_process, args=arguments))
+        processes.append(context.Process(target=push_and_receive, args=arguments))
     for process in processes:
         process.start()
     found = [mid for _ in processes for mid in results.get(timeout=5 * LONG)]

@@ -215,11 +215,11 @@ def test_its_own_message(wire: Wire, other: Wire, request: pytest.FixtureRequest
 
 
 def test_many_messages(wire: Wire, other: Wire, qid: str) -> None:
-    """More than are fetched at once: each comes once."""
-    sent = mids(other.ask(push_list(qid, *(str(number) for number in range(150)))))
+    """More than the 100 that are fetched at once: each comes once."""
+    sent = mids(other.ask(push_list(qid, *(str(number) for number in range(110)))))
     wire.ask(subscribe(qid, prefetch=1000))
-    assert sorted(mid for line in deliveries(wire, 150) for mid in mids(line)) == sent
-    assert stats(other, qid)["delivered"] == "150"
+    assert sorted(mid for line in deliveries(wire, 110) for mid in mids(line)) == sent
+    assert stats(other, qid)["delivered"] == "110"
 
 
 def test_the_client(remote_server: ServerProcess, other: Wire, qid: str) -> None:
