@@ -18,8 +18,8 @@ def map_payloads(
     found: list[bytes | None] = []
     for at in range(0, len(payloads), _TOGETHER):
         some = payloads[at : at + _TOGETHER]
-        joined = _BETWEEN.join(some)
-        if len(joined) > _BYTES or joined.count(_BETWEEN) != len(some) - 1 or (done := of_many(joined)) is None:
+        joined = _BETWEEN.join(some) if sum(map(len, some)) <= _BYTES else None
+        if joined is None or joined.count(_BETWEEN) != len(some) - 1 or (done := of_many(joined)) is None:
             found += map(of_one, some)
         else:
             found += some if done is joined else done.split(_BETWEEN)
