@@ -21,14 +21,14 @@ LISTS = st.lists(PAYLOADS, max_size=5) | st.lists(PAYLOADS, min_size=60, max_siz
 
 
 @given(LISTS)
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 def test_written_as_each(payloads: list[bytes]) -> None:
     """Whatever stands beside it in the list."""
     assert escape_payloads(payloads) == [escape_payload(payload) for payload in payloads]
 
 
 @given(LISTS)
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 def test_there_and_back(payloads: list[bytes]) -> None:
     """Both ways to write a list give the same bytes, and both ways to read it the same payloads."""
     limits = Limits(list_length=1000, elements=10_000)
