@@ -192,7 +192,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(PROFILE, max_examples=examples(800))
+@settings(PROFILE, max_examples=examples(1300))
 @given(nearly(), st.sampled_from(BOUNDS))
 def test_plain_or_declined(data: bytes, limits: Limits) -> None:
     """What is read without the parser is framed, accepted and understood by framer and parser in just that way."""
