@@ -169,12 +169,13 @@ class Claims:
         """Every claim up to seq is done with; `finish` deletes the messages. ClaimOrderError when there is no claim of
         that number yet."""
         with self._locked():
-            if seq <= self._files.acknowledged(consumer):
+            acknowledged = self._files.acknowledged(consumer)
+            if seq <= acknowledged:
                 if seq > 0:
                     self._files.make_certain(consumer, anew=not self._queue.alone)
                 return
             numbers = self._files.numbers(consumer)
-            last = max([self._files.acknowledged(consumer), *numbers])
+            last = max([acknowledged, *numbers])
             if seq > last:
                 raise ClaimOrderError(
                     f"consumer {consumer!r} has made {last} claims on queue {self._queue.qid!r}: there is no claim "

@@ -43,9 +43,7 @@ class PublishingElements(Listing):
             raise UnsupportedError(
                 f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
             )
-        require_room(
-            self.qid, self.options.capacity, lambda: len(self) + len(self._staged), len(drafts), self._watch.refresh
-        )
+        self._must_have_room(len(drafts))
         request: list[Staged] = []
         try:
             for draft in drafts:
@@ -58,6 +56,9 @@ class PublishingElements(Listing):
             if self._shared.lifecycle is not None:
                 self._pushers[request[0].mid] = self._shared.lifecycle.peer
         return [staged.mid for staged in request]
+
+    def _must_have_room(self, count: int) -> None:
+        require_room(self.qid, self.options.capacity, lambda: len(self) + len(self._staged), count, self._watch.refresh)
 
     def _stage(self, draft: Draft) -> Staged:
         while True:
@@ -102,8 +103,7 @@ class PublishingElements(Listing):
             if own != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             return False
-        if self.options.capacity is not None and len(self) + len(self._staged) >= self.options.capacity:
-            raise QueueFullError(f"queue {self.qid!r} holds {len(self)} messages, as many as its capacity allows")
+        self._must_have_room(1)
         self._requests.append([self._write(mid, payload, 0)])
         self._saw(mid)
         return True
