@@ -162,7 +162,7 @@ class QueueSimple(QueueBase):
         """An element whose addition fails in the end, unless somebody has it already."""
         with contextlib.suppress(OSError):
             if self.lock(name):
-                self._erase(name)
+                self._erase(f"{self.path}/{name}", self.get_path(name))
 
     # -- locking --------------------------------------------------------------------------------------------------
 
@@ -175,23 +175,24 @@ class QueueSimple(QueueBase):
         try:
             # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge
             # would take the lock of an element that has waited for long for a stale one. Of a locked element it stays.
-            if not os.access(lock, os.F_OK):
+            found = self._disk.lstat(path)
+            if found.st_nlink == 1 or not os.access(lock, os.F_OK):
                 touch(path)
             self._disk.link(path, lock)
-            self._check_is_of(path, lock)
+            self._check_is_still(found.st_ino, path, lock)
         except (FileExistsError, FileNotFoundError):
             if permissive:
                 return False
             raise
         return True
 
-    def _check_is_of(self, path: str, lock: str) -> None:
+    def _check_is_still(self, inode: int, path: str, lock: str) -> None:
         """The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file
         may have another link still, `NAME.tmp`; and then there may even be another element of that name. Then
-        FileNotFoundError, and the lock is gone again."""
-        lstat = self._disk.lstat
+        FileNotFoundError, and the lock is gone again. inode: of the element before; while it has the lock's link, no
+        other one gets its number."""
         try:
-            if lstat(path).st_ino == lstat(lock).st_ino:
+            if self._disk.lstat(path).st_ino == inode:
                 return
         except FileNotFoundError:
             pass
@@ -237,19 +238,19 @@ class QueueSimple(QueueBase):
 
     def remove(self, name: str) -> None:
         """Removes a locked element. FileNotFoundError when it is not locked; then it stays."""
-        lock = f"{self.path}/{name}{LOCKED_SUFFIX}"
+        path = f"{self.path}/{name}"
+        lock = path + LOCKED_SUFFIX
         if not os.access(lock, os.F_OK):
             self._disk.lstat(lock)
-        self._erase(name)
+        self._erase(path, lock)
         if self._sync:
             self._make_durable(name.partition("/")[0])
 
-    def _erase(self, name: str) -> None:
-        path = f"{self.path}/{name}"
+    def _erase(self, path: str, lock: str) -> None:
         unlink = self._disk.unlink
         unlink(path)
         try:  # noqa: SIM105 - suppress takes a microsecond
-            unlink(path + LOCKED_SUFFIX)
+            unlink(lock)
         except FileNotFoundError:  # a purge has found it old
             pass
 
