@@ -16,7 +16,7 @@ from zlib import crc32
 from .records import BadRecordError, Record, parse, split
 
 BLOCK = 4096
-_MAGIC = b"qs-journal 1\n\0\0\0"
+_MAGIC = b"qs-journal 2\n\0\0\0"
 FRAME_MAGIC = b"qsF\x01"
 _HEADER = struct.Struct("<16sQQQQ8sI")
 _FRAME = struct.Struct("<4sIQQII")
@@ -100,15 +100,15 @@ def read_header(data: memoryview, size: int | None) -> Header:
     return header
 
 
-def seed(salt: bytes, sequence: int) -> int:
-    """What the checksums of a frame and its records begin with."""
-    return crc32(sequence.to_bytes(8, "little"), crc32(salt))
+def seed(salt: bytes) -> int:
+    """What the checksums in a segment begin with; those of records, with this XOR the place of the record."""
+    return crc32(salt)
 
 
 def pack_frame_head(salt: bytes, sequence: int, synced: int, length: int, count: int) -> bytes:
     """What stands before the records."""
     fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
-    return fields + struct.pack("<I", crc32(fields, crc32(salt)))
+    return fields + struct.pack("<I", crc32(fields, seed(salt)))
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
@@ -116,7 +116,7 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
     _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
-    if crc32(data[start : start + FRAME_HEAD - 4], crc32(salt)) != checksum:
+    if crc32(data[start : start + FRAME_HEAD - 4], seed(salt)) != checksum:
         return None
     return Frame(sequence, synced, start, length)
 
@@ -132,20 +132,21 @@ def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
         return f"frame {frame.sequence} is said to reach beyond the end"
     count = count_of(data, frame)
     try:
-        found = sum(1 for _ in split(body_of(data, frame), seed(salt, frame.sequence)))
+        found = sum(1 for _ in bodies_of(data, frame, salt))
     except BadRecordError as error:
         return f"frame {frame.sequence}: {error}"
     return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
 
 
-def body_of(data: memoryview, frame: Frame) -> memoryview:
-    """The bytes of its records."""
-    return data[frame.start + FRAME_HEAD : frame.start + FRAME_HEAD + frame.length]
+def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:
+    """The bodies of its records, each checked. BadRecordError."""
+    start = frame.start + FRAME_HEAD
+    return split(data[start : start + frame.length], seed(salt), start)
 
 
 def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
     """The records of a frame that `scan` has found. BadRecordError."""
-    return parse(split(body_of(data, frame), seed(salt, frame.sequence)))
+    return parse(bodies_of(data, frame, salt))
 
 
 def scan(data: memoryview, header: Header, start: int = BLOCK, first: int | None = None) -> tuple[list[Frame], Gap]:

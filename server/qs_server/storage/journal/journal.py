@@ -146,7 +146,7 @@ class Journal:
         if writer is None:
             raise RuntimeError("appended without having reserved")
         sequence = self._sequence + 1
-        parts = _join(self._pending, seed(writer.header.salt, sequence))
+        parts = _join(self._pending, writer.header.salt, writer.end)
         count, length = len(self._pending), self._length
         self._pending, self._length, self._last = [], 0, None
         started = self._clock()
@@ -208,7 +208,7 @@ class Journal:
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
         try:
             sequence = self._sequence + 1
-            writer.begin(sequence, _join([(body, None) for body in first], seed(header.salt, sequence)), len(first))
+            writer.begin(sequence, _join([(body, None) for body in first], header.salt, BLOCK), len(first))
             self._place(path, number)
         except OSError:
             writer.close()
@@ -310,8 +310,8 @@ class Journal:
             path, Header(number, size, sequence, number, new_salt(self._life)), self._disk, sync=False
         )
         try:
-            seeded = seed(writer.header.salt, sequence)
-            writer.begin(sequence, _join([(body, None) for body in bodies], seeded), len(bodies))
+            parts = _join([(body, None) for body in bodies], writer.header.salt, BLOCK)
+            writer.begin(sequence, parts, len(bodies))
         finally:
             writer.close()
         self._place(path, number)
@@ -345,14 +345,19 @@ class Journal:
         self._disk.close(self._lock)
 
 
-def _join(pending: list[tuple[bytes, bytes | None]], begin: int) -> list[bytes]:
-    """The bytes of records, each with its length and checksum before it."""
+def _join(pending: list[tuple[bytes, bytes | None]], salt: bytes, start: int) -> list[bytes]:
+    """The bytes of the records of a frame, each with its length and checksum before it. start: where the frame begins
+    in its segment."""
     parts: list[bytes] = []
-    pack = records.HEAD.pack
+    pack, head, begin = records.HEAD.pack, records.HEAD.size, seed(salt)
+    place = start + FRAME_HEAD
     for body, payload in pending:
-        checksum = crc32(body, begin)
+        length = len(body)
+        checksum = crc32(body, begin ^ place)
         if payload is None:
-            parts += (pack(len(body), checksum), body)
+            parts += (pack(length, checksum), body)
         else:
-            parts += (pack(len(body) + len(payload), crc32(payload, checksum)), body, payload)
+            length += len(payload)
+            parts += (pack(length, crc32(payload, checksum)), body, payload)
+        place += head + length
     return parts

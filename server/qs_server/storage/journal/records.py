@@ -1,9 +1,9 @@
 """The records of a journal, as bytes and back. Pure: no files in here.
 
 A record is its body's length and checksum (both 32 bits, little endian) and the body, whose first byte is the kind. The
-checksum (CRC-32) begins with a number that the frame which holds the record gives, so that a record never counts in a
-place where it was not written. Each record says what is true after it, not what was done: replaying one twice is the
-same as once.
+checksum (CRC-32) begins with a number that the segment and the record's place in it give, so that a record never counts
+in a place where it was not written, and can be checked without reading anything else. Each record says what is true
+after it, not what was done: replaying one twice is the same as once.
 
 | kind | fields after it |
 |---|---|
@@ -152,8 +152,9 @@ def checkpoint(oldest: int) -> bytes:
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
-def split(data: memoryview, seed: int) -> Iterator[memoryview]:
-    """The bodies of the records that fill these bytes, each checked. seed: of the frame. BadRecordError."""
+def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
+    """The bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its file the
+    bytes stand. BadRecordError."""
     at = 0
     while at < len(data):
         if len(data) - at < HEAD.size:
@@ -162,7 +163,7 @@ def split(data: memoryview, seed: int) -> Iterator[memoryview]:
         body = data[at + HEAD.size : at + HEAD.size + length]
         if not length or len(body) != length:
             raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
-        if crc32(body, seed) != checksum:
+        if crc32(body, seed ^ (start + at)) != checksum:
             raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
         yield body
         at += HEAD.size + length

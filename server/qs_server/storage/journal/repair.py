@@ -27,7 +27,7 @@ from ..disk import Disk
 from ..names import message_name
 from . import records
 from .damage import Examined, examine
-from .frames import BLOCK, Header, new_salt, pack_frame_head, pack_header, padded, seed
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from .lock import take_lock, write_last
 from .records import Record
 from .recovery import numbers_in, recover, segment_name
@@ -139,7 +139,7 @@ def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple
     fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         for frame in _frames(found, kept):
-            data = _pack_frame(frame, salt, sequence)
+            data = _pack_frame(frame, salt, sequence, at)
             disk.pwrite(fd, data, at)
             at, sequence, count = at + len(data), sequence + 1, count + len(frame)
         disk.pwrite(fd, pack_header(Header(number, at, first, number, salt)), 0)
@@ -169,12 +169,13 @@ def _frames(found: Examined, kept: Counter[str]) -> Iterator[list[Record]]:
     yield frame
 
 
-def _pack_frame(frame: list[Record], salt: bytes, sequence: int) -> bytes:
-    begin = seed(salt, sequence)
+def _pack_frame(frame: list[Record], salt: bytes, sequence: int, start: int) -> bytes:
+    begin, length = seed(salt), 0
     parts = []
     for body in map(_pack, frame):
-        parts += [records.HEAD.pack(len(body), crc32(body, begin)), body]
-    length = sum(map(len, parts))
+        place = start + FRAME_HEAD + length
+        parts += [records.HEAD.pack(len(body), crc32(body, begin ^ place)), body]
+        length += records.HEAD.size + len(body)
     head = pack_frame_head(salt, sequence, sequence - 1, length, len(frame))
     return b"".join([head, *parts]).ljust(padded(len(head) + length), b"\0")
 

@@ -1,7 +1,7 @@
 """What can be read of a segment that is damaged: whole frames before and behind it, and single records within.
 
-Each record has a checksum of its own, which begins with the segment's salt and its frame's number. So one that is whole
-is known as such wherever it stands, and to which frame it belongs. The salt can be worked out from any frame's head, so
+Each record has a checksum of its own, which begins with the segment's salt and the record's place. So one that is whole
+is known as such, whatever is lost around it. The salt can be worked out from any frame's head, so
 that a header which is lost takes nothing with it.
 """
 
@@ -18,7 +18,7 @@ from .frames import (
     FRAME_MAGIC,
     DamagedError,
     Frame,
-    body_of,
+    bodies_of,
     count_of,
     fault_of,
     frame_at,
@@ -26,7 +26,7 @@ from .frames import (
     padded,
     seed,
 )
-from .records import HEAD, BadRecordError, Kind, Record, parse, split
+from .records import HEAD, BadRecordError, Kind, Record, parse
 
 _BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x08])")
 """Where a record may begin, as far as its length's last byte and its kind can tell."""
@@ -121,7 +121,7 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
     why = fault_of(data, frame, salt)
     if why is None:
         try:
-            for _ in parse(split(body_of(data, frame), seed(salt, frame.sequence))):
+            for _ in parse(bodies_of(data, frame, salt)):
                 pass
         except _BAD as error:
             why = f"frame {frame.sequence}: {error}"
@@ -129,7 +129,7 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
 
 
 def _whole(data: memoryview, frame: Frame, salt: bytes) -> Piece:
-    bodies = list(split(body_of(data, frame), seed(salt, frame.sequence)))
+    bodies = list(bodies_of(data, frame, salt))
     return Piece(frame.sequence, frame.start, bodies, 0, frame.synced)
 
 
@@ -148,13 +148,13 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
             end = min(at + FRAME_HEAD + frame.length, len(data))
-            bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, frame.sequence)))
+            bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
             kept = [body for _, body in bodies]
             yield Piece(frame.sequence, at, kept, count_of(data, frame) - len(kept), frame.synced)
             at, sequence = frame.end, frame.sequence + 1
             continue
         end = _next_head(data, at + BLOCK, salt)
-        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, sequence)))
+        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
         if bodies:
             yield Piece(sequence, at, [body for _, body in bodies], None, None)
             last, body = bodies[-1]
@@ -168,8 +168,9 @@ def _next_head(data: memoryview, at: int, salt: bytes) -> int:
     return next(heads, len(data))
 
 
-def _loose_bodies(data: memoryview, at: int, begin: int) -> Iterator[tuple[int, memoryview]]:
+def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int, memoryview]]:
     """Each whole record with where its body stands. A SAME of which the PUSH may be missing is not whole."""
+    begin = seed(salt)
     pushed = False
     while at is not None and at + HEAD.size < len(data):
         body = _body_at(data, at, begin)
@@ -190,7 +191,7 @@ def _loose_bodies(data: memoryview, at: int, begin: int) -> Iterator[tuple[int, 
 def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
     length, checksum = HEAD.unpack_from(data, at)
     body = data[at + HEAD.size : at + HEAD.size + length]
-    if len(body) != length or not _is_plausible(body) or crc32(body, begin) != checksum:
+    if len(body) != length or not _is_plausible(body) or crc32(body, begin ^ at) != checksum:
         return None
     return body
 
@@ -224,8 +225,7 @@ def find_salt(data: memoryview) -> bytes:
 
 
 def _holds_records(data: memoryview, frame: Frame, salt: bytes) -> bool:
-    begin = seed(salt, frame.sequence)
-    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, begin), None) is not None
+    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, salt), None) is not None
 
 
 def _tables() -> tuple[list[int], dict[int, int]]:
