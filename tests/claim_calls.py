@@ -1,6 +1,5 @@
 """Claims as the server makes them, each call with its commit, for tests of engines; and engines over what one left."""
 
-import os
 from collections.abc import Callable, Sequence
 
 from engines import Bench
@@ -64,9 +63,7 @@ def receive(engine: Engine, count: int = 1000, window: int = 30 * SECOND) -> lis
 def crash(bench: Bench) -> Engine:
     """Another process over what the first one has on disk. That one is not asked any more."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
-    journal = getattr(bench.engine, "_journal", None)
-    if journal is not None and journal._ledger is not None:
-        os.close(journal._ledger.journal._lock)
+    bench.engine._journal.close()  # type: ignore[attr-defined]
     bench.engine = bench.make(bench.clock)
     return bench.engine
 

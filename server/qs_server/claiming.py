@@ -8,7 +8,7 @@ from qs_schemas import Message
 
 from .service import Answer, BadRequestError, Pause, Service, qid_of
 from .storage.claim_files import Claim
-from .storage.claiming import Claims
+from .storage.log.claims import LogClaims
 
 _SLICE = 500
 """Messages deleted or given back between looks at what others want: some 5 ms."""
@@ -77,7 +77,7 @@ def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     return wire.PublishStaged(request.qid, request.producer)
 
 
-def _finish(claims: Claims, consumer: str) -> Answer:
+def _finish(claims: LogClaims, consumer: str) -> Answer:
     """What acknowledging and releasing have left to do, a little at a time."""
     while claims.finish(consumer, _SLICE):
         yield Pause()

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from .batches import Batches
-from .claiming import Claims
 from .disk import Disk
 from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
-from .filequeue import FileQueue
-from .journal.keeping import JournalKeeping
-from .journal.ledger import SpillLimits
 from .lifecycle import Lifecycle
+from .log.batches import LogBatches
+from .log.claims import LogClaims
+from .log.keeper import LogKeeper
+from .log.queue import LogQueue
+from .log.store import CACHE
 from .queues import EngineQueue
 from .root import RootDirectory
 
@@ -35,23 +35,28 @@ class DirectoriesEngine(RootDirectory):
         clock: Clock,
         durability: Durability,
         disk: Disk | None = None,
-        limits: SpillLimits = SpillLimits(),  # noqa: B008 - frozen
+        cache: int = CACHE,
         lifecycle: Lifecycle | None = None,
     ) -> None:
-        """root: an existing directory. limits: when what is in the journal is written to files. OSError when the root
-        cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
+        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory. OSError when
+        the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
+        server's."""
         disk = disk or Disk()
-        self._journal = JournalKeeping(root, clock, durability, disk, limits)
+        self._journal = LogKeeper(root, clock, durability, disk, cache)
         if self.name == "journal":
             self._journal.open()
         try:
             super().__init__(root, clock=clock, durability=durability, disk=disk, lifecycle=lifecycle)
-            self._journal.replay({q.qid: q for q in self._queues.values() if isinstance(q, FileQueue)})
+            self._journal.replay(self._kind_of, self._shared)
         except BaseException:
             self._journal.close()
             raise
 
     # -- queues ---------------------------------------------------------------------------------------------------
+
+    def _kind_of(self, qid: str) -> str | None:
+        queue = self._queues.get(qid)
+        return None if queue is None else queue.options.storage
 
     def _take_up(self, path: str, qid: str, options: Options) -> EngineQueue:
         if options.storage == "journal":
@@ -61,22 +66,12 @@ class DirectoriesEngine(RootDirectory):
     def _forget(self, qid: str) -> None:
         queue = self._queues.get(qid)
         super()._forget(qid)
-        if isinstance(queue, FileQueue):
+        if isinstance(queue, LogQueue):
             self._journal.forget(queue)
-
-    def _reopen(self, qid: str) -> None:
-        if isinstance(queue := self._queues.get(qid), FileQueue):
-            self._journal.rescue(queue)
-        super()._reopen(qid)
 
     def create(self, qid: str, options: Options) -> None:
         self._journal.commit_removals()  # before there is another queue of the name
         super().create(qid, options)
-
-    def remove(self, qid: str, *, force: bool) -> None:
-        if isinstance(queue := self._queue(qid), FileQueue):
-            self._journal.prepare_removal(queue)
-        super().remove(qid, force=force)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -174,16 +169,16 @@ class DirectoriesEngine(RootDirectory):
         self.flush()
         return self._queue(qid).purge(upto, count)
 
-    def claims(self, qid: str) -> Claims:
+    def claims(self, qid: str) -> LogClaims:
         queue = self._queue(qid)
-        if not isinstance(queue, FileQueue):
+        if not isinstance(queue, LogQueue):
             return super().claims(qid)
         self.flush()
         return queue.claims
 
-    def batches(self, qid: str) -> Batches:
+    def batches(self, qid: str) -> LogBatches:
         queue = self._queue(qid)
-        if not isinstance(queue, FileQueue):
+        if not isinstance(queue, LogQueue):
             return super().batches(qid)
         self.flush()
         return queue.batches
@@ -212,7 +207,6 @@ class DirectoriesEngine(RootDirectory):
     def commit(self) -> None:
         self.flush()
         self._journal.commit(before=self._commit_files)
-        self._journal.relieve()
 
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
@@ -252,18 +246,13 @@ class DirectoriesEngine(RootDirectory):
         return sync if files or journal is not None else None
 
     def next_spill(self) -> int | None:
-        return self._journal.next_spill()
-
-    @property
-    def spill_is_urgent(self) -> bool:
-        return self._journal.urgent
+        return self._journal.next_upkeep()
 
     def begin_spill(self, *, brief: bool = False) -> Background | None:
-        return self._journal.begin_spill(brief=brief)
+        return self._journal.begin_upkeep()
 
     def finish_spill(self, spill: Background) -> None:
-        self.refresh()  # what the spill has done is not taken for what others do
-        self._journal.finish_spill(spill)
+        self._journal.finish_upkeep(spill)
 
     def refresh(self) -> None:
         self._watch.refresh()
@@ -316,7 +305,7 @@ class DirectoriesEngine(RootDirectory):
     def close(self) -> None:
         try:
             self.commit()
-            self._journal.come_to_rest(self.finish_spill)
+            self._journal.rest()
             if (sync := self.background_sync()) is not None:
                 sync()
         finally:

@@ -21,6 +21,7 @@ class Disk:
     fstat = staticmethod(os.fstat)
     lstat = staticmethod(os.lstat)
     read = staticmethod(os.read)
+    pread = staticmethod(os.pread)
     fsync = staticmethod(os.fsync)
     rename = staticmethod(os.rename)
     link = staticmethod(os.link)

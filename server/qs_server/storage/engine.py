@@ -17,8 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from .batches import Batches
-    from .claiming import Claims
+    from .log.batches import LogBatches
+    from .log.claims import LogClaims
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -297,11 +297,11 @@ class Engine(ABC):
     def purge(self, qid: str, upto: int, count: int) -> int:
         """Removes at most count messages whose ids are at most upto. How many; less than count when none is left."""
 
-    def claims(self, qid: str) -> Claims:
+    def claims(self, qid: str) -> LogClaims:
         """The claims on a queue's messages."""
         raise UnsupportedError(f"the storage {self.options(qid).storage!r} has no claims")
 
-    def batches(self, qid: str) -> Batches:
+    def batches(self, qid: str) -> LogBatches:
         """The batches that producers stage for a queue."""
         raise UnsupportedError(f"the storage {self.options(qid).storage!r} stages nothing")
 

@@ -8,6 +8,7 @@ import heapq
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Self
 
 from .midmap import MidMap
 from .midset import MidSet
@@ -42,6 +43,26 @@ class Index:
         self.bytes = 0
         self.delayed = 0
 
+    @classmethod
+    def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
+        """Loaded messages with ids in increasing order. hidden: of those that are, until when, and whether that is a
+        delay. All of them are new that are not withheld."""
+        made = cls()
+        made.messages = MidMap.of(mids, array("Q", [size << _SIZE_SHIFT | _LOADED for size in sizes]))
+        made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
+        made.bytes = sum(sizes)
+        for mid, (expiry, delayed) in hidden.items():
+            if mid not in made.messages:
+                continue
+            if expiry == WITHHELD:
+                made.withhold(mid)
+            else:
+                made.ready.discard(mid)
+                made._hide(mid, expiry)
+                if delayed:
+                    made._set_delayed(mid)
+        return made
+
     def __len__(self) -> int:
         return len(self.messages)
 
@@ -68,7 +89,7 @@ class Index:
         if expiry:
             self._set_delayed(mid)
 
-    def add_run(self, mids: range, sizes: Sequence[int]) -> None:
+    def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
         """Ready messages with ids greater than any that is there; as `add`, one for each size."""
         self.new.extend(mids)
         self.ready.extend(mids)
@@ -208,6 +229,11 @@ class Index:
     def size(self, mid: int) -> int:
         """Bytes of a loaded message."""
         return (self.messages.get(mid) or 0) >> _SIZE_SHIFT
+
+    @staticmethod
+    def size_in(facts: int) -> int:
+        """Bytes of a message, from what `remove` gave back."""
+        return facts >> _SIZE_SHIFT
 
     def is_delayed(self, mid: int) -> bool:
         """Of a loaded message."""

@@ -1,8 +1,9 @@
 """An ordered map from message ids to small whole numbers, in 16 bytes an entry: a set of ids, and a value for each."""
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 from .midset import CHUNK, MidSet
 
@@ -16,6 +17,20 @@ class MidMap(MidSet):
         """keys: in increasing order, none twice; each gets the value."""
         super().__init__(keys)
         self._values = [array("Q", [value]) * len(chunk) for chunk in self._keys]
+
+    @classmethod
+    def of(cls, keys: "array[int]", values: "array[int]") -> Self:
+        """A map from keys, in increasing order, none twice, to values."""
+        made = cls(keys)
+        made._values = [values[at : at + CHUNK] for at in range(0, len(values), CHUNK)]
+        return made
+
+    def pages(self, after: int) -> "Iterator[tuple[array[int], array[int]]]":
+        """Keys greater than after with their values, in order, a chunk at a time. Nothing may be changed meanwhile."""
+        for chunk in range(bisect_right(self._lasts, after), len(self._keys)):
+            keys, values = self._keys[chunk], self._values[chunk]
+            at = bisect_right(keys, after)
+            yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
         """The value of a key."""
@@ -61,7 +76,7 @@ class MidMap(MidSet):
             self._values[chunk : chunk + 1] = [values[:CHUNK], values[CHUNK:]]
             self._lasts.insert(chunk, keys[CHUNK - 1])
 
-    def set_run(self, keys: range, values: Iterable[int]) -> None:
+    def set_run(self, keys: Sequence[int], values: Iterable[int]) -> None:
         """Adds keys that are all greater than the last one, with a value for each."""
         chunks = len(self._keys)
         self.extend(keys)

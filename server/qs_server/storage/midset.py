@@ -91,7 +91,7 @@ class MidSet:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._lasts.insert(chunk, keys[CHUNK - 1])
 
-    def extend(self, keys: range) -> None:
+    def extend(self, keys: Sequence[int]) -> None:
         """Adds keys that are all greater than the last one."""
         added = array("Q", keys)
         if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:

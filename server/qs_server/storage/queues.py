@@ -16,7 +16,10 @@ class EngineQueue(Protocol):
     path: str
     qid: str
     options: Options
-    last_mid: int
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
 
     def __len__(self) -> int:
         """How many messages it holds, in whatever state, without those that `flush` has still to make visible."""

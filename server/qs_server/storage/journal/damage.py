@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..disk import Disk
 from .frames import BLOCK, DamagedError, Header, read_header
 from .lock import read_last
-from .records import Checkpoint, Delete, Key, Push, Queue, Record, Remove, State
+from .records import Checkpoint, OfQueue, Push, Queue, Record
 from .recovery import JournalDamagedError, map_file, numbers_in, recover, segment_name
 from .salvage import Hole, Piece, find_salt, read_pieces
 
@@ -52,7 +52,7 @@ class Placed(NamedTuple):
 
     part: Part
     piece: Piece
-    record: Queue | Push | State | Delete | Remove | Key
+    record: OfQueue
     qid: str | None
     number: int
 

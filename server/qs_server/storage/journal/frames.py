@@ -156,20 +156,21 @@ def scan(data: memoryview, header: Header, start: int = BLOCK, first: int | None
     while start + BLOCK <= len(data):
         frame = frame_at(data, start, header.salt)
         if frame is None:
-            return frames, _gap(data, header.salt, start, "no frame begins there", expected)
+            return frames, gap_at(data, header.salt, start, "no frame begins there", expected)
         if frame.sequence != expected:
             why = f"frame {frame.sequence} stands where {expected} should"
-            return frames, _gap(data, header.salt, start, why, expected)
+            return frames, gap_at(data, header.salt, start, why, expected)
         why_not = fault_of(data, frame, header.salt)
         if why_not is not None:
-            return frames, _gap(data, header.salt, start, why_not, expected)
+            return frames, gap_at(data, header.salt, start, why_not, expected)
         frames.append(frame)
         expected += 1
         start = frame.end
     return frames, Gap(start, None, None)
 
 
-def _gap(data: memoryview, salt: bytes, start: int, why: str, expected: int) -> Gap:
+def gap_at(data: memoryview, salt: bytes, start: int, why: str, expected: int) -> Gap:
+    """The gap that begins there, where frame `expected` should be. why: what is wrong, unless there are only zeros."""
     if is_zero(data, start):
         return Gap(start, None, None)
     behind = (frame_at(data, at, salt) for at in range(start, len(data), BLOCK))

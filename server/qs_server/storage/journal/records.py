@@ -14,14 +14,25 @@ after it, not what was done: replaying one twice is the same as once.
 | DELETE | queue number, id |
 | REMOVE | queue number: the queue is gone, with everything before this |
 | KEY | queue number, id, key, time of the push: a key whose PUSH is in a segment that is removed |
-| CHECKPOINT | number of the oldest segment that is needed: everything before is in the directories |
+| CHECKPOINT | number of the oldest segment that is needed: nothing before it is |
+| MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
+| SHARED | as MOVED, but for the payload: place of the record that has it, its size, number of a queue that has it too |
+| CLAIM | queue number, claim, time, bytes of payload, consumer, ids: these messages are the claim's |
+| ACKED | queue number, claim, consumer: the messages of all claims up to that one are gone |
+| UNCLAIMED | queue number, claim, consumer: the messages of that claim are nobody's |
+| STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
+| PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
+
+A place is a segment's number and a byte in it, 32 bits each.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
+
+from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 
 HEAD = struct.Struct("<II")
 NO_KEY = bytes(16)
@@ -38,6 +49,13 @@ class Kind(IntEnum):
     REMOVE = 6
     KEY = 7
     CHECKPOINT = 8
+    MOVED = 9
+    SHARED = 10
+    CLAIM = 11
+    ACKED = 12
+    UNCLAIMED = 13
+    STAGED = 14
+    PUBLISHED = 15
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -48,9 +66,13 @@ _DELETE = struct.Struct("<BIQ")
 _REMOVE = struct.Struct("<BI")
 _KEY = struct.Struct("<BIQ16sQ")
 _CHECKPOINT = struct.Struct("<BQ")
+_MOVED = struct.Struct("<BIQIQB")
+_SHARED = struct.Struct("<BIQIQBQII")
 PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
-SMALL = HEAD.size + max(_SAME.size, _STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size)
+MOVED_SIZE = HEAD.size + _MOVED.size
+"""Bytes of a MOVED beside its payload."""
+SMALL = HEAD.size + max(_SAME.size, _STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
 """Bytes that any record without a payload or a name takes at most."""
 
 
@@ -103,7 +125,30 @@ class Checkpoint(NamedTuple):
     oldest: int
 
 
-Record = Queue | Push | State | Delete | Remove | Key | Checkpoint
+class Moved(NamedTuple):
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+    payload: bytes
+
+
+class Shared(NamedTuple):
+    """place, size: of the record with the payload, and of that; source: number of a queue that has the message too."""
+
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+    place: int
+    size: int
+    source: int
+
+
+OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | Claim | Acked | Unclaimed | Staged | Published
+Record = OfQueue | Checkpoint
 
 
 def queue(number: int, last_mid: int, qid: str) -> bytes:
@@ -152,6 +197,26 @@ def checkpoint(oldest: int) -> bytes:
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
+def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
+    """The body of a MOVED, as far as its payload, which follows."""
+    return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
+
+
+def shared(record: Shared) -> bytes:
+    """The body of a SHARED."""
+    return _SHARED.pack(Kind.SHARED, *record)
+
+
+def payload_of(body: memoryview) -> memoryview | None:
+    """The payload in a record's body; None for a kind that has none. struct.error when the body is too short."""
+    kind = body[0]
+    if kind == Kind.PUSH:
+        return body[_PUSH.size :]
+    if kind == Kind.MOVED:
+        return body[_MOVED.size :]
+    return Staged.payload_in(body) if kind == Kind.STAGED else None
+
+
 def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
     """The bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its file the
     bytes stand. BadRecordError."""
@@ -169,13 +234,42 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         at += HEAD.size + length
 
 
+class Identity(NamedTuple):
+    """Whose a record with a payload is. mid: None for a STAGED, which has no id yet."""
+
+    number: int
+    mid: int | None
+
+
+def identify(body: memoryview) -> Identity:
+    """The queue and the message that a record with a payload is about. struct.error."""
+    _, number, mid = _DELETE.unpack_from(body)
+    return Identity(number, None if body[0] == Kind.STAGED else mid)
+
+
+def plain_push(body: memoryview) -> tuple[int, int, int] | None:
+    """Queue number, id and size of a message that was pushed without a delay or a key, or None. BadRecordError."""
+    if body[0] != 2:
+        return None
+    try:
+        _, number, mid, visible, key, _ = _PUSH.unpack_from(body)
+    except struct.error as error:
+        raise BadRecordError(f"a record of kind 2 cannot be read: {error}") from None
+    return None if visible or key != NO_KEY else (number, mid, len(body) - _PUSH.size)
+
+
+def parse_one(body: memoryview) -> Record:
+    """The record with that body. BadRecordError."""
+    return next(parse(iter((body,))))
+
+
 def parse(bodies: Iterator[memoryview]) -> Iterator[Record]:
     """The records of one frame. BadRecordError for what cannot be one."""
     payload: bytes | None = None
     for body in bodies:
         try:
             record = _parse(body, payload)
-        except (struct.error, UnicodeDecodeError) as error:
+        except (struct.error, ValueError) as error:
             raise BadRecordError(f"a record of kind {body[0]} cannot be read: {error}") from None
         if isinstance(record, Push):
             payload = record.payload
@@ -195,19 +289,49 @@ def _parse(body: memoryview, payload: bytes | None) -> Record:
 
 
 def _parse_short(kind: int, body: memoryview) -> Record:
-    if kind == Kind.STATE:
-        _, number, mid, receives, visible, delayed = _STATE.unpack(body)
-        return State(number, mid, receives, visible, bool(delayed))
-    if kind == Kind.DELETE:
-        return Delete(*_DELETE.unpack(body)[1:])
-    if kind == Kind.QUEUE:
-        _, number, last_mid = _QUEUE.unpack_from(body)
-        return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
-    if kind == Kind.REMOVE:
-        return Remove(*_REMOVE.unpack(body)[1:])
-    if kind == Kind.KEY:
-        _, number, mid, key, at = _KEY.unpack(body)
-        return Key(number, mid, key, at)
-    if kind == Kind.CHECKPOINT:
-        return Checkpoint(*_CHECKPOINT.unpack(body)[1:])
+    known = _PARSERS.get(kind)
+    if known is not None:
+        return known(body)
     raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
+
+
+def _parse_state(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed = _STATE.unpack(body)
+    return State(number, mid, receives, visible, bool(delayed))
+
+
+def _parse_queue(body: memoryview) -> Record:
+    _, number, last_mid = _QUEUE.unpack_from(body)
+    return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
+
+
+def _parse_moved(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed = _MOVED.unpack_from(body)
+    return Moved(number, mid, receives, visible, bool(delayed), bytes(body[_MOVED.size :]))
+
+
+def _parse_shared(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed, *where = _SHARED.unpack(body)
+    return Shared(number, mid, receives, visible, bool(delayed), *where)
+
+
+def _parse_key(body: memoryview) -> Record:
+    _, number, mid, key, at = _KEY.unpack(body)
+    return Key(number, mid, key, at)
+
+
+_PARSERS: dict[int, Callable[[memoryview], Record]] = {
+    Kind.STATE: _parse_state,
+    Kind.DELETE: lambda body: Delete(*_DELETE.unpack(body)[1:]),
+    Kind.QUEUE: _parse_queue,
+    Kind.REMOVE: lambda body: Remove(*_REMOVE.unpack(body)[1:]),
+    Kind.KEY: _parse_key,
+    Kind.CHECKPOINT: lambda body: Checkpoint(*_CHECKPOINT.unpack(body)[1:]),
+    Kind.MOVED: _parse_moved,
+    Kind.SHARED: _parse_shared,
+    Kind.CLAIM: Claim.read,
+    Kind.ACKED: Acked.read,
+    Kind.UNCLAIMED: Unclaimed.read,
+    Kind.STAGED: Staged.read,
+    Kind.PUBLISHED: Published.read,
+}

@@ -109,7 +109,7 @@ def recover(directory: str, disk: Disk) -> Recovered:
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
-        _check_last(directory, numbers[-1] if numbers else 0, begun)
+        check_last(directory, numbers[-1] if numbers else 0, begun)
     if not numbers:
         return Recovered([], [], 0, 0)
     last = _read(directory, numbers[-1])
@@ -118,28 +118,28 @@ def recover(directory: str, disk: Disk) -> Recovered:
     needed = [segment for segment in found if segment.header.number >= oldest]
     missing = sorted(set(range(oldest, numbers[-1] + 1)) - set(numbers))
     if missing:
-        raise _damage(f"{directory}/{segment_name(missing[0])}", "it is missing")
+        raise damage(f"{directory}/{segment_name(missing[0])}", "it is missing")
     for at, (segment, following) in enumerate(list(pairwise(needed))):
         needed[at] = _check_end(segment, following.header.first)
-    _check_tail(last)
+    check_tail(last.path, last.header, last.gap, last.next)
     obsolete = [f"{directory}/{segment_name(number)}" for number in numbers if number < oldest]
     return Recovered(needed, obsolete, last.header.number, last.next - 1)
 
 
-def _check_last(directory: str, last: int, begun: int) -> None:
-    """begun: see `read_last`."""
+def check_last(directory: str, last: int, begun: int) -> None:
+    """Whether the last segment that is there is the one that was begun last. begun: see `read_last`."""
     if last < begun:
-        raise _damage(f"{directory}/{segment_name(begun)}", "it is missing")
+        raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
     if last > begun + 1:
         what = f"it does not belong to this journal, whose last segment is {begun} or {begun + 1}"
-        raise _damage(f"{directory}/{segment_name(last)}", what)
+        raise damage(f"{directory}/{segment_name(last)}", what)
 
 
 def _read(directory: str, number: int) -> Segment:
     try:
         return read_segment(directory, number)
     except DamagedError as error:
-        raise _damage(f"{directory}/{segment_name(number)}", str(error)) from None
+        raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
 
 
 def _checkpoints(found: list[Segment]) -> Iterator[int]:
@@ -150,7 +150,7 @@ def _checkpoints(found: list[Segment]) -> Iterator[int]:
                     if isinstance(record, Checkpoint):
                         yield record.oldest
             except BadRecordError as error:
-                raise _damage(segment.path, f"frame {frame.sequence} at byte {frame.start}: {error}") from None
+                raise damage(segment.path, f"frame {frame.sequence} at byte {frame.start}: {error}") from None
 
 
 def _check_end(segment: Segment, first: int) -> Segment:
@@ -162,19 +162,20 @@ def _check_end(segment: Segment, first: int) -> Segment:
         _logger.warning("%s: frames from %d on do not count: another one was begun instead", segment.path, first)
         return segment._replace(frames=[frame for frame in segment.frames if frame.sequence < first])
     lost = f"frames {segment.next} to {first - 1} are not whole"
-    raise _damage(segment.path, f"byte {segment.gap.start}: {segment.gap.why or 'it ends there'}; {lost}")
+    raise damage(segment.path, f"byte {segment.gap.start}: {segment.gap.why or 'it ends there'}; {lost}")
 
 
-def _check_tail(last: Segment) -> None:
-    gap = last.gap
-    if not last.frames:  # it was durable before the file had its name
-        raise _damage(last.path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
-    if gap.later is not None and gap.later.synced >= last.next:
+def check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
+    """Whether the last segment may end like that. following: the number of the frame after its last whole one."""
+    if following == header.first:  # it was durable before the file had its name
+        raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
+    if gap.later is not None and gap.later.synced >= following:
         behind = f"frame {gap.later.sequence} behind it, at byte {gap.later.start}, says that it was durable"
-        raise _damage(last.path, f"byte {gap.start}: {gap.why}; {behind}")
+        raise damage(path, f"byte {gap.start}: {gap.why}; {behind}")
 
 
-def _damage(path: str, what: str) -> JournalDamagedError:
+def damage(path: str, what: str) -> JournalDamagedError:
+    """What says that a file of the journal is not as it was written."""
     return JournalDamagedError(os.path.dirname(path), f"{path}: {what}")
 
 

@@ -1,0 +1,573 @@
+"""A queue of the log: an index of its messages, where each stands in the log, and what is known of receives.
+
+Every change is a record, and a change of the table at once; the store commits the record, or takes the change back.
+"""
+
+from collections.abc import Sequence
+
+from ..capacity import require_room
+from ..directory import Shared
+from ..engine import (
+    Draft,
+    Message,
+    NoSuchMessageError,
+    Options,
+    OtherMessageError,
+    QueueFullError,
+    Receipt,
+    StaleReceiptError,
+    State,
+    Stats,
+)
+from ..journal import records
+from ..journal.keys import Keys, digest
+from ..lifecycle import Event
+from ..names import MAX_MID, WITHHELD
+from .batches import LogBatches
+from .claims import LogClaims
+from .door import Door
+from .store import Store, record_size
+from .table import MessageTable
+
+
+class LogQueue:
+    """One queue. Not for several threads at once."""
+
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int) -> None:  # noqa: PLR0917
+        """path: of its directory; number: what it is called in the log."""
+        self.path = path
+        self.qid = qid
+        self.options = options
+        self.keys = Keys()
+        self.counts = Stats()
+        self._unit = 1000 if options.timestamps == "ms" else 1
+        self.table = MessageTable(qid, number, store, shared.activity, self._unit)
+        self.claims = LogClaims(self, store, shared.clock)
+        self.batches = LogBatches(self, store)
+        self.is_closed = False
+        self._store = store
+        self._log = store.log
+        self._clock = shared.clock
+        self._lifecycle = shared.lifecycle
+        self._watch = shared.watch
+        self._on_vanished = shared.vanished
+        self._door = Door(path, shared.disk) if path else None
+        self._watched = self._watch.add(path, self) if path else -1
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
+        return self.table.last_mid
+
+    @property
+    def number(self) -> int:
+        """What the queue is called in the log."""
+        return self.table.number
+
+    def record(self) -> bytes:
+        """What a segment has to say of the queue before anything else."""
+        return records.queue(self.number, self.last_mid, self.qid)
+
+    def announce(self) -> None:
+        """Says in the log that there is the queue. OSError."""
+        body = self.record()
+        self._log.reserve(records.HEAD.size + len(body))
+        self._log.append(body)
+
+    def reset(self) -> None:
+        """Forgets everything, to be read in another way."""
+        self.keys = Keys()
+        self.table.reset()
+        self.claims.consumers.clear()
+        self.batches.producers.clear()
+
+    def settle(self) -> None:
+        """After a start: what is visible is announced, and when the next message will be."""
+        if self.table.index.ready:
+            self.table.arrived()
+        if (due := self.table.index.next_expiry()) is not None:
+            self.table.hidden(due)
+
+    def __len__(self) -> int:
+        return len(self.table.index)
+
+    def note(self, event: Event, mid: int, *, peer: str | None = None) -> None:
+        """Tells the lifecycle record what has happened to a message that is here."""
+        if self._lifecycle is not None:
+            size, receives = self.table.index.size(mid), self.table.receives.get(mid, 0)
+            self._lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+        self.table.arrived()
+
+    def time(self, number: int) -> int:
+        """When a message was pushed, from its id."""
+        return number * self._unit
+
+    # -- pushing --------------------------------------------------------------------------------------------------
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Stores messages, all or none. Their ids, increasing. QueueFullError."""
+        require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
+        now = self._clock()
+        if any(draft.delay or draft.key is not None for draft in drafts):
+            return self._push_each(drafts, now)
+        payloads = [draft.payload for draft in drafts]
+        mids = self._free_run(len(payloads), now)
+        self.append_run(mids, payloads, now)
+        return list(mids)
+
+    def _free_run(self, count: int, now: int) -> Sequence[int]:
+        """Ids that nobody has, greater than all that were given."""
+        first = max(now // self._unit, self.table.last_mid + 1)
+        last = self.table.index.messages.last()
+        if last is not None and last >= first:  # copies can have greater ids
+            mids: list[int] = []
+            for _ in range(count):
+                first = self._free(first)
+                mids.append(first)
+                first += 1
+            return mids
+        if first + count > MAX_MID:
+            raise self._no_more_ids()
+        return range(first, first + count)
+
+    def _free(self, mid: int) -> int:
+        while self.table.index.expiry(mid) is not None:
+            mid += 1
+        if mid > MAX_MID:
+            raise self._no_more_ids()
+        return mid
+
+    def _no_more_ids(self) -> QueueFullError:
+        return QueueFullError(f"queue {self.qid!r} has seen the message {self.table.last_mid}: no greater id is left")
+
+    def append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
+        """Stores messages with these ids, visible at once."""
+        sizes = list(map(len, payloads))
+        size = sum(sizes)
+        self._log.reserve(size + len(sizes) * records.PUSH_SIZE, push=True)
+        places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
+        self._store.undo.append((self._unpush, mids))
+        self.table.add_run(mids, places, sizes)
+        self.table.last_mid = mids[-1]
+        self._store.usage.add(places[0], size + len(sizes) * record_size(0))
+        self._store.cache.put(places, payloads, size)
+        self.counts.pushed += len(sizes)
+        self.table.arrived()
+        if self._lifecycle is not None:
+            for mid in mids:
+                self.note("pushed", mid)
+
+    def _unpush(self, mids: Sequence[int]) -> None:
+        for mid in mids:
+            self.table.drop(mid)
+        self.counts.pushed -= len(mids)
+
+    def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
+        """Stores messages of which some have a delay or a key."""
+        mids: list[int] = []
+        fresh: list[tuple[int, Draft, bytes | None]] = []
+        asked: dict[bytes, int] = {}
+        following = max(now // self._unit, self.table.last_mid + 1)
+        self.keys.forget_old(now)
+        for draft in drafts:
+            key = None if draft.key is None else digest(draft.key)
+            known = None if key is None else asked.get(key) or self.keys.find(key, now)
+            if known is not None:
+                mids.append(known)
+                continue
+            mid = self._free(following)
+            following = mid + 1
+            mids.append(mid)
+            fresh.append((mid, draft, key))
+            if key is not None:
+                asked[key] = mid
+        size = sum(len(draft.payload) for _, draft, _ in fresh) + len(fresh) * records.PUSH_SIZE
+        self._log.reserve(size, push=True)
+        for mid, draft, key in fresh:
+            self._push_one(mid, draft, key, now)
+        return mids
+
+    def _push_one(self, mid: int, draft: Draft, key: bytes | None, now: int) -> None:
+        payload = draft.payload
+        visible = min((now + draft.delay) // self._unit, MAX_MID) if draft.delay else 0
+        place = self._log.append(records.push(self.number, mid, visible, key, now), payload)
+        self._store.undo.append((self._unpush, (mid,)))
+        self.table.add(mid, place, len(payload), visible)
+        self.table.last_mid = mid
+        self._store.usage.add(place, record_size(len(payload)))
+        self._store.cache.put((place,), (payload,), len(payload))
+        self.counts.pushed += 1
+        if visible:
+            self.table.hidden(visible)
+        else:
+            self.table.arrived()
+        if key is not None:
+            self.keys.note(key, mid, now, place >> 32)
+            self._store.undo.append((self.keys.forget, key))
+        self.note("pushed", mid)
+
+    def flush(self) -> dict[int, OSError]:
+        """Does nothing: pushes are visible at once, to whoever asks after the commit."""
+        return {}
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    def first_ready(self) -> int | None:
+        """The oldest visible message."""
+        return self.table.index.ready.first()
+
+    @property
+    def ready(self) -> int:
+        """How many messages are visible."""
+        return len(self.table.index.ready)
+
+    def _end_of(self, visibility: int | None) -> int:
+        window = self.options.visibility if visibility is None else visibility
+        return max(min((self._clock() + window) // self._unit, MAX_MID), 1)
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+    ) -> Message | None:
+        """Receives a visible message; None when its payload is over max_bytes. holder: not empty for a subscriber; if
+        the process ends, the message is visible again."""
+        index = self.table.index
+        size = index.size(mid)
+        if max_bytes is not None and size > max_bytes:
+            return None
+        payload = self._store.payload(self.table.places.get(mid) or 0)
+        expiry = self._end_of(visibility)
+        receives = self.table.receives.get(mid, 0) + 1
+        self._note_state(mid, receives, 0 if holder else expiry)
+        self.table.receives[mid] = receives
+        index.take(mid, expiry, retrieved=receives > 1)
+        if holder:
+            self.table.held.add(mid)
+        self.table.hidden(expiry)
+        self.counts.delivered += 1
+        if self._lifecycle is not None:
+            self.note("received", mid)
+        unit = self._unit
+        return Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
+
+    def _note_state(self, mid: int, receives: int, visible: int) -> None:
+        """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
+        message visible again."""
+        self._store.make_room_for_notes()
+        self._log.note(records.state(self.number, mid, receives, visible, delayed=False))
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
+        self.expire()
+        expiry = self._found(mid)
+        if not expiry and not peek:
+            message = self.take(mid, visibility)
+            if message is not None:
+                return message
+        receives = self.table.receives.get(mid, 0)
+        if not expiry:
+            payload = self._store.payload(self.table.places.get(mid) or 0)
+            return Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
+        status = "delayed" if self.table.index.is_delayed(mid) else "in-flight"
+        if expiry == WITHHELD:
+            return Message(self.qid, mid, status, receives + 1, self.time(mid))
+        return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
+
+    def read_held(self, receipt: Receipt) -> Message:
+        """A message and its payload, for whoever holds the receipt."""
+        mid = receipt.mid
+        expiry = self._held(receipt)
+        payload = self._store.payload(self.table.places.get(mid) or 0)
+        visible_at = self.time(expiry) if expiry else None
+        return Message(self.qid, mid, "delivered", self.table.receives.get(mid, 0), self.time(mid), visible_at, payload)
+
+    def _found(self, mid: int) -> int:
+        expiry = self.table.index.expiry(mid)
+        if expiry is None:
+            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+        return expiry
+
+    def _held(self, receipt: Receipt) -> int:
+        """The expiry of a message that is still as the holder of the receipt saw it, and in no claim."""
+        mid, seen = receipt
+        expiry = self._found(mid)
+        if seen is not None and (receives := self.table.receives.get(mid, 0)) != seen:
+            raise StaleReceiptError(
+                f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
+            )
+        if expiry == WITHHELD:
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is in a claim: list-claims says whose")
+        return expiry
+
+    # -- deleting -------------------------------------------------------------------------------------------------
+
+    def delete(self, receipt: Receipt) -> None:
+        """Removes a message, in whatever state it is."""
+        self.remove(receipt.mid, self._held(receipt))
+        self.counts.deleted += 1
+
+    def remove(self, mid: int, expiry: int) -> bool:
+        """Removes a message that is here, in the state that expiry says."""
+        self._log.reserve(records.SMALL)
+        self._log.append(records.delete(self.number, mid))
+        self._remove(mid, expiry)
+        if expiry == WITHHELD:
+            self.claims.removed(mid)
+        return True
+
+    def _remove(self, mid: int, expiry: int) -> None:
+        """Removes a message from memory; a record says so already."""
+        table = self.table
+        self._note_deleted(mid, expiry)
+        hidden = expiry, expiry != 0 and table.index.is_delayed(mid)
+        place, receives = table.places.get(mid) or 0, table.receives.get(mid, 0)
+        self._store.undo.append((table.put_back, mid, place, receives, table.drop(mid), hidden))
+
+    def _note_deleted(self, mid: int, expiry: int) -> None:
+        if expiry == WITHHELD:
+            self._note_once_more("deleted", mid)  # that it was in a claim counts
+        else:
+            self.note("deleted", mid)
+
+    def purge(self, upto: int, count: int) -> int:
+        """Removes the oldest messages with ids up to upto, at most count; how many."""
+        removed = 0
+        while removed < count and (mid := self.table.index.messages.first()) is not None and mid <= upto:
+            removed += self.remove(mid, self.table.index.expiry(mid) or 0)
+        self.counts.deleted += removed
+        return removed
+
+    # -- ending or moving a window --------------------------------------------------------------------------------
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        """Makes a message visible, now (None) or later (when)."""
+        self.expire()
+        mid = receipt.mid
+        expiry = self._held(receipt)
+        until = min((self._clock() + delay) // self._unit, MAX_MID) if delay else 0
+        if not until and not expiry:
+            return None  # it was visible before
+        self._change(mid, expiry, until, delayed=bool(until))
+        self.note("released", mid)
+        return self.time(until) if until else None
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        """Moves the end of the window of a message in flight."""
+        self.expire()
+        mid = receipt.mid
+        expiry = self._held(receipt)
+        if not expiry or self.table.index.is_delayed(mid):
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
+        until = self._end_of(visibility)
+        held = mid in self.table.held
+        self._change(mid, expiry, until, delayed=False, held=held)
+        self.note("extended", mid)
+        return self.time(until)
+
+    def _change(self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False) -> None:
+        self._log.reserve(records.SMALL)
+        visible = 0 if held else new
+        self._log.append(records.state(self.number, mid, self.table.receives.get(mid, 0), visible, delayed))
+        was_delayed = old != 0 and self.table.index.is_delayed(mid)
+        was_new = mid in self.table.index.new
+        self._store.undo.append((self._change_back, mid, old, was_delayed, was_new))
+        self.table.show(mid, new, delayed=delayed)
+        if held:
+            self.table.held.add(mid)
+
+    def _change_back(self, mid: int, old: int, delayed: bool, new: bool) -> None:
+        self.table.show(mid, old, delayed=delayed)
+        if new:
+            self.table.index.new.add(mid)
+
+    def next_expiry(self) -> int | None:
+        """When the next hidden message is due."""
+        number = self.table.index.next_expiry()
+        return None if number is None else self.time(number)
+
+    def expire(self, count: int | None = None) -> int:
+        """Makes visible what is due, at most count messages; how many. That needs no record: the time has passed."""
+        done = 0
+        now = self._clock() // self._unit
+        index = self.table.index
+        if not index.may_be_due(now):
+            return 0
+        while (count is None or done < count) and (mid := index.due(now)) is not None:
+            done += 1
+            delayed = index.is_delayed(mid)
+            self.table.show(mid, 0, delayed=False)
+            if not delayed:
+                self.counts.expired += 1
+                self.note("expired", mid, peer="")
+        return done
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def copy_to(self, mid: int, target: "LogQueue") -> bool:
+        """Stores a message in another queue of this log, which shares the payload. False: it is there already.
+        OtherMessageError, QueueFullError."""
+        self._found(mid)
+        place = self.table.places.get(mid) or 0
+        known = target.table.places.get(mid)
+        if known is not None:
+            if known != place and self._store.payload(known) != self._store.payload(place):
+                raise OtherMessageError(f"queue {target.qid!r} holds another message of the id {mid}")
+            return False
+        require_room(target.qid, target.options.capacity, target.table.index.__len__, 1)
+        target.share(mid, place, self)
+        return True
+
+    def share(self, mid: int, place: int, source: "LogQueue") -> None:
+        """Stores a message whose payload is that of another queue's."""
+        size = source.table.index.size(mid)
+        self._log.reserve(records.SMALL, push=True)
+        self._log.append(records.shared(records.Shared(self.number, mid, 0, 0, False, place, size, source.number)))
+        self._store.undo.append((self._unpush, (mid,)))
+        self._store.join(source.number, self.number)
+        self.table.add(mid, place, size, 0)
+        self.table.saw(mid)
+        self.counts.pushed += 1
+        self.table.arrived()
+        self.note("pushed", mid)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        """Ids greater than after, oldest first, at most count."""
+        self.expire()
+        index = self.table.index
+        if state is State.READY:
+            return index.ready.after(after, count)
+        if state is State.ALL:
+            return index.messages.after(after, count)
+        if state is State.NEW:
+            return index.new.after(after, count)
+        found: list[int] = []
+        while len(found) < count and (mids := index.hidden.after(after, count)):
+            after = mids[-1]
+            found += [mid for mid in mids if index.is_delayed(mid) is (state is State.DELAYED)]
+        return found[:count]
+
+    def prepare_stats(self) -> bool:
+        """Nothing is left to do: all is known."""
+        return False
+
+    def stats(self) -> Stats:
+        """Figures of the queue."""
+        self.expire()
+        index, counts = self.table.index, self.counts
+        oldest = index.messages.first()
+        return Stats(
+            new=len(index.new),
+            ready=len(index.ready),
+            in_flight=len(index.hidden) - index.delayed,
+            delayed=index.delayed,
+            bytes=index.bytes,
+            oldest=None if oldest is None else max(self._clock() - self.time(oldest), 0),
+            pushed=counts.pushed,
+            delivered=counts.delivered,
+            expired=counts.expired,
+            deleted=counts.deleted,
+            storage=self.options.storage,
+        )
+
+    def note_removed(self) -> None:
+        """Tells the lifecycle record that the queue has gone with all that it held."""
+        if self._lifecycle is not None:
+            for mid in self.table.index.messages.after(-1, len(self.table.index)):
+                self._lifecycle.note("deleted", self.qid, mid, self.table.index.size(mid), None)
+
+    # -- for claims and batches -----------------------------------------------------------------------------------
+
+    def remove_claimed(self, mids: Sequence[int]) -> None:
+        """Removes messages whose claim is acknowledged, of which a record says so."""
+        for mid in mids:
+            self._remove(mid, WITHHELD)
+        self.counts.deleted += len(mids)
+
+    def note_claimed(self, mids: Sequence[int]) -> None:
+        """Counts messages as delivered, because they are in a claim."""
+        self.counts.delivered += len(mids)
+        for mid in mids if self._lifecycle is not None else ():
+            self._note_once_more("received", mid)
+
+    def note_unclaimed(self, mids: Sequence[int]) -> None:
+        """Tells that messages of a claim are visible again."""
+        for mid in mids if self._lifecycle is not None else ():
+            self.note("released", mid)
+
+    def _note_once_more(self, event: Event, mid: int) -> None:
+        if self._lifecycle is not None:
+            receives = self.table.receives.get(mid, 0) + 1
+            self._lifecycle.note(event, self.qid, mid, self.table.index.size(mid), receives)
+
+    def free_range(self, count: int) -> range:
+        """Ids that follow one another, greater than all that were given or are here."""
+        first = max(self._clock() // self._unit, self.last_mid + 1, (self.table.index.messages.last() or 0) + 1)
+        if first + count > MAX_MID:
+            raise self._no_more_ids()
+        return range(first, first + count)
+
+    def add_published(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Makes messages of what was staged, of which a record says so."""
+        self._store.undo.append((self._unpublish, mids, places, sizes))
+        self.table.add_run(mids, places, sizes)
+        self.table.saw(mids[-1])
+        self.counts.pushed += len(mids)
+        self.table.arrived()
+        for mid in mids if self._lifecycle is not None else ():
+            self.note("pushed", mid)
+
+    def _unpublish(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        self._unpush(mids)
+        for place, size in zip(places, sizes, strict=True):
+            self._store.usage.add(place, record_size(size))  # it is staged again
+
+    def carry_keys(self, segment: int, now: int) -> None:
+        """Says again at the end of the log which keys only segments up to that one know of. OSError."""
+        for key, mid, at, where in self.keys.before(segment + 1, now):
+            self._log.reserve(records.SMALL)
+            place = self._log.append(records.key_of(self.number, mid, key, at))
+            self._store.undo.append((self.keys.note, key, mid, at, where))
+            self.keys.note(key, mid, at, place >> 32)
+
+    # -- the directory --------------------------------------------------------------------------------------------
+
+    def in_place(self) -> bool:
+        """Whether the directory is still the one that was opened."""
+        return self._door is not None and self._door.in_place()
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """A file has been made, renamed or removed in the directory (from Watch)."""
+
+    def rescan(self) -> None:
+        """Reports were lost (from Watch)."""
+
+    def vanished(self) -> None:
+        """The directory is gone (from Watch)."""
+        self._on_vanished(self.qid)
+
+    def commit(self) -> None:
+        """Nothing of the queue is in the directory."""
+
+    def close(self) -> list[int]:
+        """Lets go of the directory."""
+        self.is_closed = True
+        if self._watched >= 0:
+            self._watch.remove(self._watched)
+        return []
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def restore_shared(self, record: records.Shared) -> None:
+        """Takes up a message that shares its payload with another queue's."""
+        self._store.join(record.source, self.number)
+        self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
+
+    def restore_deletion(self, mid: int) -> None:
+        """Removes a message, if it is here."""
+        if self.table.index.expiry(mid) == WITHHELD:
+            self.claims.removed(mid)
+        self.table.restore_deletion(mid)

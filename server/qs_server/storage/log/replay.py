@@ -1,0 +1,126 @@
+"""Applies the records of a log to its queues, in the order in which they were written.
+
+Every record says what is true after it, so that applying one again changes nothing: a checkpoint may hold some of what
+follows it already.
+"""
+
+from collections.abc import Callable
+
+from ..journal import records
+from ..journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
+from ..journal.records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State
+from .places import place_of
+from .queue import LogQueue
+
+
+class Replay:
+    """Makes the queues that the log knows, and applies records to them."""
+
+    def __init__(self, make: Callable[[str, int], LogQueue]) -> None:
+        """make: a queue from its name and its number."""
+        self._make = make
+        self.queues: dict[int, LogQueue] = {}
+        self.last_number = 0
+        """The greatest number of a queue."""
+        self.oldest = 0
+        """The oldest segment that is needed, as far as records said so."""
+        self._run = _Run()
+
+    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
+        """Applies the records of a frame, which begin at that byte of a segment. BadRecordError."""
+        place = place_of(segment, start)
+        run = self._run
+        for body in bodies:
+            plain = records.plain_push(body)
+            if plain is not None:
+                number, mid, size = plain
+                if number != run.number or mid <= run.last:
+                    self._flush()
+                    run.number = number
+                run.mids.append(mid)
+                run.places.append(place)
+                run.sizes.append(size)
+                run.last = mid
+            else:
+                self._flush()
+                self._apply(place, records.parse_one(body))
+            place += records.HEAD.size + len(body)
+        self._flush()
+
+    def _flush(self) -> None:
+        run = self._run
+        if run.mids:
+            queue = self.queues.get(run.number)
+            if queue is not None:
+                queue.table.restore_run(run.mids, run.places, run.sizes)
+            self._run.clear()
+
+    def _apply(self, place: int, record: Record) -> None:
+        if isinstance(record, Checkpoint):
+            self.oldest = max(self.oldest, record.oldest)
+            return
+        if isinstance(record, Queue):
+            self._name(record)
+            return
+        queue = self.queues.get(record.number)
+        if queue is None:
+            return
+        if isinstance(record, Remove):
+            del self.queues[record.number]
+            queue.table.clear()
+            return
+        _apply_to(queue, place, record)
+
+    def _name(self, record: Queue) -> None:
+        self.last_number = max(self.last_number, record.number)
+        queue = self.queues.get(record.number)
+        if queue is None:
+            queue = self.queues[record.number] = self._make(record.qid, record.number)
+        queue.table.last_mid = max(queue.last_mid, record.last_mid)
+
+
+class _Run:
+    """Pushes of one queue with increasing ids, side by side."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.clear()
+
+    def clear(self) -> None:
+        self.last = -1
+        self.mids: list[int] = []
+        self.places: list[int] = []
+        self.sizes: list[int] = []
+
+
+def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
+    table = queue.table
+    match record:
+        case Push(mid=mid, visible=visible, payload=payload, key=key, at=at):
+            table.restore(mid, place, len(payload), (0, visible, bool(visible)))
+            if key is not None:
+                queue.keys.note(key, mid, at, place >> 32)
+        case Moved(mid=mid, receives=receives, visible=visible, delayed=delayed, payload=payload):
+            table.restore(mid, place, len(payload), (receives, visible, delayed))
+        case Shared():
+            queue.restore_shared(record)
+        case State(mid=mid, receives=receives, visible=visible, delayed=delayed):
+            table.restore_state(mid, (receives, visible, delayed))
+        case Delete(mid=mid):
+            queue.restore_deletion(mid)
+        case Key(mid=mid, key=key, at=at):
+            queue.keys.note(key, mid, at, place >> 32)
+        case _:
+            _apply_to_claims(queue, place, record)
+
+
+def _apply_to_claims(queue: LogQueue, place: int, record: Record) -> None:
+    match record:
+        case Claim():
+            queue.claims.restore(place, record)
+        case Acked() | Unclaimed():
+            queue.claims.restore_end(place, record)
+        case Staged():
+            queue.batches.restore(place, record)
+        case Published():
+            queue.batches.restore_publication(place, record)

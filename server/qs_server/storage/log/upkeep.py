@@ -1,0 +1,58 @@
+"""What a store does at leisure, in any thread while it goes on: removes segments, makes the next one ready."""
+
+import logging
+from collections.abc import Callable
+
+from ..disk import Disk
+from .log import Log
+
+_logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """One piece of work. `run` touches nothing but files and itself."""
+
+    def __init__(self, log: Log, disk: Disk, *, spare: bool = True) -> None:
+        """Takes over what there is to do. spare: whether the next segment may be made ready too."""
+        self._log = log
+        self._disk = disk
+        self._garbage = log.take_garbage()
+        self._spare = log.wants_spare if spare else None
+        self._left: list[str] = []
+        self._made = False
+        self.error: OSError | None = None
+        """Why something could not be done."""
+        self.more: Callable[[], None] | None = None
+        """What else is to be done in the thread. OSError."""
+
+    def __bool__(self) -> bool:
+        return bool(self._garbage) or self._spare is not None or self.more is not None
+
+    def run(self) -> None:
+        """Does it. Raises nothing."""
+        for path in self._garbage:
+            try:
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._left.append(path)
+                self.error = error
+        try:
+            if self.more is not None:
+                self.more()
+            if self._spare is not None:
+                self._log.supply.make_spare(self._spare)
+                self._made = True
+        except OSError as error:
+            self.error = error
+
+    def settle(self) -> None:
+        """Tells the log what has been done. To be called where the log is used."""
+        self._log.give_back_garbage(self._left)
+        if self._spare is None:
+            return
+        if self._made:
+            self._log.supply.has_made(self._spare)
+        else:
+            self._log.supply.could_not_make()
