@@ -8,7 +8,7 @@ from qs_schemas import Message
 
 from .service import Answer, BadRequestError, Pause, Service, qid_of
 from .storage.claim_files import Claim
-from .storage.log.claims import LogClaims
+from .storage.journal.claims import LogClaims
 
 _SLICE = 500
 """Messages deleted or given back between looks at what others want: some 5 ms."""

@@ -9,7 +9,7 @@ from .opening import ENGINES, REMOTE
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
 from .server import run_server
 from .storage.engine import Durability
-from .storage.log.store import CACHE
+from .storage.journal.store import CACHE
 
 _PROGRAM = "queue-server.py"
 _PORTS = 1 << 16

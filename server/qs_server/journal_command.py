@@ -11,7 +11,7 @@ from qs_serving.version import ShowVersion
 from .storage.disk import Disk
 from .storage.engine import StorageError
 from .storage.journal.damage import Examined, Part, examine
-from .storage.journal.keeping import DIRECTORY
+from .storage.journal.keeper import DIRECTORY
 from .storage.journal.lock import InUseError, is_in_use
 from .storage.journal.recovery import numbers_in
 from .storage.journal.repair import Repaired, repair

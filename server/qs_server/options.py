@@ -6,7 +6,7 @@ from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 
 from .storage.engine import Durability
-from .storage.log.store import CACHE
+from .storage.journal.store import CACHE
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from qs_server.storage.index import Index
-from qs_server.storage.midmap import MidMap
-from qs_server.storage.midset import CHUNK, MidSet
+from qs_server.storage.index.message_index import Index
+from qs_server.storage.index.midmap import MidMap
+from qs_server.storage.index.midset import CHUNK, MidSet
 from qs_server.storage.names import WITHHELD
 
 SIZES = [0, 1, 2, 10, CHUNK, 3 * CHUNK + 7]

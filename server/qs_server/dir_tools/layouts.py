@@ -11,7 +11,7 @@ from ..storage.settings import FILE, read_options
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
 _EMPTY_SIMPLE = "?"
 _JOURNAL = ".journal"
-"""In a root, as `storage.journal.keeping` has it: to import that would take as long as all the rest."""
+"""In a root, as `storage.journal.keeper` has it: to import that would take as long as all the rest."""
 
 
 class LayoutError(StorageError):

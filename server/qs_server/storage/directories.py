@@ -10,12 +10,12 @@ from operator import itemgetter
 
 from .disk import Disk
 from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
+from .journal.batches import LogBatches
+from .journal.claims import LogClaims
+from .journal.keeper import LogKeeper
+from .journal.queue import LogQueue
+from .journal.store import CACHE
 from .lifecycle import Lifecycle
-from .log.batches import LogBatches
-from .log.claims import LogClaims
-from .log.keeper import LogKeeper
-from .log.queue import LogQueue
-from .log.store import CACHE
 from .queues import EngineQueue
 from .root import RootDirectory
 

@@ -21,7 +21,7 @@ from .attributes import Attributes, AttributeStore, store_for
 from .disk import Disk
 from .engine import SECOND, Clock, Durability, Options
 from .holders import Holders
-from .index import Index
+from .index.message_index import Index
 from .lifecycle import Lifecycle
 from .names import MAX_MID, NEW, WITHHELD, message_name, parse_message, ready_among
 from .staging import finish_batches

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from .log.batches import LogBatches
-    from .log.claims import LogClaims
+    from .journal.batches import LogBatches
+    from .journal.claims import LogClaims
 
 SECOND = 1_000_000
 """Microseconds."""

@@ -9,8 +9,8 @@ from ..directory import Shared
 from ..dirq.folders import names_in
 from ..dirq.names import is_directory
 from ..engine import SECOND, Options
-from ..index import Index
-from ..midmap import MidMap
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from .elements import number_of
 from .marks import Marks
 from .mids import FAR, mid_of, name_of

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 
 from ..engine import Clock
-from ..journal import records
-from ..journal.claim_records import Staged
-from ..journal.frames import BLOCK, DamagedError
-from ..journal.records import BadRecordError, Kind
+from . import records
+from .claim_records import Staged
+from .frames import BLOCK, DamagedError
 from .places import place_of
 from .queue import LogQueue
+from .records import BadRecordError, Kind
 from .scanning import Scan
 from .store import Holder, Store, record_size
 

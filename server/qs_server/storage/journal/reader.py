@@ -10,10 +10,10 @@ from zlib import crc32
 
 from ..disk import Disk
 from ..engine import StorageError
-from ..journal.frames import seed
-from ..journal.records import HEAD, payload_of
+from .frames import seed
 from .log import Log
 from .places import place_of, segment_of, start_of
+from .records import HEAD, payload_of
 
 WINDOW = 1 << 20
 _WINDOWS = 16

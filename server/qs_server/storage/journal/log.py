@@ -14,14 +14,14 @@ from zlib import crc32
 
 from ..disk import Disk, has_no_room
 from ..engine import Durability
-from ..journal import records
-from ..journal.frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
-from ..journal.lock import forget_last, read_last, take_lock, write_last
-from ..journal.recovery import segment_name
-from ..journal.segment import SegmentWriter
-from ..journal.supply import Supply
+from . import records
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
+from .lock import forget_last, read_last, take_lock, write_last
 from .opening import Opened
 from .places import Position, place_of
+from .recovery import segment_name
+from .segment import SegmentWriter
+from .supply import Supply
 
 _logger = logging.getLogger(__name__)
 _RESERVE = 1 << 20

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..journal.frames import (
+from .frames import (
     BLOCK,
     FRAME_HEAD,
     DamagedError,
@@ -15,8 +15,8 @@ from ..journal.frames import (
     gap_at,
     read_header,
 )
-from ..journal.records import BadRecordError
-from ..journal.recovery import map_file, segment_name
+from .records import BadRecordError
+from .recovery import map_file, segment_name
 
 
 class Scan:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from ..index import Index
-from ..journal.claim_records import Claim, Published
-from ..midmap import MidMap
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from .batches import Producer
 from .checkpoint import CheckpointReader, CheckpointWriter
+from .claim_records import Claim, Published
 from .claims import Consumer, Held
 from .places import Position
 from .queue import LogQueue
@@ -27,6 +27,7 @@ def write_snapshot(
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
+        "oldest": log.oldest,
         "salts": {number: salt.hex() for number, salt in log.salts.items()},
         "families": [sorted(family) for family in {id(family): family for family in store.families.values()}.values()],
     }

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from ..claim_files import Claim, describe
 from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
-from ..journal import claim_records, records
 from ..names import WITHHELD, directory_of
+from . import claim_records, records
 from .store import Store
 from .table import MessageTable
 

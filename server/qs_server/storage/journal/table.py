@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ..activity import Activity
 from ..directory import FAR
-from ..index import Index
-from ..midmap import MidMap
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from ..names import WITHHELD
 from .store import Store, record_size
 

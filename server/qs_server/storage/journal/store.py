@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ..disk import Disk
 from ..engine import Durability
-from ..journal import records
-from ..midmap import MidMap
+from ..index.midmap import MidMap
+from . import records
 from .cache import PayloadCache
 from .log import Log
 from .reader import Reader
@@ -70,6 +70,7 @@ class Store:
             self.roll_back()
             raise
         self.undo.clear()
+        self.cache.trim()
 
     def commit_early(self) -> None:
         """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""

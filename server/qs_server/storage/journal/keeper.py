@@ -8,7 +8,7 @@ from time import perf_counter
 from ..directory import Shared
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
-from ..journal import records
+from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
 from .opening import find_segments, open_log
@@ -141,6 +141,7 @@ class LogKeeper:
             if not {begin.segment, *store.usage.segments()} <= headers.keys():
                 raise BadCheckpointError("segments that it needs are not there")
             replay.last_number = max(replay.queues, default=0)
+            replay.oldest = reader.content["oldest"]
         except FileNotFoundError:
             pass
         except (BadCheckpointError, LookupError, TypeError, ValueError, struct.error) as error:

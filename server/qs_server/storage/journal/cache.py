@@ -49,17 +49,17 @@ class PayloadCache:
         else:
             for place, payload in zip(places, payloads, strict=True):
                 self._put(place, payload)
+
+    def trim(self) -> None:
+        """Drops what is too much. To be called when all that is here is in the log."""
         while self.size > self.limit:
-            self._drop_oldest()
+            self.size -= self._slices.pop(next(iter(self._slices))).size
 
     def _put(self, place: int, payload: bytes) -> None:
         found = self._slices.setdefault(place >> _SLICE, _Slice())
         found.payloads[place] = payload
         found.size += len(payload) + _OVERHEAD
         self.size += len(payload) + _OVERHEAD
-
-    def _drop_oldest(self) -> None:
-        self.size -= self._slices.pop(next(iter(self._slices))).size
 
     def drop(self, place: int) -> None:
         """The payload at a place is not needed any more."""

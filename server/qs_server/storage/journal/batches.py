@@ -9,9 +9,9 @@ from typing import Protocol
 
 from ..capacity import require_room
 from ..engine import NoSuchPartError, Options
-from ..journal import records
-from ..journal.claim_records import EMPTY, Published, Staged
 from ..names import directory_of
+from . import records
+from .claim_records import EMPTY, Published, Staged
 from .store import Store, record_size
 from .table import READY, MessageTable
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
 
+from ..names import WITHHELD
 from .midmap import MidMap
 from .midset import MidSet
-from .names import WITHHELD
 
 _LOADED = 1
 _DELAYED = 2

@@ -18,8 +18,8 @@ from typing import Any
 from zlib import crc32
 
 from ..disk import Disk
-from ..journal.recovery import map_file
 from .places import Position
+from .recovery import map_file
 
 NAME = "checkpoint"
 _MAGIC = b"qs-checkpoint 1\n"

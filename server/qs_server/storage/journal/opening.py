@@ -8,10 +8,10 @@ changed on disk.
 from typing import NamedTuple, Protocol
 
 from ..disk import Disk
-from ..journal.frames import BLOCK, DamagedError, Header
-from ..journal.lock import read_last
-from ..journal.recovery import Segment, check_last, check_tail, damage, numbers_in, segment_name, set_torn_aside
+from .frames import BLOCK, DamagedError, Header
+from .lock import read_last
 from .places import Position
+from .recovery import Segment, check_last, check_tail, damage, numbers_in, segment_name, set_torn_aside
 from .scanning import Scan
 
 
