@@ -52,6 +52,7 @@ class LogKeeper:
         self._snapshot: _Snapshot | None = None
         self._checkpointed: Position | None = None
         self._complaint = ""
+        self._making_room = False
 
     # -- a start --------------------------------------------------------------------------------------------------
 
@@ -61,6 +62,7 @@ class LogKeeper:
             store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
             store.log.first_records = self._announcements
             self._store = store
+            store.log.make_room = self._make_room
             self._compaction = Compaction(store, self._queues.values, self._clock)
         return self._store
 
@@ -292,6 +294,27 @@ class LogKeeper:
         elif self._complaint:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
+
+    def _make_room(self) -> bool:
+        """On a full disk: removes what is not needed any more, at once. Whether there was anything. OSError."""
+        store, compaction = self._store, self._compaction
+        if store is None or compaction is None or self._making_room:
+            return False
+        self._making_room = True
+        try:
+            freed = self._remove_garbage(store)
+            while not freed and compaction.run():
+                freed = self._remove_garbage(store)
+            return freed
+        finally:
+            self._making_room = False
+
+    def _remove_garbage(self, store: Store) -> bool:
+        upkeep = Upkeep(store.log, self._disk, spare=False)
+        had = bool(upkeep)
+        upkeep.run()
+        upkeep.settle()
+        return had and upkeep.error is None
 
     def _put_off(self, error: OSError) -> None:
         """Tries again later, and says why, once."""

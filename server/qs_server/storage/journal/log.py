@@ -72,6 +72,10 @@ class Log:
         self._cost = 0.0
         self.first_records: Callable[[], Iterable[bytes]] = tuple
         """What a new segment has to begin with: a QUEUE for each queue."""
+        self.tight = False
+        """Whether the disk was full when it was last asked for another segment."""
+        self.make_room: Callable[[], bool] = lambda: False
+        """Frees room on a full disk; whether it has. OSError."""
         self.commit_batch: Callable[[], None] = self.commit
         """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 
@@ -97,20 +101,41 @@ class Log:
         """Whether it takes nothing any more."""
         return self._failed is not None
 
-    def reserve(self, size: int, *, push: bool = False) -> None:
-        """Makes sure that records of that many bytes (heads included) can be appended to one frame. OSError: they
-        cannot be, and nothing has changed, unless what was appended before could not be committed."""
-        if size <= (self.left_to_pushes if push else self.left):
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
+        """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
+        room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
+        of deletes. OSError: there is no room, and nothing has changed, unless what was appended before could not be
+        committed."""
+        if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self._failed is not None:
             raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
         if self._pending:
             self.commit_batch()
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self._writer.room - (self._kept(self._writer) if push else 0):
-            self._begin_segment(needed, push=push)
+        if self._writer is None or needed > self._writer.room - self._leave(self._writer, push=push, copy=copy):
+            self._go_over(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
+
+    def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
+        """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
+        try:
+            self._begin_segment(needed, push=push, exact=copy)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            self.tight = True
+            if push or copy:
+                raise
+            self.make_room()
+            if self._writer is None or needed > self._writer.room:
+                self._begin_segment(needed, push=False, exact=True)
+        else:
+            self.tight = self.tight and not push
+
+    def _leave(self, writer: SegmentWriter, *, push: bool, copy: bool) -> int:
+        return self._kept(writer) if push else self._kept(writer) // 2 if copy else 0
 
     def _kept(self, writer: SegmentWriter) -> int:
         return min(_RESERVE, writer.header.size // 4)
@@ -133,7 +158,7 @@ class Log:
     def note(self, body: bytes) -> None:
         """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
         there is no room for it."""
-        if len(body) + records.HEAD.size <= self.left:
+        if len(body) + records.HEAD.size <= self.left_to_pushes:
             self._append(body, None)
 
     def _append(self, body: bytes, payload: bytes | None) -> int:
@@ -222,12 +247,12 @@ class Log:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _begin_segment(self, needed: int, *, push: bool) -> None:
+    def _begin_segment(self, needed: int, *, push: bool, exact: bool) -> None:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self.number + 1
         first = list(self.first_records())
         begin = BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
-        size, path = self.supply.take(begin + padded(needed), push=push)
+        size, path = self.supply.take(begin + padded(needed), push=push, exact=exact)
         self._sync_last()
         oldest = next(iter(self.sizes), number)
         header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life))

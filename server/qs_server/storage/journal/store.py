@@ -93,9 +93,9 @@ class Store:
 
     def make_room_for_notes(self) -> None:
         """Has room for the record of a receive, if there is any: on a full disk the note is not written."""
-        if self.log.left < records.SMALL:
+        if self.log.left_to_pushes < records.SMALL:
             try:
-                self.log.reserve(records.SMALL)
+                self.log.reserve(records.SMALL, push=True)
             except OSError:
                 return
 

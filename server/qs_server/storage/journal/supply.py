@@ -37,14 +37,15 @@ class Supply:
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{self._directory}/{name}")
 
-    def take(self, needed: int, *, push: bool) -> tuple[int, str]:
-        """A file with that many bytes at least: its size and path. OSError: none can be made."""
+    def take(self, needed: int, *, push: bool, exact: bool) -> tuple[int, str]:
+        """A file with that many bytes at least: its size and path. push: for pushes, which leave the spare one to what
+        makes room when the disk is full; exact: it may have no room for anything else. OSError: none can be made."""
         spare, usual = self._spare, needed + SMALLEST
         if spare is not None and spare >= usual and not (push and self._tight):
             self._spare = None
             return spare, f"{self._directory}/{SPARE}"
         path = f"{self._directory}/{NEXT}"
-        sizes = [max(self._next_size, usual), usual] if push else [max(self._next_size, usual), usual, needed]
+        sizes = [max(self._next_size, usual), usual, *([needed] if exact else [])]
         for size in sizes:
             try:
                 make_file(path, size, self._disk, sync=self._sync)
