@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..claim_files import Claim, describe
 from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
-from ..names import WITHHELD, directory_of
+from ..names import WITHHELD, check_name
 from . import claim_records, records
 from .store import Store
 from .table import MessageTable
@@ -71,7 +71,7 @@ class LogClaims:
         than fit in max_bytes, but for the first. If it has that claim already, returns that. Without any messages,
         nothing is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
         NoSuchClaimError when it was released."""
-        directory_of(consumer)
+        check_name("consumer", consumer)
         known = self._known(consumer, seq)
         if known is not None:
             return _described(known.record)
@@ -163,7 +163,7 @@ class LogClaims:
         return messages
 
     def _held(self, consumer: str, seq: int) -> Held:
-        directory_of(consumer)
+        check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer()).claims.get(seq)
         if found is None:
             raise NoSuchClaimError(
@@ -174,7 +174,7 @@ class LogClaims:
 
     def acknowledge(self, consumer: str, seq: int) -> None:
         """Deletes the messages of every claim up to seq. ClaimOrderError when there is no claim of that number yet."""
-        directory_of(consumer)
+        check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer())
         if seq <= found.acked:
             return
@@ -228,10 +228,6 @@ class LogClaims:
                 if at < len(held.record.mids) and held.record.mids[at] == mid and mid not in held.gone:
                     held.gone.add(mid)
                     self._store.undo.append((held.gone.discard, mid))
-
-    def finish(self, consumer: str, count: int) -> bool:
-        """Nothing is left to do after acknowledging or releasing."""
-        return False
 
     def all(self) -> list[Claim]:
         """Those that are neither acknowledged nor released, by consumer and number."""
