@@ -62,8 +62,9 @@ class LogKeeper:
             store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
             store.log.first_records = self._announcements
             self._store = store
+            compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
             store.log.make_room = self._make_room
-            self._compaction = Compaction(store, self._queues.values, self._clock)
+            store.log.is_shrinking = lambda: compaction.wanted
         return self._store
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:

@@ -74,6 +74,8 @@ class Log:
         """What a new segment has to begin with: a QUEUE for each queue."""
         self.tight = False
         """Whether the disk was full when it was last asked for another segment."""
+        self.is_shrinking: Callable[[], bool] = lambda: False
+        """Whether compaction is at work."""
         self.make_room: Callable[[], bool] = lambda: False
         """Frees room on a full disk; whether it has. OSError."""
         self.commit_batch: Callable[[], None] = self.commit
@@ -251,11 +253,11 @@ class Log:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self.number + 1
         first = list(self.first_records())
-        begin = BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
-        size, path = self.supply.take(begin + padded(needed), push=push, exact=exact)
+        begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
+        size, path, recycled = self.supply.take(begin + padded(needed), push=push, exact=exact)
         self._sync_last()
         oldest = next(iter(self.sizes), number)
-        header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life))
+        header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
         try:
             parts = join([(body, None) for body in first], header.salt, BLOCK)
@@ -319,9 +321,14 @@ class Log:
 
     @property
     def wants_spare(self) -> int | None:
-        """The size of the segment that should be made ready; None: there is one, or no need of it yet."""
+        """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
+        when a segment can be recycled, and late when one soon can."""
         writer = self._writer
-        return self.supply.wanted if writer is not None and writer.room * 2 < writer.header.size else None
+        if writer is None:
+            return None
+        left = writer.room / writer.header.size
+        enough = 1 / 8 if self.is_shrinking() else 1 / 2
+        return self.supply.wanted if self._obsolete or left < enough else None
 
     @property
     def size(self) -> int:
@@ -342,19 +349,21 @@ class Log:
         del self.sizes[oldest], self.salts[oldest]
         self._obsolete.append(self.path_of(oldest))
 
-    def take_garbage(self) -> list[str]:
-        """Files that are not needed any more, for the caller to remove in whatever thread."""
-        obsolete, self._obsolete = self._obsolete, []
-        return obsolete
+    def take_garbage(self, *, all_of_it: bool) -> list[str]:
+        """Files that are not needed any more, for the caller to remove in whatever thread, the newest last. One is kept
+        to be recycled later, unless all are asked for."""
+        kept = [] if all_of_it else self._obsolete[-1:]
+        garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
+        return garbage
 
     def give_back_garbage(self, paths: Iterable[str]) -> None:
         """Takes back files that could not be removed."""
-        self._obsolete.extend(paths)
+        self._obsolete[:0] = paths
 
     @property
     def has_garbage(self) -> bool:
-        """Whether `take_garbage` has something to give."""
-        return bool(self._obsolete)
+        """Whether `take_garbage` has something to give, one that is kept aside."""
+        return len(self._obsolete) > 1
 
     def close(self) -> None:
         """Lets go of the files."""

@@ -3,6 +3,7 @@
 Every change is a record, and a change of the table at once; the store commits the record, or takes the change back.
 """
 
+import logging
 from collections.abc import Sequence
 
 from ..capacity import require_room
@@ -26,8 +27,11 @@ from .batches import LogBatches
 from .claims import LogClaims
 from .door import Door
 from .keys import Keys, digest
+from .reader import DamagedRecordError
 from .store import Store, record_size
 from .table import MessageTable
+
+_logger = logging.getLogger(__name__)
 
 
 class LogQueue:
@@ -243,7 +247,12 @@ class LogQueue:
         size = index.size(mid)
         if max_bytes is not None and size > max_bytes:
             return None
-        payload = self._store.payload(self.table.places.get(mid) or 0)
+        try:
+            payload = self._store.payload(self.table.places.get(mid) or 0)
+        except DamagedRecordError as error:
+            _logger.error("message %d of queue %r is given to nobody: %s", mid, self.qid, error)
+            index.withhold(mid)
+            return None
         expiry = self._end_of(visibility)
         receives = self.table.receives.get(mid, 0) + 1
         self._note_state(mid, receives, 0 if holder else expiry)

@@ -1,4 +1,5 @@
-"""What a store does at leisure, in any thread while it goes on: removes segments, makes the next one ready."""
+"""What a store does at leisure, in any thread while it goes on: removes or recycles segments, makes the next one
+ready."""
 
 import logging
 from collections.abc import Callable
@@ -13,13 +14,15 @@ class Upkeep:
     """One piece of work. `run` touches nothing but files and itself."""
 
     def __init__(self, log: Log, disk: Disk, *, spare: bool = True) -> None:
-        """Takes over what there is to do. spare: whether the next segment may be made ready too."""
+        """Takes over what there is to do. spare: whether the next segment may be made ready too; if not, everything is
+        removed that can be."""
         self._log = log
         self._disk = disk
-        self._garbage = log.take_garbage()
         self._spare = log.wants_spare if spare else None
+        self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
         self._left: list[str] = []
         self._made = False
+        self._recycled = False
         self.error: OSError | None = None
         """Why something could not be done."""
         self.more: Callable[[], None] | None = None
@@ -30,9 +33,9 @@ class Upkeep:
 
     def run(self) -> None:
         """Does it. Raises nothing."""
-        for path in self._garbage:
+        for path in reversed(self._garbage):
             try:
-                self._disk.unlink(path)
+                self._remove(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -41,11 +44,18 @@ class Upkeep:
         try:
             if self.more is not None:
                 self.more()
-            if self._spare is not None:
+            if self._spare is not None and not self._made:
                 self._log.supply.make_spare(self._spare)
                 self._made = True
         except OSError as error:
             self.error = error
+
+    def _remove(self, path: str) -> None:
+        """Removes a segment, or makes it the spare one."""
+        if self._spare is None or self._made:
+            self._disk.unlink(path)
+        else:
+            self._made = self._recycled = self._log.supply.recycle(path, self._spare)
 
     def settle(self) -> None:
         """Tells the log what has been done. To be called where the log is used."""
@@ -53,6 +63,6 @@ class Upkeep:
         if self._spare is None:
             return
         if self._made:
-            self._log.supply.has_made(self._spare)
+            self._log.supply.has_made(self._spare, recycled=self._recycled)
         else:
             self._log.supply.could_not_make()

@@ -41,7 +41,8 @@ class Usage:
             return False
         if not self.live.get(next(iter(sizes))):
             return True
-        sealed = sum(sizes.values()) - sizes[next(reversed(sizes))]
+        size = sum(sizes.values())
+        last = sizes[next(reversed(sizes))]
         if tight:
-            return sealed > self.total + self.total // 8 + _GAIN
-        return len(sizes) > SEGMENTS and sealed > 2 * self.total
+            return size - last > self.total + self.total // 8 + _GAIN
+        return len(sizes) > SEGMENTS and size > 2 * self.total
