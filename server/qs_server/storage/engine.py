@@ -226,6 +226,10 @@ class Engine(ABC):
     def options(self, qid: str) -> Options:
         """The options of a queue."""
 
+    def in_place(self, qid: str) -> bool:
+        """Whether a queue is still there: False also when somebody has removed its directory, and nobody knows yet."""
+        return qid in self.queues()
+
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""

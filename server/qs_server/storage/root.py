@@ -169,6 +169,10 @@ class RootDirectory(Engine):
     def queues(self) -> Collection[str]:
         return self._queues.keys()
 
+    def in_place(self, qid: str) -> bool:
+        queue = self._queues.get(qid)
+        return queue is not None and queue.in_place()
+
     def options(self, qid: str) -> Options:
         return self._queue(qid).options
 
@@ -242,7 +246,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
         _put_aside(queue.path, aside, disk)
         for name in os.listdir(queue.path):
             if _is_ours(name):
-                disk.unlink(f"{queue.path}/{name}")
+                with contextlib.suppress(FileNotFoundError):  # whoever was writing it has finished
+                    disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:
         for old, new in aside:
