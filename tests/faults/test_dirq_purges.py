@@ -3,12 +3,11 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_disks import SteppingDisk
+from dirq_disks import PurgingDisk, SteppingDisk
 from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
 from engines import Crash, WithoutAttributes
 
@@ -33,34 +32,6 @@ def purge(foreign: Foreign) -> None:
         if above != str(foreign.path) and os.path.basename(above) != LOCKED_DIRECTORY:
             with contextlib.suppress(OSError):
                 os.rmdir(above)
-
-
-STEPS = ("open", "lstat", "directories_in", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr")
-"""Operations that find something by its path: what happens elsewhere between two others makes no difference."""
-
-
-class PurgingDisk(Disk):
-    """Lets something happen after the n-th of those operations. Syncs nothing."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.at = -1
-        self.happen: Callable[[], object] = lambda: None
-
-    def _run(self, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        try:
-            return operation(*args, **named)
-        finally:
-            self.steps += 1
-            if self.steps == self.at:
-                self.happen()
-
-    def fsync(self, fd: int) -> None:  # type: ignore[override]
-        pass
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        return partial(self._run, found) if name in STEPS else found
 
 
 Operation = Callable[[DirectoriesEngine, list[int]], object]

@@ -48,7 +48,10 @@ def _told_by(entry: "os.DirEntry[str]") -> str | None:
     if entry.is_dir(follow_symlinks=False):
         if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
             return DIRQ
-        return _layout_within(entry.path) if is_directory(name) else None
+        try:
+            return _layout_within(entry.path) if is_directory(name) else None
+        except FileNotFoundError:
+            return _EMPTY_SIMPLE  # a purge has just removed it: then it was empty
     if name == FILE or (parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)):
         return VSQS
     return None
