@@ -193,9 +193,11 @@ def _archive(add: _Add) -> None:
         "--xml-schema",
         metavar="FILE",
         help="an XSD, or a schema of Spark as DDL or JSON: adds the column document with the payload's content, and "
-        "_corrupt_record with the payload where it is malformed or does not fit; body stays, and nothing is dropped",
+        "_corrupt_record with the reason why a payload does not fit; body stays, and nothing is dropped",
     )
-    parser.add_argument("--xml-root", metavar="NAME", help="the element that payloads are, when the XSD has several")
+    parser.add_argument(
+        "--xml-root", metavar="NAME", help="the element that payloads are: needed when the XSD has several"
+    )
     parser.add_argument(
         "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
     )

@@ -101,12 +101,12 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
 
 
 def _check_archive(arguments: Namespace) -> None:
-    from .documents import schema_text  # noqa: PLC0415
+    from .documents import check_schema_file  # noqa: PLC0415
 
     if arguments.xml_schema is not None:
-        schema_text(arguments.xml_schema)
+        check_schema_file(arguments.xml_schema, root=arguments.xml_root)
     elif arguments.xml_root is not None:
-        raise UsageError("--xml-root says which element of an XSD is meant: give --xml-schema too")
+        raise UsageError("--xml-root names the element that payloads are: give --xml-schema too")
     _require(arguments, *arguments.queues)
 
 
