@@ -86,6 +86,8 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
         raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
     terminal = sys.stderr is not None and sys.stderr.isatty()
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
+    if not arguments.verbose:
+        _silence_spark()
     _CHECKS.get(arguments.job, lambda _: None)(arguments)  # what is wrong there is said before Spark's start of seconds
     line.say("starting Spark")
     conf = dict(arguments.conf)
@@ -98,6 +100,14 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
             line.clear()
         print(f"{summary} ({line.seconds:.1f} s)", flush=True)
     return _SIGNALLED + ending.signal if ending.signal else 0
+
+
+def _silence_spark() -> None:
+    """Keeps Spark's Python part from logging what is wrong with a query, which is told in one line anyway."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _check_archive(arguments: Namespace) -> None:
