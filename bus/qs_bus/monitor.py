@@ -11,6 +11,7 @@ from qs_client.errors import BadRequest, ServerError, ServerUnavailable
 from qs_client.place import endpoint
 from qs_schemas import errors as table
 from qs_schemas.limits import QID
+from qs_serving.patience import within
 
 from .fanout import FanOut
 from .feeds import Feed
@@ -158,9 +159,8 @@ class Monitor:
         for feed in feeds:
             feed.coming += 1
         try:
-            with trio.move_on_after(_TO_NOTE):
-                self._roll.changed()
-                await self._roll.noted()
+            self._roll.changed()
+            await within(_TO_NOTE, self._roll.noted)
         finally:
             for feed in feeds:
                 feed.coming -= 1
