@@ -187,7 +187,7 @@ class Monitor:
             self._background.start_soon(self._settle, waited_for)
 
     async def _settle(self, waited_for: list[FanOut]) -> None:
-        await trio.sleep(self._options.settle)
+        await within(self._options.settle, trio.sleep_forever)
         for feed in waited_for:
             if feed.expected:
                 _logger.info("%r: %d of %d are back", feed.qid, feed.acknowledging, feed.expected)

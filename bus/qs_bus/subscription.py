@@ -186,7 +186,8 @@ class Subscription:
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
         self.left = not self.feeds
-        self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
+        if not self.ack:  # else nothing is lost if it is sent: it comes again for others
+            self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
         self._settle_doubts(feeds)
         for feed in feeds:
             feed.leave(self)
