@@ -102,13 +102,13 @@ class Feed(ABC):
     def doubt(self, record: Record) -> None:
         """One of those who got it may not have been to get it, and is waited for only if nobody else has handled it."""
         record.doubtful += 1
-        self._look_at(record)
+        self._settle_if_over(record)
 
     def _less(self, record: Record) -> None:
         record.waiting -= 1
-        self._look_at(record)
+        self._settle_if_over(record)
 
-    def _look_at(self, record: Record) -> None:
+    def _settle_if_over(self, record: Record) -> None:
         if not record.done and record.waiting <= (record.doubtful if record.handled else 0):
             self._settle(record)
 

@@ -97,7 +97,7 @@ class Subscription:
             self.written(record)
 
     def written(self, record: Record) -> None:
-        """The socket has taken a message to its last byte. That it had not taken it at once makes no difference."""
+        """Counts a message whose last byte the socket has taken, at once or later."""
         if self.ack or self.pending.get(record.key) is not record:
             return
         if self._doubtful is not None:
@@ -115,7 +115,7 @@ class Subscription:
     def be_sure(self) -> None:
         """The client is one that only listens: what was written to it is handled."""
         for record in self._settle_doubts(self.feeds):
-            del self.pending[record.key]
+            self.pending.pop(record.key, None)
             record.feed.handled(record)
         self._doubtful = None
 

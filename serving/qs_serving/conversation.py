@@ -124,7 +124,8 @@ class Conversation:
             self._interruptible = self._life
             await self._listen()
             self._interruptible = None
-        self._stop_time()
+        if self._timed:
+            self._stop_time()
         if self._life.cancel_called:  # in the same moment: what is begun now must not be cancelled
             await trio.lowlevel.checkpoint_if_cancelled()
         return self._at_hand
@@ -139,7 +140,8 @@ class Conversation:
         if self._ended:
             self._stream.rouse()
         elif self._events:
-            self._stop_time()
+            if self._timed:
+                self._stop_time()
             self._begin()
         else:
             self._keep_time()
@@ -147,7 +149,8 @@ class Conversation:
     def _idle(self) -> None:
         """Everything is answered, and the task has slept on: more is read."""
         self._unanswered = 0
-        self._keep_time()
+        if self._peer.begun:
+            self._keep_time()
         self._interruptible = self._life
         self._stream.resume()
 
@@ -175,9 +178,8 @@ class Conversation:
 
     def _stop_time(self) -> None:
         """Stops the time: the client has done something, or is not waited for."""
-        if self._timed:
-            self._timed = False
-            self._life.deadline = float("inf")
+        self._timed = False
+        self._life.deadline = float("inf")
 
     def _spend_step(self) -> None:
         """Looks at the socket when a step is over. What lies there had come before anybody looked, so that the step

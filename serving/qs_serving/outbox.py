@@ -90,12 +90,12 @@ class Outbox:
             self._wake()
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
-        """Takes out what is not to be sent any more. unwanted: says so, by the token; it is not told of what the socket
-        may have begun to take, as that is sent to its end."""
+        """Takes out what is not to be sent any more. unwanted: says so, by the token. What has no token stays, and what
+        the socket may have begun to take, as that is sent to its end."""
         waiting = self._waiting
         if waiting:
             begun, *rest = waiting
-            kept = [entry for entry in rest if not unwanted(entry[1])]
+            kept = [entry for entry in rest if entry[1] is None or not unwanted(entry[1])]
             self.unsent -= sum(len(data) for data, _ in rest) - sum(len(data) for data, _ in kept)
             waiting.clear()
             waiting.extend([begun, *kept])
