@@ -80,7 +80,7 @@ class Bus(Acceptor[BusConnection]):
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         """A client has said nothing: it gets what there is, and what comes to be monitored while it is here."""
         conversation.begin(subscription, None)
-        for feed in self._monitor.feeds.values():
+        for feed in self._monitor.monitored():
             feed.join(subscription)
 
     async def subscribe(

@@ -116,6 +116,12 @@ class Monitor:
                 feed.joining -= 1
                 self.drop_unused(feed)
 
+    def monitored(self) -> list[FanOut]:
+        """The feeds of which clients that say nothing get the messages. Forgets those that are unused by now."""
+        for feed in list(self.feeds.values()):
+            self.drop_unused(feed)
+        return [feed for feed in self.feeds.values() if feed.asked_for or feed.qid in self._options.queues]
+
     def drop_unused(self, feed: FanOut) -> None:
         """Forgets a feed that nobody has anything to do with."""
         if feed.qid not in self._options.queues and feed.unused and self.feeds.get(feed.qid) is feed:
