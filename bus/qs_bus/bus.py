@@ -9,6 +9,7 @@ from qs_schemas import Fault, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit, serve_until_signalled
+from qs_serving.patience import within
 from qs_serving.transport import Transport
 
 from .connection import BusConnection
@@ -46,8 +47,7 @@ class Bus(Acceptor[BusConnection]):
             background.start_soon(self.later.run)
             await self.accept(listeners)
             if upstream.connected.is_set():
-                with trio.move_on_after(self.options.limits.grace):
-                    await upstream.emptied()
+                await within(self.options.limits.grace, upstream.emptied)
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
@@ -61,8 +61,11 @@ class Bus(Acceptor[BusConnection]):
         return BusConnection(stream, Peer(self.options.wire), self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
-        if self._stopping:
-            return  # it was sent away: what it has not handled is not over, and goes back with the connection's end
+        if not self._stopping:  # else what it has not handled is not over, and goes back with the connection's end
+            self.leave(conversation)
+
+    def leave(self, conversation: BusConnection) -> None:
+        """Ends all subscriptions of a client. What is on its way to it, or in its hands, is not for it any more."""
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
         for feed in left:
@@ -77,7 +80,7 @@ class Bus(Acceptor[BusConnection]):
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         """A client has said nothing: it gets what there is, and what comes to be monitored while it is here."""
         conversation.begin(subscription, None)
-        for feed in self._monitor.feeds.values():
+        for feed in self._monitor.monitored():
             feed.join(subscription)
 
     async def subscribe(

@@ -50,9 +50,14 @@ class FanOut(Feed):
         self.keep(record)
 
     @property
+    def asked_for(self) -> bool:
+        """Whether somebody gets its messages, or is about to."""
+        return bool(self.members or self.names or self.joining or self.expected)
+
+    @property
     def unused(self) -> bool:
         """Whether nobody has anything to do with it."""
-        return not (self.members or self.names or self.records or self.joining or self.expected)
+        return not (self.asked_for or self.records)
 
     @property
     def acknowledging(self) -> int:

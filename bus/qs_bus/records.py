@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class Record:
     """waiting: those who have not handled it yet; handled: somebody has; keepers: those who wait for room to be sent
-    it, and need the payload for that; done: nobody waits for it any more."""
+    it, and need the payload for that; done: nobody waits for it any more; doubtful: those of
+    the waiting who got it, and of whom it is not sure that they were to get it."""
 
     feed: Feed
     mid: int
@@ -27,6 +28,7 @@ class Record:
     keepers: int = 0
     done: bool = False
     fetching: bool = False
+    doubtful: int = 0
 
     @property
     def key(self) -> tuple[str, int]:

@@ -231,19 +231,20 @@ class Upstream:
         await side_by_side(release, messages)
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
-        targets = [share.qid for share in feed.names.values()]
-        if not targets:
-            feed.not_copied(mids)  # the names are gone, and with them who was to get it
-            return
-        try:
-            await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
-        except NotFound:
-            await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
-            raise
-        except ServerError:
-            await self._copy_one_by_one(feed, mids, targets)
-        else:
-            feed.copied(mids)
+        while targets := [share.qid for share in feed.names.values()]:
+            try:
+                await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
+            except NotFound:
+                await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
+                if targets == [share.qid for share in feed.names.values()]:
+                    raise
+            except ServerError:
+                await self._copy_one_by_one(feed, mids, targets)
+                return
+            else:
+                feed.copied(mids)
+                return
+        feed.not_copied(mids)  # the names are gone, and with them who was to get it
 
     async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
         """Since a list that fails does not say how far it came, and what was copied is not to be copied again."""

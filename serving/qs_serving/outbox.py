@@ -61,7 +61,8 @@ class Outbox:
     async def drained(self) -> None:
         """Waits until the socket has taken everything. trio.BrokenResourceError."""
         while self._waiting:
-            self._drained = self._drained or trio.Event()
+            if self._drained is None:
+                self._drained = trio.Event()
             await self._drained.wait()
         if self._broken:
             raise trio.BrokenResourceError("connection lost")
@@ -80,10 +81,24 @@ class Outbox:
                     self._written(token)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.close()
+        except trio.Cancelled:
+            self.close()  # in the middle of a line, which nothing may be put behind
+            raise
         finally:
             if self._waiting is waiting:
                 self._waiting = None
             self._wake()
+
+    def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
+        """Takes out what is not to be sent any more. unwanted: says so, by the token. What has no token stays, and what
+        the socket may have begun to take, as that is sent to its end."""
+        waiting = self._waiting
+        if waiting:
+            begun, *rest = waiting
+            kept = [entry for entry in rest if entry[1] is None or not unwanted(entry[1])]
+            self.unsent -= sum(len(data) for data, _ in rest) - sum(len(data) for data, _ in kept)
+            waiting.clear()
+            waiting.extend([begun, *kept])
 
     def close(self) -> None:
         """What is left will not be sent."""
