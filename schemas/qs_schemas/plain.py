@@ -441,8 +441,10 @@ _READERS: dict[bytes, _Reader] = {
 class PlainReader:
     """Reads plain documents within limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, serving: bool = False) -> None:
+        """serving: as of `Peer`."""
         self._limits = limits
+        self._serving = serving
         self._fits = (
             limits.depth >= _DEPTH and limits.attributes >= _ATTRIBUTES and limits.elements >= _ELEMENTS
         )  # where not, nothing is plain
@@ -454,7 +456,7 @@ class PlainReader:
         if head is None or not self._fits:
             return None
         kind, req, resp, attributes, op, written = head.groups()
-        request = kind != b"response"
+        request = kind != b"response" or self._serving
         try:
             qid = None if written is None else _qid(written)
             if request and qid is None and op != b"ping":

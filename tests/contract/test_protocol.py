@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from documents import as_asked
 from lxml import etree
 
 from qs_schemas import (
@@ -62,7 +63,7 @@ def filled(cls: type[Any]) -> Any:
     return cls(**{name: value(name, hint) for name, hint in hints if typing.get_origin(hint) is not typing.ClassVar})
 
 
-REQUESTS = [filled(cls) for cls in OPERATIONS.values()]
+REQUESTS = [as_asked(filled(cls)) for cls in OPERATIONS.values()]
 ANSWERS = [cls(type="response", req="1", resp="5" * 64) for cls in OPERATIONS.values()]
 ERRORS = [Error(row.code, row.kind, row.when, req="1", resp="5" * 64) for row in errors.TABLE]
 SAMPLES: list[Message] = [
