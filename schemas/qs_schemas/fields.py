@@ -30,9 +30,6 @@ _NO_ID = 0
 """Stands in the list of a request for an id that is not one of ours. No message has it."""
 
 
-_NOT_AN_ID = "'mid' has to be a message id: a decimal number of at most 18 digits"
-
-
 class Element(Protocol):
     """An element of a tree, as ElementTree and lxml have it. tag: `{namespace}name`, or no text for a comment."""
 
@@ -104,7 +101,7 @@ def _mid_or_receipt(element: Element, request: bool) -> int | Receipt:
     mid = _mid(element)
     if isinstance(mid, str):
         if not request:
-            raise RefusedError(_NOT_AN_ID)
+            raise RefusedError("'mid' has to be a message id: a decimal number of at most 18 digits")
         mid = _NO_ID
     receives = element.get("receives")
     return mid if receives is None else Receipt(mid, int(receives))
@@ -236,7 +233,7 @@ class Plan(NamedTuple):
         if isinstance(mid := values.get("mid"), str):
             if request:
                 raise RefusedError(f"no message has the id {mid[:100]!r}", NOT_FOUND)
-            raise RefusedError(_NOT_AN_ID)
+            values["mid"] = None
         return self.cls(**values)
 
     def _check_required(self, values: _Values) -> None:

@@ -249,11 +249,11 @@ def _check_length(entries: int, elements: int, limits: Limits) -> None:
 def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
     """Half as long as the class takes, which counts here."""
     message = object.__new__(PushMessage)
-    message.type = "request"
-    message.req = message.resp = None
-    message.qid = qid
+    message._type = "request"  # type: ignore[misc] # text, which needs no check
+    message._req = message._resp = message._key = None  # type: ignore[misc]
+    message._qid = qid  # type: ignore[misc]
     message.payload = payload
-    message.delay = message.key = message.mid = None
+    message.delay = message.mid = None
     message.messages = messages
     message.mids = []
     return message
@@ -470,11 +470,11 @@ class PlainReader:
             if op == b"stage-messages":
                 _check_stage(message)
             if not request:
-                message.type = "response"
+                message._type = "response"  # type: ignore[misc]
             if req is not None:
-                message.req = _value(req)
+                message._req = _value(req)  # type: ignore[misc]
             if resp is not None:
-                message.resp = _value(resp)
+                message._resp = _value(resp)  # type: ignore[misc]
         except _DeclinedError:
             return None
         return found

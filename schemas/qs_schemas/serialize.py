@@ -6,6 +6,7 @@ For a client that ends its documents with an empty line, one follows the line.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .checked import text
 from .framing import EMPTY_LINE
 from .messages import (
     OPERATIONS,
@@ -90,9 +91,9 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
     written = [
-        f"<queue>{escape(queue)}</queue>"
-        if isinstance(queue, str)
-        else f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
+        f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
+        if isinstance(queue, QueueInfo)
+        else f"<queue>{escape(text('queues', queue))}</queue>"  # one may have been added to the list
         for queue in queues
     ]
     return f"<queues>{''.join(written)}</queues>".encode()
@@ -179,7 +180,7 @@ def serialize(message: Message, early: bool = False) -> bytes:
             continue
         parts.append(write(value))
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
-        parts.append(f"<mid{_attributes(message, plan.mid)}>{message.mid}</mid>".encode())  # type: ignore[attr-defined]
+        parts.append(f"<mid{_attributes(message, plan.mid)}>{int(message.mid)}</mid>".encode())  # type: ignore[attr-defined]
     if plan.lists:
         entries = b"".join([write(value) for field, write in plan.lists if (value := getattr(message, field))])
         if entries or _keep_empty(message, "messages"):

@@ -285,8 +285,8 @@ class Group:
 
     def _answer(self, answer: Message) -> None:
         if not isinstance(answer, Error):
-            answer.type = "response"
-        if answer.resp is None:
+            answer.answers(new_resp())
+        elif answer.resp is None:
             answer.resp = new_resp()
         self._answers.append(answer)
         size = _SIZES.get(type(answer))

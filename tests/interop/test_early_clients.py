@@ -1,7 +1,8 @@
 """The early clients of bucker, over real sockets, with the bytes that they send.
 
 They split what they read at CR LF CR LF and see nothing before it has come, put `op` last, send ids of their own where
-none is asked for, and look for the ids of `list-messages` in `m` alone. Nothing of qs is used to write or to read.
+none is asked for, and look for the ids of `list-messages` in `m` alone. Nothing of qs is used to write or to read what
+they do.
 """
 
 import socket
@@ -12,7 +13,7 @@ import pytest
 from bus_serving import BusProcess, bus_serving
 from serving import Listening, ServerProcess, serving
 
-from qs_client import QueueClient
+from qs_client import GetMessage, ListQueues, QueueClient
 
 NAMESPACE = "http://purl.oclc.org/DEFUZE/qs"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -23,6 +24,7 @@ GUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 OF_ITS_OWN = [
     f'type="request">%s<mid>{GUID}</mid>',
     'type="response" resp="">%s<mid>a3f09e77</mid>',
+    f'type="response" resp="{"1e58" * 16}">%s<mid>{"3664" * 16}</mid>',
     f'type="response" resp="{"9f" * 100}">%s<mid/>',
     'type="Request" resp="none">%s<mid receives="0"> </mid>',
     ">%s",
@@ -85,7 +87,7 @@ def code(root: ET.Element) -> str | None:
     return None if error is None else error.get("code")
 
 
-@pytest.mark.parametrize("head", OF_ITS_OWN, ids=["guid", "hexadecimal", "empty", "another-type", "nothing"])
+@pytest.mark.parametrize("head", OF_ITS_OWN, ids=["guid", "short", "hexadecimal", "empty", "another-type", "nothing"])
 def test_posts_and_reads_back(server: ServerProcess, head: str) -> None:
     """Whatever else its documents carry, what it pushes is stored, listed in `m`, read back and deleted."""
     qid = f"<qid>posted-{OF_ITS_OWN.index(head)}</qid>"
@@ -183,6 +185,21 @@ def test_subscribed_at_the_bus(bus: BusProcess, client: QueueClient) -> None:
         client.push_many("news", [b"one", b"two"])
         assert [early.read().findtext(f"{Q}payload") for _ in range(2)] == ["one", "two"]
         assert [line.endswith(b"</qs>\r\n") for line in (lines.readline(), lines.readline())] == [True, True]
+
+
+def test_a_python_program_at_the_bus(bus: BusProcess, client: QueueClient) -> None:
+    """The table of the page: a QueueClient on the bus's port says list-queues, and takes each message with recv."""
+    with QueueClient(bus.host, bus.port, timeout=20) as listener:
+        wanted = ListQueues()
+        wanted.queues.extend([b"news"])  # type: ignore[list-item]
+        listener.send(wanted)
+        answer = listener.recv()
+        assert isinstance(answer, ListQueues)
+        assert answer.queues == ["news"]
+        client.push("news", b"x")
+        found = listener.recv()
+        assert isinstance(found, GetMessage)
+        assert (found.qid, found.payload) == ("news", b"x")
 
 
 def test_only_listens(server: ServerProcess, client: QueueClient) -> None:

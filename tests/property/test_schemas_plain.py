@@ -1,5 +1,6 @@
 """The quick lanes: what is read and written without the parser is what the parser and the serializer make of it."""
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -96,7 +97,8 @@ def odd(draw: st.DrawFn) -> Message:
     message = draw(MESSAGES)
     for _ in range(draw(st.integers(1, 2))):
         field = draw(st.sampled_from(dataclasses.fields(message)))
-        setattr(message, field.name, draw(WRONG))
+        with contextlib.suppress(TypeError):  # text is checked at once
+            setattr(message, field.name, draw(WRONG))
     return message
 
 

@@ -234,7 +234,8 @@ NO_IDS = ["1e3", "-1", "\u0661", "1" * 19, "", "3f2504e0-4f89-11d3-9a0c-0305e82c
 @pytest.mark.parametrize("mid", NO_IDS)
 def test_no_id_of_ours(mid: str) -> None:
     """A request about a message with an id that is none of ours is 404, after what it lacks is 400; where no message is
-    meant the id is ignored, and in a list it is one that no message has. An answer with such an id is refused."""
+    meant the id is ignored, and in a list it is one that no message has. An answer with such an id has none; a list of
+    them is refused."""
     qid, written = "<qid>a</qid>", f"<mid>{mid}</mid>"
     found = fault(qs(qid + written, op="get-message"))
     assert (found.error.code, found.error.closes, found.text) == (404, False, f"no message has the id {mid!r}")
@@ -243,8 +244,9 @@ def test_no_id_of_ours(mid: str) -> None:
     assert parse(qs(written)) == Ping(req="r1")
     listed = f"<messages>{written}<mid>7</mid></messages>"
     assert parse(qs(qid + listed, op="delete-message")) == DeleteMessage("a", mids=[0, 7], req="r1")
-    for answer in (push(written, ' type="response"'), push(listed, ' type="response"')):
-        assert "'mid' has to be a message id" in fault(answer).text
+    answer = push(f"{written}<payload>x</payload>", ' type="response"')
+    assert parse(answer) == PushMessage("a", b"x", req="r1", type="response")
+    assert "'mid' has to be a message id" in fault(push(listed, ' type="response"')).text
 
 
 @pytest.mark.parametrize("kind", ["response", "Request", ""])
