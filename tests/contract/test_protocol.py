@@ -146,6 +146,20 @@ def test_schema_accepts(message: Message) -> None:
     SCHEMA.assertValid(etree.fromstring(serialize(message)))
 
 
+EARLY = [
+    serialize(ListMessages("a", mids=[1, 2], type="response"), early=True),
+    b'<qs xmlns="%b" type="Response" resp="%b"><mid>3f2504e0-4f89</mid><op><ping/></op></qs>',
+    b'<qs xmlns="%b" resp="%b"><messages><mid>none of ours</mid><mid/></messages><op><delete-message/></op></qs>',
+]
+
+
+@pytest.mark.parametrize("document", EARLY, ids=["ids twice", "an id of its own", "a list of them"])
+def test_schema_knows_early_clients(document: bytes) -> None:
+    """What early clients are sent, and what they send, is valid."""
+    filled_in = document if b"%b" not in document else document % (NAMESPACE.encode(), b"9" * 200)
+    SCHEMA.assertValid(etree.fromstring(filled_in))
+
+
 def test_schema_stands_alone() -> None:
     """qs.xsd includes and imports nothing, and is for the namespace of the protocol."""
     assert XSD.get("targetNamespace") == NAMESPACE
