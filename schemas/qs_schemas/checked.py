@@ -9,7 +9,7 @@ import dataclasses
 import types
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 _MISSING: Any = object()
 _Check = Callable[[str, Any], Any]
@@ -53,8 +53,7 @@ def _check_of(hint: Any) -> _Check | None:
 
 def check_texts(cls: type[Any]) -> None:
     """Makes the fields of text of a dataclass with slots check what they are given, also by its constructor."""
-    hints = get_type_hints(cls)
-    checks = {field.name: check for field in dataclasses.fields(cls) if (check := _check_of(hints[field.name]))}
+    checks = {field.name: check for field in dataclasses.fields(cls) if (check := _check_of(field.type))}
     for name, check in checks.items():
         member = cls.__dict__.get(name)
         if isinstance(member, types.MemberDescriptorType):  # else it is inherited, from a class that checks it
