@@ -58,7 +58,8 @@ class Bus(Acceptor[BusConnection]):
     # -- clients --------------------------------------------------------------------------------------------------
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
-        return BusConnection(stream, Peer(self.options.wire), self._limits, writers, self)
+        peer = Peer(self.options.wire, serving=True, early=self.options.early)
+        return BusConnection(stream, peer, self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
         if not self._stopping:  # else what it has not handled is not over, and goes back with the connection's end

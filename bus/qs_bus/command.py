@@ -94,6 +94,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
         settle=parsed.settle,
         limits=limits,
         wire=wire,
+        early=parsed.end_of_document == "empty-line",
     )
     return options, parsed.verbose
 

@@ -122,8 +122,8 @@ class BusConnection(Conversation):
         return answer
 
     def _handle(self, request: Message) -> Message:
-        if request.type != "request":
-            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+        if isinstance(request, Error):
+            raise RefusedError(table.BAD_REQUEST, "this is an error; only requests are taken")
         if isinstance(request, DeleteMessage):
             return self._delete(request)
         if isinstance(request, ReleaseMessage):
@@ -194,8 +194,6 @@ class BusConnection(Conversation):
 
     def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
         """The queues that a request is about, the subscription that it asks for, and the answer once it is made."""
-        if request.type != "request":
-            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
         if isinstance(request, ListQueues):
             if not request.queues:
                 raise RefusedError(
@@ -237,7 +235,15 @@ class BusConnection(Conversation):
         asked: bool = True,
     ) -> Subscription:
         return Subscription(
-            self._outbox, self._bus.options, self._too_slow, req=req, ack=ack, prefetch=prefetch, name=name, asked=asked
+            self._outbox,
+            self._peer,
+            self._bus.options,
+            self._too_slow,
+            req=req,
+            ack=ack,
+            prefetch=prefetch,
+            name=name,
+            asked=asked,
         )
 
     def begin(self, subscription: Subscription, answer: bytes | None) -> None:

@@ -41,11 +41,12 @@ class FanOut(Feed):
             return
         if self.names:
             self._upstream.copies.add(self, record.mid)
-        documents: dict[str | None, bytes] = {}
+        documents: dict[tuple[str | None, bool], bytes] = {}
         for member in self.members:
-            document = documents.get(member.req)
+            form = member.form
+            document = documents.get(form)
             if document is None:
-                document = documents[member.req] = record.document(member.req)
+                document = documents[form] = record.document(*form)
             member.offer(record, document)
         self.keep(record)
 

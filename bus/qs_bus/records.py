@@ -35,8 +35,8 @@ class Record:
         """What a subscriber knows it by."""
         return self.feed.label, self.mid
 
-    def document(self, req: str | None) -> bytes:
-        """The delivery to a subscription of that req. For a record that has its payload."""
+    def document(self, req: str | None, early: bool) -> bytes:
+        """The delivery to a subscription of that form, see there. For a record that has its payload."""
         return serialize(
             GetMessage(
                 self.feed.label,
@@ -47,5 +47,6 @@ class Record:
                 pushed_at=self.pushed_at,
                 req=req,
                 type="response",
-            )
+            ),
+            early,
         )

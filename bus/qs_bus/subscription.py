@@ -10,6 +10,7 @@ from .options import BusOptions, Policy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qs_schemas import Peer
     from qs_serving.outbox import Outbox
 
     from .feeds import Feed
@@ -23,20 +24,21 @@ _TOO_SLOW = "this subscriber is too slow: more than {} wait for it; read faster,
 
 class Subscription:
     """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
-    a durable one; asked: False when the client has it because it was silent. dismiss: ends the connection, with a
-    reason.
+    a durable one; asked: False when the client has it because it was silent. peer: knows how documents end that it is
+    sent; dismiss: ends the connection, with a reason.
 
     What is written to a client that does not acknowledge is handled. For one that was silent that is in doubt, until
     `be_sure`: should it speak before, it was not to get these messages."""
 
     __slots__ = (
-        "_dismiss", "_doubtful", "_options", "_outbox", "ack", "asked", "delayed", "ending", "feeds", "held",
+        "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending", "feeds", "held",
         "held_bytes", "left", "name", "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
         self,
         outbox: Outbox,
+        peer: Peer,
         options: BusOptions,
         dismiss: Callable[[str], None],
         *,
@@ -47,6 +49,7 @@ class Subscription:
         asked: bool = True,
     ) -> None:
         self._outbox = outbox
+        self._peer = peer
         self._options = options
         self._dismiss = dismiss
         self.req = req
@@ -66,6 +69,11 @@ class Subscription:
         self.ending = False
         """Its client has been told that the connection ends; nothing may follow that."""
         self.left = False
+
+    @property
+    def form(self) -> tuple[str | None, bool]:
+        """What its deliveries differ in from those of others: their req, and whether an empty line ends them."""
+        return self.req, self._peer.early
 
     @property
     def has_room(self) -> bool:
@@ -154,7 +162,7 @@ class Subscription:
                 return
             held.popleft()
             self.held_bytes -= record.size
-            document = record.document(self.req)
+            document = record.document(*self.form)
             record.feed.unkeep(record)
             self.send(record, document)
         if not self.left:

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
+from .asking import names
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
 
@@ -60,7 +61,7 @@ class Bus(Generic[S]):
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
         request = Subscribe(
-            queues=[queues] if isinstance(queues, str) else list(queues),
+            queues=names(queues),
             prefetch=prefetch,
             ack="client" if ack else None,
             name=name,

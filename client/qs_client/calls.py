@@ -6,7 +6,8 @@ it, so that a call of several exchanges can say how far it came.
 
 Every call raises a `ServerError` when the server answers with an error (NotFound for a queue or message that does not
 exist), `ServerUnavailable` when the connection fails, `NoAnswer` (also a TimeoutError) when no answer comes in time,
-and ValueError when a name holds characters that XML cannot carry; its text adds what is particular to it.
+ValueError when a name holds characters that XML cannot carry or is bytes that are not UTF-8, and TypeError at once when
+it is no text; its docstring adds what is particular to it.
 """
 
 from collections.abc import Generator, Iterable
@@ -35,8 +36,9 @@ from qs_schemas import (
     ReleaseMessage,
     Subscribe,
 )
+from qs_schemas.checked import text
 
-from .asking import Call, ask, given
+from .asking import TEXT, Call, ask, given, names
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
@@ -53,10 +55,11 @@ Held: TypeAlias = Delivery | GetMessage
 
 def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:
     """Queue, id and count of receives of a message that is given by (qid, mid) or as it was received."""
-    if isinstance(message, str):
+    if not isinstance(message, Delivery | GetMessage):
+        qid = text("qid", message)
         if mid is None:
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
-        return (message, mid.mid, mid.receives) if isinstance(mid, Receipt) else (message, mid, None)
+        return (qid, mid.mid, mid.receives) if isinstance(mid, Receipt) else (qid, mid, None)
     if mid is not None:
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
@@ -187,10 +190,10 @@ def receive(
     max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
     queue's own.
     """
-    if isinstance(queues, str):
+    if isinstance(queues, TEXT):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
-        request = ReceiveMessage(queues=list(queues), max=max, wait=wait, visibility=visibility)
+        request = ReceiveMessage(queues=names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
@@ -222,14 +225,18 @@ def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
     return (yield from ask(ListMessages(qid, state, MOST, after))).mids
 
 
+def _pages(qid: str, state: str, after: int | None) -> Pages[int]:
+    mids = yield _page(qid, state, after)
+    while len(mids) >= MOST:
+        mids = yield _page(qid, state, mids[-1])
+
+
 def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
     """Iterates over the ids of a queue's messages, oldest first. Asks for 1000 at a time, as they are needed.
 
     state: new (never received yet), ready (visible now), in-flight, delayed, all. after: only ids greater than this.
     """
-    mids = yield _page(qid, state, after)
-    while len(mids) >= MOST:
-        mids = yield _page(qid, state, mids[-1])
+    return _pages(text("qid", qid), text("state", state), after)
 
 
 def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
@@ -242,12 +249,12 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
     when there are no names in queues.
     """
-    if isinstance(queues, str):
+    if isinstance(queues, TEXT):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    names = list(queues)
-    if not names:
+    wanted = names(queues)
+    if not wanted:
         raise ValueError("the queues to subscribe to are missing")
-    return Subscribe(queues=names, prefetch=prefetch, visibility=visibility)
+    return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
 
 
 def copy(
@@ -260,14 +267,14 @@ def copy(
     queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
     exist, or the one message named alone; Conflict when one of them holds another message of the id.
     """
-    targets = [queues] if isinstance(queues, str) else list(queues)
+    targets = names(queues)
     if not targets:
         raise TypeError("the queues to copy to are missing")
     if mids is None or isinstance(mids, int | Receipt):
         qid, mid, _ = _meant(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
-    if not isinstance(message, str):
+    if isinstance(message, Delivery | GetMessage):
         raise TypeError("a received message has its id: give either it, or (qid, mids)")
     copied: list[int] = []
     for batch in in_batches(mids):
@@ -295,8 +302,8 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     Receipts) has been received again since.
     """
     by_queue: dict[str, list[int | Receipt]] = {}
-    if isinstance(messages, str):
-        by_queue[messages] = list(mids)
+    if isinstance(messages, TEXT):
+        by_queue[text("qid", messages)] = list(mids)
     else:
         for qid, number, receives in (_meant(message, None) for message in messages):
             entry = number if receives is None else Receipt(number, receives)

@@ -145,6 +145,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
         spill=_read_spill(parsed),
         memcached=parsed.memcached,
         sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
+        early=parsed.end_of_document == "empty-line",
     )
     return options, parsed.verbose
 

@@ -263,8 +263,8 @@ class Group:
     def _run(self, request: Message) -> Message | None:
         """The answer, or None when the handler waits."""
         if self._running is None:
-            if request.type != "request":
-                return _error(request, table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+            if isinstance(request, Error):
+                return _error(request, table.BAD_REQUEST, "this is an error; only requests are taken")
             handler = HANDLERS.get(type(request))
             if handler is None:
                 return _error(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
@@ -286,8 +286,8 @@ class Group:
 
     def _answer(self, answer: Message) -> None:
         if not isinstance(answer, Error):
-            answer.type = "response"
-        if answer.resp is None:
+            answer.answers(new_resp())
+        elif answer.resp is None:
             answer.resp = new_resp()
         self._answers.append(answer)
         size = _SIZES.get(type(answer))

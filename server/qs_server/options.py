@@ -38,7 +38,8 @@ class SqsOptions:
 class ServerOptions:
     """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
     None for no record; spill: when the journal's messages are written to files; memcached: host and port of each server
-    that keeps queues of that storage."""
+    that keeps queues of that storage; early: every client is taken for one that ends its documents with an empty
+    line."""
 
     root: str
     host: str = "127.0.0.1"
@@ -51,3 +52,4 @@ class ServerOptions:
     spill: SpillLimits = field(default_factory=SpillLimits)
     memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
     sqs: SqsOptions = field(default_factory=SqsOptions)
+    early: bool = False

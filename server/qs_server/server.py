@@ -50,6 +50,7 @@ class Server(Acceptor[Connection]):
         """history: what the engine tells of its messages, None for no record; remotes: queues that others keep."""
         super().__init__(options.limits)
         self._wire = options.wire
+        self._early = options.early
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
@@ -79,7 +80,7 @@ class Server(Acceptor[Connection]):
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
         return Connection(
             stream,
-            Peer(self._wire),
+            Peer(self._wire, serving=True, early=self._early),
             self._limits,
             writers,
             wire=self._wire,

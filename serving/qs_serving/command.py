@@ -47,6 +47,13 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
+    parser.add_argument(
+        "--end-of-document",
+        choices=["line", "empty-line"],
+        default="line",
+        help="what follows each document that is sent; 'empty-line' is for early clients that only listen: those that "
+        "send anything are known by how they end it (default: %(default)s)",
+    )
     return parser
 
 

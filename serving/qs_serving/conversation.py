@@ -9,7 +9,7 @@ from collections import deque
 
 import trio
 
-from qs_schemas import ErrorCode, Fault, Message, Peer
+from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
 from .answers import new_resp
@@ -32,6 +32,7 @@ class Conversation:
         self._peer = peer
         self._limits = limits
         self._outbox = Outbox(stream, writers, self._written)
+        self._early = peer.early
         self._events: deque[Message | Fault] = deque()
         self._more = False  # there may be events beyond those that are taken
         self._steps = 0  # that are left of the time in which the client has to do something
@@ -214,9 +215,18 @@ class Conversation:
             event = next_event()
             if event is None:
                 self._more = False
-                return
+                break
             events.append(event)
             self._steps = 0
+        if self._early is not self._peer.early:
+            self._end_what_was_sent()
+
+    def _end_what_was_sent(self) -> None:
+        """The client has turned out to look for an empty line behind each document: maybe it has the answer to the
+        first, and its empty line came behind that."""
+        self._early = self._peer.early
+        if self._outbox.used:
+            self._outbox.put(LINE_END)
 
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
         """Takes requests that come during a wait, up to the bounds; then the client has to wait too. At the end of the

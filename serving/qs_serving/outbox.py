@@ -17,7 +17,7 @@ class Outbox:
     """Documents in the order in which they were put. Once the stream is broken, it takes everything and sends nothing:
     whoever reads from the stream finds out by himself."""
 
-    __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent")
+    __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent", "used")
 
     def __init__(
         self, transport: Transport, nursery: trio.Nursery, written: Callable[[Any], None] = lambda token: None
@@ -31,11 +31,14 @@ class Outbox:
         self._broken = False
         self.unsent = 0
         """Bytes that the socket has not taken."""
+        self.used = False
+        """Whether anything has been put in."""
 
     def put(self, data: bytes, token: Any = None) -> bool:
         """Sends bytes. True: the socket has taken them all. False: `written(token)` says when it has, if it ever does;
         a token of None is not told."""
         sent = 0
+        self.used = True
         if not self._waiting:
             if self._broken:
                 return False

@@ -56,7 +56,7 @@ def free_port() -> int:
 FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
-    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace",
+    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace", "--end-of-document",
 ]  # fmt: skip
 
 
@@ -86,6 +86,7 @@ BAD_FLAGS = [
     ["--settle", "-1"], ["--settle", "nan"], ["--outbox", "0"], ["--max-hold", "0"], ["--max-connections", "0"],
     ["--document-time", "0"], ["--grace", "-1"], ["--server", "nowhere:port"], ["--server", ":1"], ["-s", "host:0"],
     ["-s", "host:99999"], ["--queue", ""], ["-q", "a,,b"], ["-q", "a,"], ["extra"], ["--polic", "hold"],
+    ["--end-of-document", "dot"],
 ]  # fmt: skip
 
 
