@@ -51,6 +51,8 @@ class Bus(Acceptor[BusConnection]):
             await self.accept(listeners)
             with self._telling:
                 await self._monitor.upstream.emptied()
+            if self._telling.cancelled_caught:
+                _logger.warning("the queue server did not take all that was handled in time: that is delivered again")
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
