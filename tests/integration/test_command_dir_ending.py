@@ -44,7 +44,7 @@ def test_interrupted_at_full_speed(path: Path, layout: str) -> None:
 
 def test_terminated(path: Path) -> None:
     """SIGTERM ends it as Ctrl-C does, and shows in the exit code."""
-    with vsqs.Queue(path) as queue:
+    with vsqs.Queue(path, create=True) as queue:
         queue.publish(b"x")
         sink = start("sink", path, "--print")
         assert sink.stdout is not None

@@ -81,7 +81,8 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards."""
+        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards.
+        NotADirectoryError when one of them is something else."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -89,6 +90,8 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory", path)
         if sync:
             self.sync_directory(above)
 
