@@ -91,7 +91,7 @@ class Disk:
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
         if os.path.lexists(path) and not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory", path)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
             self.sync_directory(above)
 
@@ -134,6 +134,13 @@ class Disk:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
+
+
+def reason_of(error: OSError) -> str:
+    """Says in words why a directory cannot be used."""
+    if isinstance(error, NotADirectoryError):
+        return "it is a file, not a directory"
+    return error.strerror or str(error)
 
 
 def has_no_room(error: OSError) -> bool:
