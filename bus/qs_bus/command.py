@@ -100,6 +100,6 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Exit codes: 0 stopped as asked, 1 could not start, 2 wrong flags."""
+    """The command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     return run_command(_PROGRAM, verbose, run_bus, options)

@@ -73,6 +73,7 @@ class Upstream:
         self._prepare = prepare
         self._gone = gone
         self._connection: AsyncConnection | None = None
+        self._lost = trio.Event()  # is set when that connection ends
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
         self._number = 0
@@ -113,6 +114,7 @@ class Upstream:
     async def _use(self, connection: AsyncConnection) -> str:
         """Until the connection ends. Why it did."""
         self._connection = connection
+        self._lost = trio.Event()
         reasons: list[str] = []
         async with trio.open_nursery() as nursery:
 
@@ -156,6 +158,7 @@ class Upstream:
 
     def _forget(self, connection: AsyncConnection) -> None:
         self.connected = trio.Event()
+        self._lost.set()
         self._connection = None
         self._feeds.clear()
         self._reqs.clear()
@@ -276,8 +279,19 @@ class Upstream:
             self.fetches.add(feed, record)  # also when the connection ends
 
     async def emptied(self) -> None:
-        """Waits until the server has been told all that was handled."""
-        await self.deletes.emptied()
+        """Waits until the server has been told all that was handled. Returns at once without a connection, and when it
+        is lost."""
+        if not self.connected.is_set():
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, self._lost, nursery.cancel_scope)
+            await self.deletes.emptied()
+            nursery.cancel_scope.cancel()
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 async def side_by_side(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:

@@ -14,6 +14,7 @@ from qs_schemas import Limits
 
 from .listening import Announce, StartError
 from .options import ServerLimits
+from .stopping import StopError
 from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
@@ -129,12 +130,13 @@ def _announcing(program: str) -> Announce:
 
 
 def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
-    """Runs a server. Exit codes: 0 stopped as asked, 1 could not start, 130 interrupted before it listened."""
+    """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
+    interrupted before it listened."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         trio.run(run, options, _announcing(program))
-    except StartError as error:
+    except (StartError, StopError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -349,3 +349,30 @@ def test_a_stop_without_the_server(tmp_path: Path) -> None:
     assert "Traceback" not in bus.log()
     with serving(tmp_path / "root", *FAST) as again, Wire(again) as wire:
         assert stored(wire, "q") == sent
+
+
+@pytest.mark.parametrize(("grace", "signals"), [("1", 1), ("60", 2)])
+def test_a_stop_with_a_server_that_does_not_answer(tmp_path: Path, grace: str, signals: int) -> None:
+    """When the server is there and silent the bus ends within --grace and 5 s, or after a second signal within 5 s; it
+    says that the server was not told, and what was handled comes again."""
+    server = ServerProcess(tmp_path / "root", *FAST)
+    bus = BusProcess(server, "--grace", grace, log=tmp_path / "bus.log")
+    with Wire(server) as wire, Wire(bus) as client:
+        wire.ask(new_queue("q"))
+        client.ask(subscribe("q", ack="client"))
+        sent = mids(wire.ask(push("q", "x")))
+        assert mids(client.line()) == sent
+        server.process.send_signal(signal.SIGSTOP)
+        assert code(client.ask(delete("q", sent[0]))) == 0
+        began = time.monotonic()
+        bus.process.send_signal(signal.SIGTERM)
+        assert code(client.line()) == 503
+        if signals == 2:
+            bus.process.send_signal(signal.SIGTERM)
+    try:
+        assert bus.wait() == 0
+        assert time.monotonic() - began < 6
+        assert "is delivered again" in bus.log()
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        assert server.stop() == 0

@@ -11,7 +11,19 @@ from operator import itemgetter
 from .batches import Batches
 from .claiming import Claims
 from .disk import Disk
-from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
+from .engine import (
+    Background,
+    Clock,
+    Draft,
+    Durability,
+    Message,
+    Options,
+    Receipt,
+    State,
+    Stats,
+    UnfinishedError,
+    UnsupportedError,
+)
 from .filequeue import FileQueue
 from .journal.keeping import JournalKeeping
 from .journal.ledger import SpillLimits
@@ -316,7 +328,7 @@ class DirectoriesEngine(RootDirectory):
     def close(self) -> None:
         try:
             self.commit()
-            self._journal.come_to_rest(self.finish_spill)
+            left = self._journal.come_to_rest(self.finish_spill)
             if (sync := self.background_sync()) is not None:
                 sync()
         finally:
@@ -325,6 +337,8 @@ class DirectoriesEngine(RootDirectory):
                 queue.close()
             self._holders.close()
             self._watch.close()
+        if left is not None:
+            raise UnfinishedError(f"messages stay in the journal, for the next start: {left}")
 
 
 def _carries(target: Options, source: Options) -> bool:

@@ -119,7 +119,8 @@ class RootDirectory(Engine):
             if options.storage in _ELSEWHERE:
                 return
             if options.storage not in STORAGES:
-                raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
+                known = ", ".join(map(repr, (*STORAGES, *sorted(_ELSEWHERE))))
+                raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
             self._queues[qid] = self._take_up(path, qid, options)
         except (OSError, StorageError) as error:
             if strict:

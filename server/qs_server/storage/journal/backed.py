@@ -100,9 +100,12 @@ class BackedQueue(FileQueue):
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         parsed = parse_message(name)
-        if parsed is None or parsed[1] == NEW or parsed[0] in self.writing:
+        if parsed is None:
+            self._foreign.note(os.fsdecode(name))
             return
         mid, expiry = parsed
+        if expiry == NEW or mid in self.writing:
+            return
         self._saw(mid)
         if appeared is (self._on_disk(mid) == expiry) or os.path.lexists(self.file_path(mid, expiry)) is not appeared:
             return

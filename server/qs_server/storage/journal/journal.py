@@ -300,7 +300,8 @@ class Journal:
 
     def rest(self, bodies: list[bytes]) -> None:
         """At a clean stop: everything is in the directories. A small segment with these records takes the place of all
-        others, which go."""
+        others, which go. OSError: something of that failed, and the journal is as good as before."""
+        self.supply.clear()  # which may be the room that it needs
         number, sequence = self._number + 1, self._sequence + 1
         length = FRAME_HEAD + sum(records.HEAD.size + len(body) for body in bodies)
         path = f"{self._directory}/{NEXT}"
@@ -322,7 +323,6 @@ class Journal:
             self._disk.unlink(f"{self._directory}/{segment_name(old)}")
         for path in self.take_garbage():
             self._disk.unlink(path)
-        self.supply.clear()
         self._sizes, self._number, self._sequence = {number: size}, number, sequence
         self.number = number + 1
         self._count_left()

@@ -1,5 +1,6 @@
 """The journal of a root directory and its queues: opened when there is one, replayed, written back, brought to rest."""
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,8 @@ _SECONDS = 0.05
 """That a spill takes, about, so that it can be done a little at a time beside many requests."""
 _TRY_AGAIN = 1 * SECOND
 """After which what could not be written back is tried again."""
+_GONE = FileNotFoundError(errno.ENOENT, "the directory of their queue is gone")
+"""Why nothing more can be written back, where no file operation says so."""
 
 
 class JournalKeeping:
@@ -139,7 +142,7 @@ class JournalKeeping:
         while error is None and (spill := self._plan_all(self._ledger, queue)):
             spill.run()
             spill.settle()
-            error = spill.error
+            error = spill.error or (_GONE if spill.stuck else None)
         if error is not None:
             _logger.error("messages of queue %r could not be written to %s: %s", queue.qid, path, error)
 
@@ -259,13 +262,13 @@ class JournalKeeping:
         return self._ledger is not None and self._ledger.urgent
 
     def begin_spill(self, *, brief: bool = False, everything: bool = False) -> Spill | None:
-        """See Engine. everything: whatever its age."""
+        """See Engine. everything: whatever its age, and no spare segment, which only a server that goes on needs."""
         ledger = self._ledger
         if ledger is None or self._running is not None or ledger.journal.failed:
             return None
         now = self._clock()
         self._checkpoint(ledger, now)
-        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE)
+        spill = Spill(ledger.journal, self._disk, sync=self._durability is not Durability.NONE, spare=not everything)
         spill.garbage = ledger.journal.take_garbage()
         if not everything and not ledger.urgent:
             spill.seconds = _SECONDS
@@ -293,21 +296,21 @@ class JournalKeeping:
         self._ledger.refusal = spill.error
         if spill.error is not None or spill.spare_error is not None:
             self._not_before = self._clock() + _TRY_AGAIN
-        self._complain(spill.error, spill.spare_error)
+        self._complain(spill.error, self._ledger.journal.supply.shortage)
         self._reschedule(self._ledger)
         self._checkpoint(self._ledger, self._clock())
 
-    def _complain(self, error: OSError | None, spare_error: OSError | None) -> None:
-        """Says what is wrong, once."""
+    def _complain(self, error: OSError | None, shortage: OSError | None) -> None:
+        """Says what is wrong, once, and that it is over."""
         complaint = ""
         if error is not None:
             complaint = f"messages stay in the journal, as their files cannot be written or removed: {error}"
-        elif spare_error is not None:
-            complaint = f"there is no room for more of the journal, and soon none for messages: {spare_error}"
+        elif shortage is not None:
+            complaint = f"there is no room for more of the journal, and soon none for messages: {shortage}"
         if complaint and complaint != self._complaint:
             _logger.error("%s; see to %s (room, permissions); it is tried again every second", complaint, self._root)
         elif self._complaint and not complaint:
-            _logger.warning("messages are written to files again")
+            _logger.warning("messages are written to files again, and there is room for more of the journal")
         self._complaint = complaint
 
     def _wait_for_spill(self) -> None:
@@ -374,12 +377,15 @@ class JournalKeeping:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def come_to_rest(self, finish: Callable[[Background], None]) -> None:
-        """Everything goes to the directories, and the journal is left with nothing but what they cannot show. What
-        cannot be written stays in the journal."""
+    def come_to_rest(self, finish: Callable[[Background], None]) -> OSError | None:
+        """Writes everything to the directories, and leaves the journal with nothing but what they cannot show. Returns
+        why something could not be written, and stays in the journal for the next start; None: nothing does. OSError: a
+        commit failed."""
         ledger = self._ledger
-        if ledger is None or ledger.journal.failed:
-            return
+        if ledger is None:
+            return None
+        if ledger.journal.failed:
+            return OSError(errno.EIO, "the journal failed")
         if self._running is not None:
             self._running.run()
             finish(self._running)
@@ -390,15 +396,22 @@ class JournalKeeping:
             finish(spill)
             self.commit()
             if spill.error is not None or spill.stuck:
-                reason = spill.error or "the directory of their queue is gone"
-                _logger.error("messages stay in the journal, for the next start: %s", reason)
-                return
-        if ledger.journal.used or self._replayed:
-            now = self._clock()
-            bodies = [queue.record() for queue in self._queues.values()]
-            for queue in self._queues.values():
-                bodies += queue.key_records(now)
-            ledger.journal.rest(bodies)
+                return spill.error or _GONE
+        return self._rest(ledger.journal)
+
+    def _rest(self, journal: Journal) -> OSError | None:
+        """The directories show everything. Returns why the journal is not small all the same."""
+        if not journal.used and not self._replayed:
+            return None
+        now = self._clock()
+        bodies = [queue.record() for queue in self._queues.values()]
+        for queue in self._queues.values():
+            bodies += queue.key_records(now)
+        try:
+            journal.rest(bodies)
+        except OSError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Lets go of the files."""

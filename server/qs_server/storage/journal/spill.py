@@ -261,8 +261,8 @@ class Spill:
         self._journal.give_back_garbage(self.garbage)
         if self._made is not None:
             self._journal.supply.has_made(self._made)
-        elif self.spare_error is not None:
-            self._journal.supply.could_not_make()
+        elif self._spare is not None and self.spare_error is not None:
+            self._journal.supply.could_not_make(self._spare, self.spare_error)
 
     def _settle_others(self) -> None:
         """What somebody else has taken away, or put in the place of a message."""

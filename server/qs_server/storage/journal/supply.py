@@ -28,6 +28,8 @@ class Supply:
         self._sync = sync
         self._spare: int | None = None
         self._tight = False  # the last spare could not be made: the disk is full
+        self.shortage: OSError | None = None
+        """Why not even a small spare can be made, if so."""
         self._next_size = FIRST_SEGMENT
 
     def clear(self) -> None:
@@ -72,9 +74,13 @@ class Supply:
 
     def has_made(self, size: int) -> None:
         """There is a spare now."""
-        self._spare, self._tight = size, False
+        self._spare, self._tight, self.shortage = size, False, None
         self._grow(size)
 
-    def could_not_make(self) -> None:
-        """There is no room for a spare."""
+    def could_not_make(self, size: int, error: OSError) -> None:
+        """There is no spare of that size. When it was for lack of room, the next one is to be smaller."""
         self._tight = True
+        if has_no_room(error) and size > FIRST_SEGMENT:
+            self._next_size = max(size // 4, FIRST_SEGMENT)
+        else:
+            self.shortage = error
