@@ -154,7 +154,7 @@ class AsyncConnection:
         except BaseException as error:
             self.session.drop(pending)
             self.flush()  # if the answer was there already, what was in it goes back
-            if isinstance(error, TimeoutError) and self._failure is None:
+            if isinstance(error, TimeoutError) and not isinstance(error, ServerUnavailable):
                 if self._heard == heard:
                     self.retire()
                 raise self._place.no_answer(seconds) from None

@@ -21,11 +21,11 @@ from qs_schemas import (
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas.errors import TOO_LARGE
+from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 
 from .errors import CLOSING, exception_for
 
-_OF_A_DOCUMENT = frozenset((400, 408, 413))
+_OF_A_DOCUMENT = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
 
 
@@ -35,6 +35,10 @@ class Unexpected(Exception):  # noqa: N818 - says what came, and never leaves th
 
 class TooLong(Unexpected):
     """A document over the client's bound."""
+
+
+class Cut(Unexpected):
+    """The server could not read a document of ours to its end: the network has cut it off."""
 
 
 class Waiting:
@@ -268,10 +272,15 @@ class Session:
 
     def _without_req(self, message: Message) -> None:
         """An error that is about the connection goes to whoever waits on it. One that is about a document, to the first
-        that has no answer: answers come in order. What then happens to the others, the end of the stream will tell."""
+        that has no answer: answers come in order. What then happens to the others, the end of the stream will tell.
+
+        A 400 does not blame a request: each is well-formed and has a `req`, so the server has not read it whole.
+        """
         if not isinstance(message, Error) or (self._loose and message.code not in CLOSING):
             self._keep(message)
             return
+        if message.code == BAD_REQUEST.code:
+            raise Cut(message.text)
         concerned = list(self._pending.values())
         if message.code in _OF_A_DOCUMENT:
             concerned = concerned[:1]
