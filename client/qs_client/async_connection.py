@@ -43,6 +43,10 @@ async def open_async_connection(
         raise
 
 
+def _deadline(seconds: float | None) -> float:
+    return math.inf if seconds is None else anyio.current_time() + seconds
+
+
 class _Until(Waiting):
     """Something else that is waited for; whoever changes it calls `changed`."""
 
@@ -147,18 +151,26 @@ class AsyncConnection:
 
     async def answer(self, pending: Pending, seconds: float | None) -> Message:
         """The answer to what the session has been given to ask; otherwise as exchange."""
+        try:
+            return await self.answered(pending, _deadline(seconds), seconds)
+        except BaseException:
+            self.session.drop(pending)
+            self.flush()  # if the answer was there already, what was in it goes back
+            raise
+
+    async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:
+        """As answer, by a deadline of the loop's clock, and after a cancellation it may be awaited again. seconds: how
+        long that was at first, for the error."""
         self.flush()
         heard = self._heard
         try:
-            await self._until(pending, seconds)
-        except BaseException as error:
-            self.session.drop(pending)
-            self.flush()  # if the answer was there already, what was in it goes back
-            if isinstance(error, TimeoutError) and not isinstance(error, ServerUnavailable):
-                if self._heard == heard:
-                    self.retire()
-                raise self._place.no_answer(seconds) from None
-            raise
+            await self._until(pending, deadline)
+        except TimeoutError as error:
+            if isinstance(error, ServerUnavailable):
+                raise
+            if self._heard == heard:
+                self.retire()
+            raise self._place.no_answer(seconds) from None
         answer = pending.answer
         assert answer is not None  # noqa: S101 - it is what was waited for
         if isinstance(answer, Error) and closes(answer):
@@ -169,14 +181,14 @@ class AsyncConnection:
         """The subscription's next message. ServerError when it has ended. One task at a time for each subscription."""
         await checkpoint_if_cancelled()
         while (message := subscription.next()) is None:
-            await self._until(subscription, None)
+            await self._until(subscription, math.inf)
         return message
 
     async def receive(self, seconds: float | None) -> Message:
         """The next message that answers no request of ours. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
         while (message := self.session.next_message()) is None:
-            await self._until(self.session.kept, seconds)
+            await self._until(self.session.kept, _deadline(seconds))
         return message
 
     def post(self, message: Message) -> None:
@@ -190,7 +202,7 @@ class AsyncConnection:
         await checkpoint_if_cancelled()
         self._check()
         if self._wire.unsent:
-            await self._until(self._all_sent, seconds)
+            await self._until(self._all_sent, _deadline(seconds))
         if self._wire.cut:
             raise self._place.lost("broke the connection")
 
@@ -203,16 +215,16 @@ class AsyncConnection:
             deliver(message)
         self.session.stray = deliver
         try:
-            await self._until(_Until(lambda: False), None)
+            await self._until(_Until(lambda: False), math.inf)
         finally:
             self.session.stray = None
 
-    async def more(self, seconds: float | None) -> None:
-        """Returns when something more was read. TimeoutError when nothing came. For a single user of the connection,
-        who routes what came to whom it belongs."""
+    async def more(self, deadline: float) -> None:
+        """Returns when something more was read. TimeoutError when nothing came by then, on the loop's clock. For a
+        single user of the connection, who routes what came to whom it belongs."""
         await checkpoint_if_cancelled()
         before = self._heard
-        await self._until(_Until(lambda: self._heard != before), seconds)
+        await self._until(_Until(lambda: self._heard != before), deadline)
 
     def flush(self) -> None:
         """Sends what the session has to send, as far as the socket takes it. Does not wait."""
@@ -226,9 +238,8 @@ class AsyncConnection:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def _until(self, waiting: Waiting, seconds: float | None) -> None:
-        """Returns when it is ready. TimeoutError when that takes longer than so many seconds."""
-        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+    async def _until(self, waiting: Waiting, deadline: float) -> None:
+        """Returns when it is ready. TimeoutError when that takes longer, on the loop's clock."""
         self._users += 1
         try:
             while not waiting.ready:

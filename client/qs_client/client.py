@@ -23,7 +23,7 @@ from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .methods import method_face
 from .place import Place, endpoint
-from .session import Pending, Subscription
+from .session import Ended, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -255,19 +255,25 @@ class QueueClient:
 
     # -- what Deliveries does on the connection -----------------------------------------------------------------------
 
-    def _subscribe(self, request: Subscribe) -> tuple[Connection, Subscription]:
+    def _subscribe(self, request: Subscribe, begun: Callable[[Connection, Subscription], None]) -> None:
+        """begun: is told before the answer is waited for."""
         with self._reading:
             connection = self._opened(fresh=True)
+            connection.make_wakeable()
             subscription = connection.session.subscribe(request)
+            begun(connection, subscription)
             answer = self._answer(connection, subscription.asked, self.timeout)
             if isinstance(answer, Error):
                 raise exception_for(answer)
-            return connection, subscription
 
-    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage:
+    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
+        """The next delivery, None when the subscription has been ended from this side."""
         with self._reading:
             try:
                 return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
+            except Ended:
+                self._confirm_end(connection, subscription)
+                return None
             except ServerError as error:
                 if error.code in CLOSING:
                     self._drop(connection)
@@ -277,12 +283,22 @@ class QueueClient:
                 raise
 
     def _unsubscribe(self, connection: Connection, subscription: Subscription) -> None:
-        if not self._reading.acquire(blocking=False):  # a collected iterator must not wait for its own thread
-            connection.session.end(subscription)  # whoever reads sends it
+        """Ends it. Does not wait when a thread reads, be it the loop's own or this one: that thread does the rest."""
+        if connection is not self._connection:
+            return
+        connection.session.end(subscription)
+        if not self._reading.acquire(blocking=False):
+            connection.wake()
             return
         try:
-            if connection is self._connection and (asked := connection.session.end(subscription)) is not None:
-                self._answer(connection, asked, self.timeout)
-                connection.send(connection.deadline(self.timeout))  # gives back what came until then
+            self._confirm_end(connection, subscription)
         finally:
             self._reading.release()
+
+    def _confirm_end(self, connection: Connection, subscription: Subscription) -> None:
+        """Waits until the server has ended it, as far as the server can be reached, and gives back what came until
+        then."""
+        if connection is self._connection and (asked := subscription.ending) is not None:
+            with contextlib.suppress(ServerError, OSError):
+                self._answer(connection, asked, self.timeout)
+                connection.send(connection.deadline(self.timeout))

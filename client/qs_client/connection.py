@@ -21,6 +21,7 @@ from .session import Pending, Session, Unexpected
 M = TypeVar("M", bound=Message)
 
 _PIECE = 256 * 1024  # of what is read at a time
+_LONGEST = 86400.0  # seconds that the system waits at a time: it counts milliseconds in 31 bits
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll takes no descriptor of its own
 
 
@@ -55,6 +56,7 @@ class Connection:
         self._writing = threading.Lock()
         self._selector = _Selector()
         self._selector.register(sock, selectors.EVENT_READ)
+        self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # somebody reads; set before _ended is looked at, as that is set before this is
         self._ended = False
 
@@ -66,7 +68,7 @@ class Connection:
         """Whether something came while nothing was asked: the server has closed the connection, or is about to."""
         session = self.session
         try:
-            while not session.open_ended and self._selector.select(0):
+            while not session.open_ended and self._readable(0):
                 if not session.owed:
                     return True
                 self.fill(math.inf)  # answers that nobody waits for
@@ -118,7 +120,7 @@ class Connection:
         finally:
             self._busy = False
             if self._ended:
-                self._sock.close()
+                self._close_sockets()
         return message
 
     def fill(self, deadline: float) -> None:
@@ -129,7 +131,7 @@ class Connection:
         finally:
             self._busy = False
             if self._ended:
-                self._sock.close()
+                self._close_sockets()
 
     def _fill(self, deadline: float) -> None:
         if self._ended:
@@ -140,9 +142,10 @@ class Connection:
             raise
         except OSError:
             pass  # the server may have said why before it hung up; if it has not, the reading fails as well
-        while not self._selector.select(None if deadline == math.inf else max(deadline - self._clock(), 0)):
+        if not self._readable(deadline - self._clock()):
             if self._clock() >= deadline:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
+            return
         try:
             data = self._sock.recv(_PIECE)
         except BlockingIOError:
@@ -155,6 +158,33 @@ class Connection:
             raise self._place.lost(self.session.end_of_data())
         self.session.receive_data(data)
 
+    def _readable(self, seconds: float) -> bool:
+        """Waits until the socket can be read. False when so many seconds have passed, or `wake` was called; perhaps
+        also before."""
+        ready = self._selector.select(None if seconds == math.inf else min(max(seconds, 0), _LONGEST))
+        for key, _ in ready:
+            if key.fileobj is self._sock:
+                return True
+        if ready and self._wakers is not None:
+            with contextlib.suppress(OSError):
+                self._wakers[0].recv(_PIECE)
+        return False
+
+    def make_wakeable(self) -> None:
+        """Before the first `wake`. Not while another thread reads."""
+        if self._wakers is None:
+            self._wakers = socket.socketpair()
+            for end in self._wakers:
+                end.setblocking(False)
+            self._selector.register(self._wakers[0], selectors.EVENT_READ)
+
+    def wake(self) -> None:
+        """Lets a thread that reads look again at what it waits for, and send what there is to send. May be called by
+        any thread at any time, also by a signal's handler."""
+        if self._wakers is not None:
+            with contextlib.suppress(OSError):
+                self._wakers[1].send(b"!")
+
     def close(self) -> None:
         """Ends the connection. A thread that reads it wakes up, and closes the socket itself: while it waits on the
         descriptor, that must not become another file's."""
@@ -162,4 +192,8 @@ class Connection:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         if not self._busy:
-            self._sock.close()
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for each in (self._sock, *(self._wakers or ())):
+            each.close()

@@ -41,6 +41,10 @@ class Cut(Unexpected):
     """The server could not read a document of ours to its end: the network has cut it off."""
 
 
+class Ended(Exception):  # noqa: N818 - as above
+    """The subscription was ended from this side, and nothing of it is left to hand out."""
+
+
 class Waiting:
     """What can be waited for. wake: called when it may be ready; None when nobody waits."""
 
@@ -105,19 +109,24 @@ class Mailbox(Waiting):
 
 
 class Subscription(Mailbox):
-    """The deliveries of one subscribe request. asked: the request itself, and its answer."""
+    """The deliveries of one subscribe request. asked: the request itself, and its answer; ending: the unsubscribe
+    request, once there is one."""
 
-    __slots__ = ("asked", "over", "request")
+    __slots__ = ("asked", "ending", "over", "request")
 
     def __init__(self, request: Subscribe, asked: Pending) -> None:
         super().__init__()
         self.request = request
         self.asked = asked
+        self.ending: Pending | None = None
         self.over = False  # no delivery is wanted any more, or none will come
 
     def next(self) -> GetMessage | None:
-        """The next delivery, or None until one comes. ServerError when the server has ended the subscription."""
+        """The next delivery, or None until one comes. ServerError when the server has ended the subscription, Ended
+        when this side has."""
         message = self.take()
+        if message is None and self.ending is not None:
+            raise Ended
         if isinstance(message, Error):
             self.put(message)  # it is the last one, and stays
             raise exception_for(message)
@@ -181,12 +190,12 @@ class Session:
         return subscription
 
     def end(self, subscription: Subscription) -> Pending | None:
-        """Unsubscribes, and gives back what was not taken, be it here or on its way. What it asked for that, None when
-        the subscription was over."""
+        """Unsubscribes, and gives back what was not taken, be it here or on its way. Returns what asks for that, None
+        when the server had ended the subscription."""
         if subscription.over:
-            return None
+            return subscription.ending
         subscription.over = True
-        asked = self.ask(Unsubscribe(subscription=subscription.request.req))
+        subscription.ending = asked = self.ask(Unsubscribe(subscription=subscription.request.req))
         # First it ends, then they go back: else the server would send them here again.
         while (message := subscription.take()) is not None:
             self._release(message)
@@ -236,7 +245,7 @@ class Session:
         return pending.answer
 
     def next_delivery(self, subscription: Subscription) -> GetMessage | None:
-        """The subscription's next delivery, or None until more bytes come. ServerError when it has ended."""
+        """The subscription's next delivery, or None until more bytes come. ServerError or Ended when it has ended."""
         while (message := subscription.next()) is None and self.route():
             pass
         return message
@@ -253,8 +262,8 @@ class Session:
         if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
         del self._pending[message.req]
-        if isinstance(message, Error) and isinstance(request, Subscribe):
-            self._subscriptions.pop(message.req, None)
+        if isinstance(message, Error) and (refused := self._subscriptions.pop(message.req, None)) is not None:
+            refused.over = True
         if isinstance(request, Unsubscribe):
             self._subscriptions.pop(request.subscription, None)
         pending.settle(message)
