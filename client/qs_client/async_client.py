@@ -5,6 +5,7 @@ which: a `receive` that waits has one of its own, as the server answers what com
 """
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
@@ -16,11 +17,13 @@ from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
-from .async_connection import AsyncConnection, open_async_connection
+from .async_connect import Connecting
+from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .calls import Held, Pages
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
+from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
 
@@ -84,9 +87,15 @@ class AsyncQueueClient:
         self.port = port
         self.timeout = timeout
         self.max_document = max_document
+        self.after_fork()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child, the connections are the parent's, and so are tasks that held the locks. For `forks`."""
         self._connection: AsyncConnection | None = None
         self._waiting: set[AsyncConnection] = set()
         self._spare: list[AsyncConnection] = []
+        self._attempts: deque[Connecting] = deque()  # to connect, that were cancelled
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
 
@@ -116,9 +125,12 @@ class AsyncQueueClient:
 
     async def disconnect(self) -> None:
         """Closes all connections; calls that wait in other tasks end with ServerUnavailable."""
-        connections = [*self._waiting, *self._spare, *([self._connection] if self._connection else [])]
+        connections: list[AsyncConnection | Connecting] = [*self._waiting, *self._spare, *self._attempts]
+        if self._connection is not None:
+            connections.append(self._connection)
         self._connection = None
         self._spare.clear()
+        self._attempts.clear()
         for connection in connections:
             connection.close()
 
@@ -255,8 +267,24 @@ class AsyncQueueClient:
         return await self._opened(fresh=False)
 
     async def _open(self) -> AsyncConnection:
-        limits = replace(CLIENT_LIMITS, document=self.max_document)
-        return await open_async_connection(self.host, self.port, self._place(), self.timeout, limits)
+        """A new connection. An attempt that was cancelled is taken up again: polls shorter than connecting takes would
+        else never connect."""
+        place = self._place()
+        attempt = Connecting(self.host, self.port, place, self.timeout)
+        while self._attempts:
+            begun = self._attempts.popleft()
+            if begun.leads_to(place):
+                attempt = begun
+                break
+            begun.close()
+        try:
+            sock = await attempt.connected()
+        except OSError:
+            raise
+        except BaseException:
+            self._attempts.append(attempt)
+            raise
+        return AsyncConnection(sock, place, replace(CLIENT_LIMITS, document=self.max_document))
 
     def _place(self) -> Place:
         return Place(endpoint(self.host, self.port), client="AsyncQueueClient")

@@ -21,7 +21,8 @@ from .async_connect import connected_socket
 from .async_wire import AsyncWire
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
-from .place import Place, tune
+from .forks import tell_after_fork
+from .place import Place
 from .session import Pending, Session, Subscription, Unexpected, Waiting
 
 T = TypeVar("T")
@@ -34,13 +35,7 @@ async def open_async_connection(
 ) -> "AsyncConnection":
     """Connects, to each address of the host within so many seconds. limits: of what is read there. ServerUnavailable
     when nothing answers there."""
-    sock = await connected_socket(host, port, place, seconds)
-    try:
-        tune(sock)
-        return AsyncConnection(sock, place, limits)
-    except BaseException:
-        sock.close()
-        raise
+    return AsyncConnection(await connected_socket(host, port, place, seconds), place, limits)
 
 
 def _deadline(seconds: float | None) -> float:
@@ -73,12 +68,20 @@ class AsyncConnection:
         self._place = place
         self._all_sent = _Until(lambda: not self._wire.unsent)
         self._heard = 0  # pieces that came
+        self._noticed = 0  # of them, when `more` returned last
         self._failure: ServerUnavailable | None = None
         self._retired = False
         self._in_a_row = 0  # pieces read since anybody waited
         self._users = 0  # tasks inside _until
         self._leading = False
         self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
+        if self._failure is None:
+            self._failure = self._place.closed()
+        self._wire.close()
 
     # -- the connection's life ----------------------------------------------------------------------------------------
 
@@ -220,11 +223,11 @@ class AsyncConnection:
             self.session.stray = None
 
     async def more(self, deadline: float) -> None:
-        """Returns when something more was read. TimeoutError when nothing came by then, on the loop's clock. For a
-        single user of the connection, who routes what came to whom it belongs."""
+        """Returns when something more was read than when it returned last. TimeoutError when nothing came by then, on
+        the loop's clock. For a single user of the connection, who routes what came to whom it belongs."""
         await checkpoint_if_cancelled()
-        before = self._heard
-        await self._until(_Until(lambda: self._heard != before), deadline)
+        await self._until(_Until(lambda: self._heard != self._noticed), deadline)
+        self._noticed = self._heard
 
     def flush(self) -> None:
         """Sends what the session has to send, as far as the socket takes it. Does not wait."""

@@ -11,7 +11,8 @@ import anyio
 from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
-from .errors import ServerError, exception_for
+from .errors import OtherProcess, ServerError, exception_for
+from .forks import tell_after_fork
 from .session import Ended, Pending, Subscription
 
 
@@ -31,14 +32,23 @@ class AsyncDeliveries:
         self._request = request
         self._open: tuple[AsyncConnection, Subscription] | None = None
         self._deadline = math.inf  # of the answer to subscribe
-        self._closed = False
+        self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is asked for it here. For `forks`."""
+        self._inherited = self._closed = True
+        self._asking = anyio.Lock(fast_acquire=True)
+        self._open = self._waits = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> GetMessage:
+        if self._inherited:
+            raise OtherProcess
         async with self._asking:
             with anyio.CancelScope() as self._waits:
                 if self._closed:

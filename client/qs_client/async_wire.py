@@ -102,5 +102,5 @@ class AsyncWire:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Gives the descriptor back. Of a connection that is not this process's, that is all that may be done."""
         self._sock.close()

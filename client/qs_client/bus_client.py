@@ -11,7 +11,8 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .connection import Connection, open_connection
-from .errors import ServerError
+from .errors import OtherProcess, ServerError
+from .forks import tell_after_fork
 from .session import Session, Unexpected
 
 
@@ -25,12 +26,23 @@ class BusMessages:
         self._steps = session.steps()
         self._connection: Connection | None = None
         self._closed = threading.Event()
-        self._running = False
+        self._running = self._inherited = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is said for it here. For `forks`."""
+        self._inherited = True
+        self._closed = threading.Event()  # a thread of the parent may hold the lock of the other
+        self._closed.set()
+        self._session.abandon()
+        self._connection = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> GetMessage:
+        if self._inherited:
+            raise OtherProcess
         try:
             step = self._run(self._steps, Give)
         except BaseException:
@@ -44,6 +56,8 @@ class BusMessages:
         """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
         `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
         taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
+        if self._inherited:
+            raise OtherProcess
         if not self._session.subscribed:
             try:
                 with self._session.insisting(patient=patient):

@@ -138,6 +138,11 @@ class BusSession:
                 if not session.route():
                     yield Read(LINGER)
 
+    def abandon(self) -> None:
+        """In a child of a fork: the connection and the message in hand are the parent's."""
+        self._session = self._in_hand = None
+        self.subscribed = False
+
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         """Sends what becomes of the message; False when it is not in hand here (any more), and nothing was sent.
         ValueError when the subscription does not acknowledge."""

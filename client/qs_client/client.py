@@ -21,6 +21,7 @@ from .connection import Connection, open_connection
 from .deliveries import Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
+from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
 from .session import Ended, Pending, Subscription
@@ -67,7 +68,8 @@ class QueueClient:
     MiB, all that a server's default can lead to: where a server runs with a larger --max-document, give six times that,
     as a text gets up to six times as long when it is written. All can be set later; a bound is taken up by the next
     connection. May be used by several threads: their calls take turns, so a thread that waits in `receive` for long had
-    better have a client of its own.
+    better have a client of its own. In a child of `os.fork` it opens a connection of its own, and leaves the parent's
+    alone.
 
     With `connect`, `send`, `recv` and `disconnect` it is bucker's QueueClient. The methods below them do one thing
     each; they raise `ServerError` with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a
@@ -88,6 +90,11 @@ class QueueClient:
         self.port = port
         self.timeout = timeout
         self.max_document = max_document
+        self.after_fork()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child, the connection is the parent's, and so may be threads that held the locks. For `forks`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held for an exchange, and for a recv()
         self._opening = threading.Lock()  # taken after _reading, never before

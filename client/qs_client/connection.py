@@ -15,6 +15,7 @@ from typing import TypeVar
 from qs_schemas import CLIENT_LIMITS, Limits, Message
 
 from .errors import ServerUnavailable
+from .forks import tell_after_fork
 from .place import Place, tune
 from .session import Pending, Session, Unexpected
 
@@ -59,6 +60,12 @@ class Connection:
         self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # somebody reads; set before _ended is looked at, as that is set before this is
         self._ended = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
+        self._ended = True
+        self._close_sockets()
 
     def deadline(self, seconds: float | None) -> float:
         """The time at which so many seconds will have passed; None is never."""
@@ -188,6 +195,8 @@ class Connection:
     def close(self) -> None:
         """Ends the connection. A thread that reads it wakes up, and closes the socket itself: while it waits on the
         descriptor, that must not become another file's."""
+        if self._ended:
+            return
         self._ended = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Self
 from qs_schemas import GetMessage, Subscribe
 
 from .connection import Connection
-from .errors import ServerError
+from .errors import OtherProcess, ServerError
+from .forks import tell_after_fork
 from .session import Subscription
 
 if TYPE_CHECKING:
@@ -22,12 +23,20 @@ class Deliveries:
         self._client = client
         self._request = request
         self._open: tuple[Connection, Subscription] | None = None
-        self._closed = False
+        self._closed = self._inherited = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is asked for it here. For `forks`."""
+        self._inherited = self._closed = True
+        self._open = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> GetMessage:
+        if self._inherited:
+            raise OtherProcess
         if self._closed:
             raise StopIteration
         try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from backends import both, run, until
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answering, scripted
+from scripted_server import GIVE_UP, SOON, Conversation, Parallel, ScriptedServer, answering, scripted
 
 from qs_client import (
     AsyncQueueClient,
@@ -39,42 +39,6 @@ def serve(conversation: Conversation) -> None:
     """Answers everything."""
     while (request := conversation.read()) is not None:
         conversation.answer(request)
-
-
-class Parallel(ScriptedServer):
-    """Plays its scripts side by side."""
-
-    def __init__(self, *scripts: "object") -> None:
-        self._threads: list[threading.Thread] = []
-        super().__init__(*[self._apart(script) for script in scripts])  # type: ignore[arg-type]
-
-    def _apart(self, script: object) -> object:
-        def start(conversation: Conversation) -> None:
-            sock = conversation.sock.dup()
-            sock.settimeout(GIVE_UP)
-
-            def play() -> None:
-                try:
-                    with sock:
-                        script(Conversation(sock))  # type: ignore[operator]
-                except BaseException as error:
-                    self.failed = error
-
-            thread = threading.Thread(target=play, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-        return start
-
-    def __enter__(self) -> "Parallel":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for thread in self._threads:
-            thread.join(GIVE_UP)
-        if self.failed is not None:
-            raise self.failed
 
 
 def test_the_same_methods() -> None:
