@@ -14,10 +14,11 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 from .async_connect import Connecting
 from .async_connection import AsyncConnection
 from .bus import Bus
-from .bus_session import LINGER, BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
 from .session import Session
+from .waiting import LINGER
 
 
 def _deadline(step: Step) -> float:

@@ -5,6 +5,7 @@ which: a `receive` that waits has one of its own, as the server answers what com
 """
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
@@ -26,6 +27,7 @@ from .errors import ServerError, ServerUnavailable
 from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
+from .waiting import LINGER
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,18 +226,23 @@ class AsyncQueueClient:
     async def _exchange(self, exchange: Exchange) -> Message:
         if exchange.patience:
             return await self._exchange_apart(exchange)
-        return await (await self._opened()).exchange(exchange, self.timeout)
+        connection = await self._opened()
+        try:
+            return await connection.exchange(exchange, self.timeout)
+        except ServerUnavailable:
+            await self._give_back(connection)
+            raise
 
     async def _exchange_apart(self, exchange: Exchange) -> Message:
-        """For what the server may take long to answer. When it is left early, the connection is closed: then the
-        server ends the wait, and no message is lost to it."""
+        """For what the server may take long to answer. When it is left early, the server is told to end the wait, and
+        what it has handed out goes back."""
         connection = await self._idle()
         self._waiting.add(connection)
         try:
-            answer = await connection.exchange(exchange, self.timeout)
+            answer = await connection.exchange(exchange, self.timeout, alone=True)
         except BaseException:
-            connection.spent()  # if the answer has come meanwhile, what is in it goes back
             connection.close()
+            await self._give_back(connection)
             raise
         finally:
             self._waiting.discard(connection)
@@ -244,6 +251,20 @@ class AsyncQueueClient:
         else:
             connection.close()
         return answer
+
+    async def _give_back(self, connection: AsyncConnection) -> None:
+        """Gives back what came on a connection that cannot be used any more, as far as the server can be reached."""
+        releases, connection.session.returns = connection.session.returns, []
+        if not releases:
+            return
+        with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(ServerError, OSError):
+            other = await self._open()
+            try:
+                asked = [other.session.ask(release) for release in releases]
+                for each in asked:
+                    await other.answered(each, math.inf, None)
+            finally:
+                other.close()
 
     async def _idle(self) -> AsyncConnection:
         while self._spare:

@@ -6,6 +6,7 @@ buffer, so that a cancelled caller leaves no half document behind: what the sock
 when it does. A call that is cancelled or late is forgotten: its answer is known by its `req` and dropped.
 """
 
+import contextlib
 import math
 import socket
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from .driving import drive_async
 from .errors import ServerUnavailable, closes
 from .forks import tell_after_fork
 from .place import Place
-from .session import Pending, Session, Subscription, Unexpected, Waiting
+from .session import Session, Unexpected
+from .skimming import may_hold_messages, releases_of
+from .waiting import LINGER, Pending, Subscription, Waiting
 
 T = TypeVar("T")
 
@@ -136,8 +139,15 @@ class AsyncConnection:
 
     # -- what is done with it -----------------------------------------------------------------------------------------
 
-    async def exchange(self, exchange: Exchange, timeout: float | None) -> Message:  # noqa: ASYNC109
-        """Sends a request and returns its answer: its own kind of message, or an `Error`.
+    async def exchange(
+        self,
+        exchange: Exchange,
+        timeout: float | None,  # noqa: ASYNC109
+        *,
+        alone: bool = False,
+    ) -> Message:
+        """Sends a request and returns its answer: its own kind of message, or an `Error`. alone: the connection is used
+        for nothing else, and not again when this is left early; see `answer_or_return`.
 
         timeout: seconds, beyond the exchange's patience; None for ever. NoAnswer when it has passed: the connection
         stays, unless nothing at all was heard of the server meanwhile; then it is retired. ServerUnavailable when the
@@ -146,7 +156,8 @@ class AsyncConnection:
         await checkpoint_if_cancelled()
         self._check()
         seconds = exchange.within(timeout)
-        return await self.answer(self.session.ask(exchange.request), seconds)
+        wait_for = self.answer_or_return if alone else self.answer
+        return await wait_for(self.session.ask(exchange.request), seconds)
 
     async def call(self, call: Call[T], timeout: float | None) -> T:  # noqa: ASYNC109
         """What a call of `calls` returns or raises. timeout: as for exchange, and for each of its exchanges."""
@@ -156,9 +167,26 @@ class AsyncConnection:
         """The answer to what the session has been given to ask; otherwise as exchange."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
-        except BaseException:
-            self.session.drop(pending)
+        except BaseException as error:
+            returning = self.session.drop(pending)
             self.flush()  # if the answer was there already, what was in it goes back
+            if may_hold_messages(pending.request) and not isinstance(error, OSError):
+                with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
+                    await self._until(returning, math.inf)
+            raise
+
+    async def answer_or_return(self, pending: Pending, seconds: float | None) -> Message:
+        """As answer, on a connection that is not used again when this is left early: then what the answer holds stands
+        in the session's `returns`. A wait at the server ends when it hears that nothing more will be asked."""
+        try:
+            return await self.answered(pending, _deadline(seconds), seconds)
+        except BaseException as error:
+            if not isinstance(error, OSError):
+                self._wire.end()
+                with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
+                    await self._until(pending, math.inf)
+            self.session.returns += releases_of(pending.request, pending.answer)
+            self.close()
             raise
 
     async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:

@@ -13,7 +13,7 @@ from qs_schemas import Error, GetMessage, Subscribe
 from .async_connection import AsyncConnection
 from .errors import OtherProcess, ServerError, exception_for
 from .forks import tell_after_fork
-from .session import Ended, Pending, Subscription
+from .waiting import Ended, Pending, Subscription
 
 
 class AsyncDeliveries:

@@ -93,6 +93,13 @@ class AsyncWire:
             await anyio.wait_readable(self._sock)
             group.cancel_scope.cancel()
 
+    def end(self) -> None:
+        """Says that nothing more will be sent; what the other side says can still be read."""
+        self._out.clear()
+        self.cut = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
     def shut_down(self) -> None:
         """Ends the stream both ways, which wakes whoever waits. Before `close`: while somebody waits on the descriptor,
         that must not become another's."""

@@ -12,7 +12,8 @@ from qs_schemas import DeleteMessage, Error, GetMessage, Message, ReleaseMessage
 from .backoff import delays
 from .errors import ProtocolMismatch, ServerError, exception_for
 from .place import Place
-from .session import Pending, Session, Subscription, Unexpected
+from .session import Session, Unexpected
+from .waiting import LINGER, Pending, Subscription
 
 M = TypeVar("M", bound=Message)
 W = TypeVar("W", Pending, Subscription)
@@ -21,9 +22,6 @@ _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
 """Seconds without an answer to the subscription after which it is said that it is waited for."""
-
-LINGER = 1.0
-"""Seconds that a subscription which ends waits for the bus to confirm what was acknowledged."""
 
 _PASSING = frozenset((408, 429, 500, 503, 507))
 """Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""

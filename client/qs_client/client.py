@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Subscribe
+from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage, Subscribe
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
@@ -24,7 +24,8 @@ from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, e
 from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
-from .session import Ended, Pending, Subscription
+from .skimming import may_hold_messages, releases_of
+from .waiting import LINGER, Ended, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -235,12 +236,36 @@ class QueueClient:
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
         try:
             answer = connection.answer(pending, seconds)
-        except BaseException:  # KeyboardInterrupt too: the answer may still be on its way
-            self._drop(connection)
+        except BaseException as error:
+            self._leave(connection, pending, interrupted=not isinstance(error, OSError))
             raise
         if isinstance(answer, Error) and closes(answer):
             self._drop(connection)
         return answer
+
+    def _leave(self, connection: Connection, pending: Pending, *, interrupted: bool) -> None:
+        """Closes a connection on which an answer is still to come, and gives back what came or was to come with it, as
+        far as the server can be reached."""
+        if not may_hold_messages(pending.request):
+            self._drop(connection)
+            return
+        try:
+            if interrupted:
+                connection.last_answer(pending, LINGER)
+        finally:
+            self._drop(connection)
+        releases = [*connection.session.returns, *releases_of(pending.request, pending.answer)]
+        if releases:
+            with contextlib.suppress(ServerError, OSError):
+                self._give_back(releases)
+
+    def _give_back(self, releases: list[ReleaseMessage]) -> None:
+        other = self._open()
+        try:
+            for asked in [other.session.ask(release) for release in releases]:
+                other.answer(asked, LINGER)
+        finally:
+            other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
         """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
@@ -250,10 +275,13 @@ class QueueClient:
                 self._drop(connection)
                 connection = None
             if connection is None:
-                place = Place(endpoint(self.host, self.port))
-                limits = replace(CLIENT_LIMITS, document=self.max_document)
-                self._connection = connection = open_connection(self.host, self.port, place, self.timeout, limits)
+                self._connection = connection = self._open()
             return connection
+
+    def _open(self) -> Connection:
+        place = Place(endpoint(self.host, self.port))
+        limits = replace(CLIENT_LIMITS, document=self.max_document)
+        return open_connection(self.host, self.port, place, self.timeout, limits)
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:

@@ -17,7 +17,8 @@ from qs_schemas import CLIENT_LIMITS, Limits, Message
 from .errors import ServerUnavailable
 from .forks import tell_after_fork
 from .place import Place, tune
-from .session import Pending, Session, Unexpected
+from .session import Session, Unexpected
+from .waiting import Pending
 
 M = TypeVar("M", bound=Message)
 
@@ -115,6 +116,13 @@ class Connection:
             return self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
         except TimeoutError:  # the system, too, has limits of its own
             raise self._place.no_answer(seconds) from None
+
+    def last_answer(self, pending: Pending, seconds: float) -> None:
+        """Reads the answer in so many seconds if it comes, on a connection that is to be closed. A wait at the server
+        ends when it hears that nothing more will be asked."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
 
     def read(self, next_message: Callable[[], M | None], deadline: float) -> M:
         """Reads until there is a message. TimeoutError when the deadline comes first: nothing is lost then."""

@@ -8,7 +8,7 @@ from qs_schemas import GetMessage, Subscribe
 from .connection import Connection
 from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
-from .session import Subscription
+from .waiting import Subscription
 
 if TYPE_CHECKING:
     from .client import QueueClient

@@ -52,11 +52,17 @@ def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B
 class Peer:
     """The state of one stream. `receive_data`, then iterate over `events`; `send` gives the bytes of a message."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
+        """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
-        self._framer = Framer(limits)
+        self._framer = Framer(limits, keep_too_large=keep_too_large)
         self._plain = PlainReader(limits)
         self._closed = False
+
+    @property
+    def too_large(self) -> bytes:
+        """What has come of the document that was over the limit."""
+        return self._framer.too_large
 
     @property
     def begun(self) -> bool:

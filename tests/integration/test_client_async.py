@@ -159,39 +159,6 @@ def test_a_cancelled_wait(backend: str) -> None:
 
 
 @both
-def test_a_wait_that_is_cancelled_too_late(backend: str) -> None:
-    """What the server has handed out by the time a waiting receive is cancelled goes back to its queue."""
-    seen: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    asked, go_on, handed_out = threading.Event(), threading.Event(), threading.Event()
-
-    def waiting(conversation: Conversation) -> None:
-        request = conversation.read()
-        asked.set()
-        assert go_on.wait(GIVE_UP)
-        conversation.answer(request, messages=[Delivery(1, b"x", "q", 4)])
-        handed_out.set()
-        seen.put(conversation.read())
-
-    async def main() -> None:
-        async with client_of(server) as client, anyio.create_task_group() as group:
-
-            async def receive() -> None:
-                await client.receive("q", wait=GIVE_UP)
-
-            group.start_soon(receive)
-            await until(asked.is_set)
-            go_on.set()
-            assert handed_out.wait(GIVE_UP)  # this task holds up the other, which has no chance to read it
-            group.cancel_scope.cancel()
-
-    with Parallel(serve, waiting) as server:
-        run(backend, main)
-    release = seen.get(timeout=GIVE_UP)
-    assert isinstance(release, ReleaseMessage)
-    assert (release.qid, release.mid, release.receives) == ("q", 1, 4)
-
-
-@both
 def test_an_idle_connection_that_the_server_closed(backend: str) -> None:
     """A connection that the server ended between two calls is replaced, and no call fails for it; so is one that
     waits for the next receive."""
