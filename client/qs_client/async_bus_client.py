@@ -13,6 +13,7 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
 from .async_connect import Connecting
 from .async_connection import AsyncConnection
+from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .errors import OtherProcess, ServerError
@@ -23,8 +24,8 @@ from .waiting import LINGER
 
 def _deadline(step: Step) -> float:
     """When the step has waited long enough, on the loop's clock."""
-    seconds = step.seconds if isinstance(step, Pause | Read) else None
-    return math.inf if seconds is None else anyio.current_time() + seconds
+    span = step.seconds if isinstance(step, Pause | Read) else None
+    return math.inf if span is None else anyio.current_time() + span
 
 
 class AsyncBusMessages:
@@ -206,7 +207,7 @@ class AsyncBusClient(Bus[AsyncBusMessages]):
 
     async def release(self, message: GetMessage, *, delay: float | None = None) -> None:
         """Asks for the message in hand again: now, or after delay seconds. As BusClient has it."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     async def aclose(self) -> None:
         """Ends all subscriptions; loops that wait in other tasks end."""

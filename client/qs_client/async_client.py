@@ -21,6 +21,8 @@ from .asking import Call, Exchange
 from .async_connect import Connecting
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
+from .bounds import Settings
+from .bounds import seconds as checked_seconds
 from .calls import Held, Pages
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
@@ -65,7 +67,7 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQu
     return method
 
 
-class AsyncQueueClient:
+class AsyncQueueClient(Settings):
     """A connection to a queue server, opened when it is needed, for any number of tasks of one event loop at a time.
 
     host, port, timeout (seconds), max_document (bytes): as QueueClient has them, and so are the methods and what they
@@ -83,12 +85,7 @@ class AsyncQueueClient:
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
     ) -> None:
-        if max_document < 1:
-            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.max_document = max_document
+        super().__init__(host, port, timeout, max_document)
         self.after_fork()
         tell_after_fork(self)
 
@@ -160,7 +157,7 @@ class AsyncQueueClient:
         if connection is None:
             raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
         async with self._receiving:
-            return await connection.receive(self.timeout if timeout is None else timeout)
+            return await connection.receive(self.timeout if timeout is None else checked_seconds(timeout, "timeout"))
 
     # -- queues -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Self
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
+from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .connection import Connection, open_connection
@@ -115,13 +116,13 @@ class BusMessages:
                 bus = self._bus
                 self._connection = open_connection(bus.host, bus.port, bus.place, bus.timeout, bus.limits)
                 return self._connection.session
-            case Pause(seconds):
+            case Pause(span):
                 self._hang_up()
-                self._closed.wait(seconds)
+                self._closed.wait(span)
             case Send() if connection is not None:
                 connection.send(connection.deadline(self._bus.timeout))
-            case Read(seconds) if connection is not None:
-                connection.fill(connection.deadline(seconds))
+            case Read(span) if connection is not None:
+                connection.fill(connection.deadline(span))
         return None
 
     def _hang_up(self) -> None:
@@ -175,7 +176,7 @@ class BusClient(Bus[BusMessages]):
 
     def release(self, message: GetMessage, *, delay: float | None = None) -> None:
         """Asks for the message in hand again: now, or after delay seconds. Otherwise as delete."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     def close(self) -> None:
         """Ends all subscriptions; loops that wait in other threads end."""

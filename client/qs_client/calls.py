@@ -38,6 +38,7 @@ from qs_schemas import (
 
 from .asking import Call, ask, given
 from .batches import MOST, draft, drafts_in_batches, in_batches
+from .bounds import seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
     if isinstance(message, str):
         if mid is None:
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
-        return (message, mid.mid, mid.receives) if isinstance(mid, Receipt) else (message, mid, None)
+        return message, _number(mid), mid.receives if isinstance(mid, Receipt) else None
     if mid is not None:
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
@@ -65,7 +66,8 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
 
 
 def _number(entry: int | Receipt) -> int:
-    return entry.mid if isinstance(entry, Receipt) else entry
+    """The id. ValueError or TypeError when it cannot be one."""
+    return given(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -95,7 +97,14 @@ def new_queue(
     None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer
     when the storage cannot honour an option.
     """
-    options = QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives)
+    options = QueueOptions(
+        storage,
+        seconds(visibility, "visibility"),
+        whole(capacity, "capacity", 1),
+        seconds(retention, "retention"),
+        dead_letter,
+        whole(max_receives, "max_receives", 1),
+    )
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
@@ -149,7 +158,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
     """
     entry = draft(payload)
-    answer = yield from ask(PushMessage(qid, entry.payload, delay, key))
+    answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
     return given(answer.mid, "mid")
 
 
@@ -187,11 +196,14 @@ def receive(
     max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
     queue's own.
     """
+    whole(max, "max", 1)
+    seconds(wait, "wait")
+    seconds(visibility, "visibility")
     if isinstance(queues, str):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
         request = ReceiveMessage(queues=list(queues), max=max, wait=wait, visibility=visibility)
-    deliveries = (yield from ask(request, patience=wait)).messages
+    deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
             delivery.qid = request.qid
@@ -210,16 +222,16 @@ def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessa
     visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
     another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
     """
-    return (yield from ask(GetMessage(qid, mid, visibility=visibility)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility"))))
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:
     """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
-    return (yield from ask(GetMessage(qid, mid, peek=True)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
 def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
-    return (yield from ask(ListMessages(qid, state, MOST, after))).mids
+    return (yield from ask(ListMessages(qid, state, MOST, whole(after, "after")))).mids
 
 
 def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
@@ -242,6 +254,8 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
     when there are no names in queues.
     """
+    whole(prefetch, "prefetch", 1)
+    seconds(visibility, "visibility")
     if isinstance(queues, str):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
     names = list(queues)
@@ -297,6 +311,8 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     by_queue: dict[str, list[int | Receipt]] = {}
     if isinstance(messages, str):
         by_queue[messages] = list(mids)
+        for entry in by_queue[messages]:
+            _number(entry)
     else:
         for qid, number, receives in (_meant(message, None) for message in messages):
             entry = number if receives is None else Receipt(number, receives)
@@ -315,7 +331,7 @@ def release(message: str | Held, mid: int | Receipt | None = None, *, delay: flo
     With a delivery, only if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    yield from ask(ReleaseMessage(qid, number, receives, delay))
+    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
 
 
 def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
@@ -325,5 +341,5 @@ def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility:
     if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    answer = yield from ask(ExtendMessage(qid, number, receives, visibility))
+    answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
     return given(answer.visible_at, "visible-at")

@@ -16,6 +16,8 @@ from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
+from .bounds import Settings
+from .bounds import seconds as checked_seconds
 from .calls import Held, Pages
 from .connection import Connection, open_connection
 from .deliveries import Deliveries
@@ -61,7 +63,7 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueCl
     return method
 
 
-class QueueClient:
+class QueueClient(Settings):
     """A connection to a queue server, opened when it is needed.
 
     host: a name or an address, also IPv6; port: of TCP; timeout: seconds that the server may take to answer (for
@@ -85,12 +87,7 @@ class QueueClient:
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
     ) -> None:
-        if max_document < 1:
-            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.max_document = max_document
+        super().__init__(host, port, timeout, max_document)
         self.after_fork()
         tell_after_fork(self)
 
@@ -157,7 +154,7 @@ class QueueClient:
             connection = self._connection
             if connection is None:
                 raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
-            deadline = connection.deadline(self.timeout if timeout is None else timeout)
+            deadline = connection.deadline(self.timeout if timeout is None else checked_seconds(timeout, "timeout"))
             try:
                 return connection.read(connection.session.next_message, deadline)
             except BaseException as error:

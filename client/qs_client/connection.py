@@ -32,7 +32,7 @@ def open_connection(
 ) -> "Connection":
     """Connects, within timeout seconds. limits: of what is read there. ServerUnavailable when nothing answers there."""
     try:
-        sock = socket.create_connection((host, port), timeout)
+        sock = socket.create_connection((host, port), None if timeout is None else min(timeout, _LONGEST))
     except TimeoutError as error:
         raise place.silent() from error
     except (OSError, UnicodeError) as error:
@@ -106,7 +106,7 @@ class Connection:
             sent = 0
         if sent < len(data):
             # Of the sending alone: the reading waits on the selector. 0 would mean not to wait at all.
-            self._sock.settimeout(None if deadline == math.inf else max(deadline - self._clock(), 0.001))
+            self._sock.settimeout(None if deadline == math.inf else min(max(deadline - self._clock(), 0.001), _LONGEST))
             self._sock.sendall(memoryview(data)[sent:])
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
