@@ -128,7 +128,9 @@ class AsyncBusMessages:
                 if stop is not None and isinstance(step, stop):
                     return step
                 if step is not self._begun:
-                    self._begun, self._deadline = step, _deadline(step)
+                    self._begun = step
+                    if not (isinstance(step, Read) and step.going_on):
+                        self._deadline = _deadline(step)
                 try:
                     session = await self._take(step)
                 except OSError as error:

@@ -74,7 +74,7 @@ class AsyncQueueClient(Settings):
     raise. Calls of several tasks travel on one connection, side by side. A call may be cancelled at any moment: the
     others go on; whether its request was carried out is not known, but messages that it received go back to their
     queues. A `receive` that waits has a connection of its own. After NoAnswer the connection stays for other calls,
-    unless nothing at all was heard of the server.
+    unless nothing whole was heard of the server.
     """
 
     def __init__(

@@ -71,6 +71,7 @@ class AsyncConnection:
         self._place = place
         self._all_sent = _Until(lambda: not self._wire.unsent)
         self._heard = 0  # pieces that came
+        self._understood = 0  # whole documents among them
         self._noticed = 0  # of them, when `more` returned last
         self._failure: ServerUnavailable | None = None
         self._retired = False
@@ -193,13 +194,13 @@ class AsyncConnection:
         """As answer, by a deadline of the loop's clock, and after a cancellation it may be awaited again. seconds: how
         long that was at first, for the error."""
         self.flush()
-        heard = self._heard
+        understood = self._understood
         try:
             await self._until(pending, deadline)
         except TimeoutError as error:
             if isinstance(error, ServerUnavailable):
                 raise
-            if self._heard == heard:
+            if self._understood == understood:
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer
@@ -341,7 +342,7 @@ class AsyncConnection:
         self.session.receive_data(data)
         try:
             while self.session.route():
-                pass
+                self._understood += 1
         except Unexpected as error:
             self._fail(self._place.misfit(error))
         self.flush()  # what goes back

@@ -1,6 +1,7 @@
 """BusClient: messages of a bus, as they come, in a plain loop. What a subscription does stands in `bus_session`."""
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -26,6 +27,7 @@ class BusMessages:
         self._session = session
         self._steps = session.steps()
         self._connection: Connection | None = None
+        self._deadline = math.inf  # of what is read
         self._closed = threading.Event()
         self._running = self._inherited = False
         tell_after_fork(self)
@@ -121,8 +123,10 @@ class BusMessages:
                 self._closed.wait(span)
             case Send() if connection is not None:
                 connection.send(connection.deadline(self._bus.timeout))
-            case Read(span) if connection is not None:
-                connection.fill(connection.deadline(span))
+            case Read(span, going_on) if connection is not None:
+                if not going_on:
+                    self._deadline = connection.deadline(span)
+                connection.fill(self._deadline)
         return None
 
     def _hang_up(self) -> None:
