@@ -40,6 +40,7 @@ from qs_schemas.checked import text
 
 from .asking import TEXT, Call, ask, given, names
 from .batches import MOST, draft, drafts_in_batches, in_batches
+from .bounds import seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
         qid = text("qid", message)
         if mid is None:
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
-        return (qid, mid.mid, mid.receives) if isinstance(mid, Receipt) else (qid, mid, None)
+        return qid, _number(mid), mid.receives if isinstance(mid, Receipt) else None
     if mid is not None:
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
@@ -68,7 +69,8 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
 
 
 def _number(entry: int | Receipt) -> int:
-    return entry.mid if isinstance(entry, Receipt) else entry
+    """The id. ValueError or TypeError when it cannot be one."""
+    return given(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -98,7 +100,14 @@ def new_queue(
     None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer
     when the storage cannot honour an option.
     """
-    options = QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives)
+    options = QueueOptions(
+        storage,
+        seconds(visibility, "visibility"),
+        whole(capacity, "capacity", 1),
+        seconds(retention, "retention"),
+        dead_letter,
+        whole(max_receives, "max_receives", 1),
+    )
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
@@ -152,7 +161,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
     """
     entry = draft(payload)
-    answer = yield from ask(PushMessage(qid, entry.payload, delay, key))
+    answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
     return given(answer.mid, "mid")
 
 
@@ -190,11 +199,14 @@ def receive(
     max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
     queue's own.
     """
+    whole(max, "max", 1)
+    seconds(wait, "wait")
+    seconds(visibility, "visibility")
     if isinstance(queues, TEXT):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
         request = ReceiveMessage(queues=names(queues), max=max, wait=wait, visibility=visibility)
-    deliveries = (yield from ask(request, patience=wait)).messages
+    deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
             delivery.qid = request.qid
@@ -213,16 +225,16 @@ def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessa
     visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
     another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
     """
-    return (yield from ask(GetMessage(qid, mid, visibility=visibility)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility"))))
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:
     """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
-    return (yield from ask(GetMessage(qid, mid, peek=True)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
 def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
-    return (yield from ask(ListMessages(qid, state, MOST, after))).mids
+    return (yield from ask(ListMessages(qid, state, MOST, whole(after, "after")))).mids
 
 
 def _pages(qid: str, state: str, after: int | None) -> Pages[int]:
@@ -249,6 +261,8 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
     when there are no names in queues.
     """
+    whole(prefetch, "prefetch", 1)
+    seconds(visibility, "visibility")
     if isinstance(queues, TEXT):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
     wanted = names(queues)
@@ -303,11 +317,13 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     """
     by_queue: dict[str, list[int | Receipt]] = {}
     if isinstance(messages, TEXT):
-        by_queue[text("qid", messages)] = list(mids)
+        by_queue[text("qid", messages)] = entries = list(mids)
+        for entry in entries:
+            _number(entry)
     else:
         for qid, number, receives in (_meant(message, None) for message in messages):
-            entry = number if receives is None else Receipt(number, receives)
-            by_queue.setdefault(qid, []).append(entry)
+            receipt = number if receives is None else Receipt(number, receives)
+            by_queue.setdefault(qid, []).append(receipt)
     deleted: list[int] = []
     for qid, entries in by_queue.items():
         for batch in in_batches(entries):
@@ -322,7 +338,7 @@ def release(message: str | Held, mid: int | Receipt | None = None, *, delay: flo
     With a delivery, only if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    yield from ask(ReleaseMessage(qid, number, receives, delay))
+    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
 
 
 def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
@@ -332,5 +348,5 @@ def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility:
     if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    answer = yield from ask(ExtendMessage(qid, number, receives, visibility))
+    answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
     return given(answer.visible_at, "visible-at")

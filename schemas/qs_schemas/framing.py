@@ -100,8 +100,11 @@ _RUN_BEFORE_ROOT, _RUN = _runs()
 class Framer:
     """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
+        """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
+        self._keep_too_large = keep_too_large
+        self.too_large = b""
         self._usual = _usual(limits.depth, limits.attributes)
         self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
         self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
@@ -241,6 +244,8 @@ class Framer:
 
     def close(self, error: ProtocolError) -> None:
         """Nothing more is read: what is kept is dropped, and so is what comes."""
+        if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
+            self.too_large = bytes(self._buffer)
         self._failed = error
         self._buffer, self._start = b"", 0
         self._begun = False

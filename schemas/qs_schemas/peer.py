@@ -58,15 +58,22 @@ class Peer:
         *,
         serving: bool = False,
         early: bool = False,
+        keep_too_large: bool = False,
     ) -> None:
         """serving: what comes in is asked of this side: a document with an operation is a request, whatever its type
-        says, but for `error`; early: the other side is sent documents that end with an empty line from the first on."""
+        says, but for `error`; early: the other side is sent documents that end with an empty line from the first on;
+        keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
         self._serving = serving
-        self._framer = Framer(limits)
+        self._framer = Framer(limits, keep_too_large=keep_too_large)
         self._framer.empty_line = early
         self._plain = PlainReader(limits, serving)
         self._closed = False
+
+    @property
+    def too_large(self) -> bytes:
+        """What has come of the document that was over the limit."""
+        return self._framer.too_large
 
     @property
     def early(self) -> bool:
