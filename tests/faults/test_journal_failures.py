@@ -3,15 +3,16 @@
 import errno
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from crashing import AT_ONCE, HOUR, LOTS, Place, segments_of
 from engines import Crash
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage import inotify
-from qs_server.storage.engine import SECOND, Durability, NoSuchQueueError, Receipt
-from qs_server.storage.journal.ledger import SpillLimits
+from qs_server.storage.engine import SECOND, Durability, NoSuchQueueError, Receipt, UnfinishedError
 
 MEBIBYTE = 1 << 20
 Make = Callable[..., Place]
@@ -161,7 +162,8 @@ def test_a_stop_with_a_queue_whose_directory_is_gone(
     [mid] = place.push("b", b"y")
     shutil.rmtree(place.root / "a")
     place.disk.arm(1000, Crash, "open")  # were it to try again and again
-    place.engine.close()
+    with nullcontext() if watched else pytest.raises(UnfinishedError, match="is gone"):
+        place.engine.close()
     place.disk.disarm()
     assert place.files("b") == [str(mid)]
     place.start()
@@ -169,6 +171,39 @@ def test_a_stop_with_a_queue_whose_directory_is_gone(
     assert place.payloads("b") == [b"y"]
     place.queue("a")
     assert place.mids("a") == []
+
+
+def test_a_stop_without_room_for_a_segment(make: Make) -> None:
+    """A stop does not make a segment ready, for which it would have no use: where there is no room for one, it ends."""
+    place = make()
+    place.queue("a")
+    [mid] = place.push("a", bytes(20_000))
+    place.disk.refuse("create", "*/spare*")
+    place.disk.arm(1000, Crash, "open")
+    place.restart()
+    assert place.files("a") == [str(mid)]
+
+
+def test_room_is_missed_once(make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """That there is no room for the next segment is said once, not before a small one has been tried, and taken back
+    when one could be made: not when messages are written to files meanwhile."""
+    segments_of(monkeypatch, 24576, 24576 * 4)
+    place = make()
+    place.queue("a")
+
+    def spill() -> list[str]:
+        place.spill()
+        place.clock.now += 2 * SECOND
+        return [record.levelname for record in caplog.records if "room for more" in record.getMessage()]
+
+    place.push("a", bytes(10_000))  # more than half of the first segment
+    place.disk.refuse("create", "*/spare*", times=2)
+    assert spill() == []
+    assert spill() == ["ERROR"]
+    place.push("a", bytes(1000))  # in another segment, which is half empty: it needs no next one yet
+    assert spill() == ["ERROR"]
+    place.push("a", bytes(50_000))
+    assert spill() == ["ERROR", "WARNING"]
 
 
 # -- nothing to do -----------------------------------------------------------------------------------------------------

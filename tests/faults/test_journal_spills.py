@@ -8,10 +8,10 @@ from threading import Event, Thread
 
 import pytest
 from crashing import HOUR, LOTS, Place, places, segments_of
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage.engine import SECOND, Draft, Receipt
 from qs_server.storage.journal import spill as spilling
-from qs_server.storage.journal.ledger import SpillLimits
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_batch_is_refused_in_which_a_spill_ends(place: Place) -> None:
     assert_gone(place, "a", mid)
 
 
-@pytest.mark.parametrize("stop", [Place.restart, Place.crash])
+@pytest.mark.parametrize("stop", [Place.restart_unfinished, Place.crash])
 def test_attributes_that_cannot_be_written(place: Place, stop: Callable[[Place], None]) -> None:
     """A delay and a count of receives that the file cannot take stay in the journal, over a clean stop too."""
     place.queue("a")
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_removed(place: Place) -> None:
     place.spill()
     assert place.files("b") == [str(other)]
     assert place.mids("a") == []
-    place.restart()
+    place.restart_unfinished()
     assert place.mids("a") == []
     place.spill_all()
     place.restart()

@@ -327,7 +327,7 @@ def test_unknown_storage(tmp_path: Path) -> None:
     """A storage that nobody knows stops the start."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / ".queue.toml").write_text('storage = "tape"\n')
-    with pytest.raises(StorageError, match="storage 'tape' is not known here"):
+    with pytest.raises(StorageError, match="there is no storage 'tape'; there are 'journal', "):
         opened(tmp_path)
     with pytest.raises(StorageError, match="no storage 'tape'; this server has 'journal', 'files', 'dirq-simple'"):
         FilesEngine(str(tmp_path / "a"), clock=ManualClock(), durability=Durability.NONE).create(

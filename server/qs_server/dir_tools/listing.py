@@ -13,6 +13,7 @@ from ..storage.dirq.names import (
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
     TEMPORARY_SUFFIX,
+    is_being_added,
     is_element,
 )
 from ..storage.disk import Disk
@@ -106,7 +107,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
     for within in (*intermediates(path), TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
         unfinished = {TEMPORARY_DIRECTORY: WRITTEN, OBSOLETE_DIRECTORY: REMOVED}.get(within)
         for name, is_dir in sorted(names_in(os.path.join(path, within))):
-            if not is_dir or not is_element(name):
+            if not is_dir or not (is_being_added(name) if within == TEMPORARY_DIRECTORY else is_element(name)):
                 continue
             status = _status(os.path.join(path, within, name))
             parts = names_in(os.path.join(path, within, name))
@@ -116,7 +117,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
             sizes = (_status(os.path.join(path, within, name, part)) for part, is_dir in parts if not is_dir)
             size = sum(each.st_size for each in sizes if each is not None)
             since = None if state == READY else now - status.st_mtime
-            yield Element(f"{within}/{name}", state, _age(name, now), size, since=since)
+            yield Element(f"{within}/{name[:14]}", state, _age(name, now), size, since=since)
 
 
 def _age(name: str, now: float) -> float:

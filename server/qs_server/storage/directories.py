@@ -9,7 +9,19 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from .disk import Disk
-from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
+from .engine import (
+    Background,
+    Clock,
+    Draft,
+    Durability,
+    Message,
+    Options,
+    Receipt,
+    State,
+    Stats,
+    UnfinishedError,
+    UnsupportedError,
+)
 from .journal.batches import LogBatches
 from .journal.claims import LogClaims
 from .journal.keeper import LogKeeper
@@ -305,7 +317,7 @@ class DirectoriesEngine(RootDirectory):
     def close(self) -> None:
         try:
             self.commit()
-            self._journal.rest()
+            left = self._journal.rest()
             if (sync := self.background_sync()) is not None:
                 sync()
         finally:
@@ -314,6 +326,8 @@ class DirectoriesEngine(RootDirectory):
                 queue.close()
             self._holders.close()
             self._watch.close()
+        if left is not None:
+            raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
 
 
 def _carries(target: Options, source: Options) -> bool:

@@ -20,6 +20,7 @@ from .activity import Activity
 from .attributes import Attributes, AttributeStore, store_for
 from .disk import Disk
 from .engine import SECOND, Clock, Durability, Options
+from .foreign import ForeignNames
 from .holders import Holders
 from .index.message_index import Index
 from .lifecycle import Lifecycle
@@ -71,6 +72,7 @@ class MessageDirectory:
         self._attributes = self._store()
         self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
         self._index = Index()
+        self._foreign = ForeignNames(path)
         self._identity = self._look_up()
         self._watched = self._watch.add(path, self)  # before listing: what comes in between is seen twice, not never
 
@@ -151,6 +153,8 @@ class MessageDirectory:
                 written.add(parsed[0])
             elif name.startswith(".") and name.endswith(".tmp"):
                 self._clear_left_behind(name)
+            elif parsed is None:
+                self._foreign.note(name)
         self._index = index = Index(ready, hidden)
         self._attributes.clear(others, lambda mid: mid in index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
@@ -205,9 +209,12 @@ class MessageDirectory:
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """Another process made, renamed or removed a file. By now it, or we, may have done more."""
         parsed = parse_message(name)
-        if parsed is None or parsed[1] == NEW:
+        if parsed is None:
+            self._foreign.note(os.fsdecode(name))
             return
         mid, expiry = parsed
+        if expiry == NEW:
+            return
         self._saw(mid)
         known = self._index.expiry(mid)
         if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:

@@ -82,7 +82,8 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards."""
+        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards.
+        NotADirectoryError when one of them is something else."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -90,6 +91,8 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
             self.sync_directory(above)
 
@@ -132,6 +135,13 @@ class Disk:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
+
+
+def reason_of(error: OSError) -> str:
+    """Says in words why a directory cannot be used."""
+    if isinstance(error, NotADirectoryError):
+        return "it is a file, not a directory"
+    return error.strerror or str(error)
 
 
 def has_no_room(error: OSError) -> bool:

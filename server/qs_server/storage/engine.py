@@ -78,6 +78,10 @@ class QueueFullError(StorageError):
     """The queue holds as many messages as its capacity allows, or no room is left for another id."""
 
 
+class UnfinishedError(StorageError):
+    """The engine is closed, and has left work for the next start. The text says what, and why; nothing is lost."""
+
+
 class BadQueueNameError(StorageError):
     """The name cannot be kept by this engine."""
 
@@ -226,6 +230,10 @@ class Engine(ABC):
     def options(self, qid: str) -> Options:
         """The options of a queue."""
 
+    def in_place(self, qid: str) -> bool:
+        """Whether a queue is still there: False also when somebody has removed its directory, and nobody knows yet."""
+        return qid in self.queues()
+
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
@@ -370,4 +378,5 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves everything durable and lets go of it."""
+        """Leaves everything durable and lets go of it. OSError: the last changes may not survive a power loss;
+        UnfinishedError: all of them do, and the next start has something left to do."""

@@ -119,7 +119,8 @@ class RootDirectory(Engine):
             if options.storage in _ELSEWHERE:
                 return
             if options.storage not in STORAGES:
-                raise StorageError(f"{path}/.queue.toml: storage {options.storage!r} is not known here")
+                known = ", ".join(map(repr, (*STORAGES, *sorted(_ELSEWHERE))))
+                raise StorageError(f"{path}/.queue.toml: there is no storage {options.storage!r}; there are {known}")
             self._queues[qid] = self._take_up(path, qid, options)
         except (OSError, StorageError) as error:
             if strict:
@@ -168,6 +169,10 @@ class RootDirectory(Engine):
 
     def queues(self) -> Collection[str]:
         return self._queues.keys()
+
+    def in_place(self, qid: str) -> bool:
+        queue = self._queues.get(qid)
+        return queue is not None and queue.in_place()
 
     def options(self, qid: str) -> Options:
         return self._queue(qid).options
@@ -242,7 +247,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
         _put_aside(queue.path, aside, disk)
         for name in os.listdir(queue.path):
             if _is_ours(name):
-                disk.unlink(f"{queue.path}/{name}")
+                with contextlib.suppress(FileNotFoundError):  # whoever was writing it has finished
+                    disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:
         for old, new in aside:

@@ -92,7 +92,8 @@ class Listing(Sights):
             listed = self._layout.listed(name)
         except FileNotFoundError:
             self._watch.remove(folder.watch)
-            return [], []  # it is dropped when that is reported
+            del self._folders[name]  # or it would be taken for watched when it is made again
+            return [], []
         self._layout.clear_left_behind(name, listed.others, self._is_old)
         return listed.free, listed.locked
 
@@ -169,7 +170,7 @@ class Listing(Sights):
             after = mids[-1]
             for mid in mids:
                 if self._places.get(mid) == number:
-                    self._drop(mid)
+                    self.look(mid)  # it stays if we have pushed it since, into the directory that we have made again
         if os.path.isdir(f"{self.path}/{folder}"):
             self.folder_made(folder)
 

@@ -74,10 +74,9 @@ class PublishingElements(Listing):
                 continue  # another publisher is writing one of that name
 
     def _write(self, mid: int, payload: bytes, until: int) -> Staged:
-        staged = self._layout.write(mid, payload)
+        staged = self._layout.write(mid, payload, until)
         self._staged.add(mid)
         if until:
-            staged.until = until
             try:
                 self._layout.lock_staged(staged)
                 self._marks.write(staged.temporary, mid, Marks(0, until, delayed=True), or_fail=True)
@@ -111,10 +110,8 @@ class PublishingElements(Listing):
     def _payload_of(self, mid: int) -> bytes | None:
         """The payload of a message in whatever state; None when it is not here."""
         while self.look(mid) is not None:
-            try:
-                return self._layout.read(self._place(mid))
-            except FileNotFoundError:
-                continue
+            if (payload := self._content(mid)) is not None:
+                return payload
         return None
 
     # -- making visible

@@ -20,7 +20,7 @@ from .layout import Layout
 from .marks import Marks, stamp
 from .normal import NormalLayout
 from .publishing import PublishingElements
-from .sights import FOREIGN, NOT_TO_OPEN, Sight
+from .sights import FOREIGN, Sight
 from .simple import SimpleLayout
 
 _SLICE = 1000
@@ -82,18 +82,6 @@ class DirqQueue(PublishingElements, IndexedQueue):
     def _end_of(self, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
         return max(min(self._clock() + window, _LATEST), 1)
-
-    def _content(self, mid: int) -> bytes | None:
-        """The payload; None when the element is gone, or is no message."""
-        try:
-            return self._layout.read(self._place(mid))
-        except FileNotFoundError:
-            self._size(mid)
-        except OSError as error:
-            if error.errno not in NOT_TO_OPEN:
-                raise
-            self.disown(mid)
-        return None
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """See EngineQueue."""

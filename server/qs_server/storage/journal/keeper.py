@@ -240,7 +240,7 @@ class LogKeeper:
     def next_upkeep(self) -> int | None:
         """When `begin_upkeep` should be called next; 0: at once; None: there is nothing to do."""
         store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed:
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
         if (
             self._snapshot is not None
@@ -261,7 +261,7 @@ class LogKeeper:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
         commits, runs that, and gives it to `finish_upkeep`."""
         store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed:
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
         try:
             self._do_slice(store, compaction)
@@ -290,8 +290,9 @@ class LogKeeper:
             return
         self._running = None
         upkeep.settle()
-        if upkeep.error is not None:
-            self._put_off(upkeep.error)
+        shortage = None if self._store is None else self._store.log.supply.shortage
+        if (error := upkeep.error or shortage) is not None:
+            self._put_off(error)
         elif self._complaint:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
@@ -343,16 +344,24 @@ class LogKeeper:
         self._checkpointed = position
         return _Snapshot(writer, position, list(self._queues.values()), store)
 
-    def rest(self) -> None:
-        """At a clean stop: writes a checkpoint, so that the next start need not read the log. OSError."""
+    def rest(self) -> OSError | None:
+        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why the log has failed,
+        None: it has not. OSError: the last notes could not be written."""
         store = self._store
-        if store is None or store.log.failed or not store.log.used:
-            return
+        if store is None or store.log.failed is not None or not store.log.used:
+            return None if store is None else store.log.failed
         if self._snapshot is not None:
             self._snapshot.give_up()
-        snapshot: _Snapshot | None = self._begin_snapshot(store)
-        while snapshot is not None:
-            snapshot = snapshot.step()
+        store.commit(notes=True)
+        try:
+            snapshot: _Snapshot | None = self._begin_snapshot(store)
+            while snapshot is not None:
+                snapshot = snapshot.step()
+        except OSError as error:
+            _logger.warning(
+                "no checkpoint could be written (%s): the next start reads the journal, and takes longer", error
+            )
+        return None
 
     def close(self) -> None:
         """Lets go of the files."""

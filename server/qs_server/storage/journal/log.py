@@ -99,9 +99,9 @@ class Log:
         return self._cost < _QUICK
 
     @property
-    def failed(self) -> bool:
-        """Whether it takes nothing any more."""
-        return self._failed is not None
+    def failed(self) -> OSError | None:
+        """Why it takes nothing any more; None: it does."""
+        return self._failed
 
     def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
         """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves

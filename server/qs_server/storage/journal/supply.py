@@ -30,6 +30,8 @@ class Supply:
         self._spare: int | None = None
         self._recycled = False  # the spare one was a segment
         self._tight = False  # the last spare could not be made: the disk is full
+        self.shortage: OSError | None = None
+        """Why not even a small spare can be made, if so."""
         self._next_size = FIRST_SEGMENT
 
     def clear(self) -> None:
@@ -90,9 +92,13 @@ class Supply:
 
     def has_made(self, size: int, *, recycled: bool) -> None:
         """There is a spare now."""
-        self._spare, self._recycled, self._tight = size, recycled, False
+        self._spare, self._recycled, self._tight, self.shortage = size, recycled, False, None
         self._grow(size)
 
-    def could_not_make(self) -> None:
-        """There is no room for a spare."""
+    def could_not_make(self, size: int, error: OSError) -> None:
+        """There is no spare of that size. When it was for lack of room, the next one is to be smaller."""
         self._tight = True
+        if has_no_room(error) and size > FIRST_SEGMENT:
+            self._next_size = max(size // 4, FIRST_SEGMENT)
+        else:
+            self.shortage = error

@@ -24,7 +24,8 @@ class Upkeep:
         self._made = False
         self._recycled = False
         self.error: OSError | None = None
-        """Why something could not be done."""
+        """Why something could not be done, beside a spare segment."""
+        self._spare_error: OSError | None = None
         self.more: Callable[[], None] | None = None
         """What else is to be done in the thread. OSError."""
 
@@ -44,11 +45,14 @@ class Upkeep:
         try:
             if self.more is not None:
                 self.more()
+        except OSError as error:
+            self.error = error
+        try:
             if self._spare is not None and not self._made:
                 self._log.supply.make_spare(self._spare)
                 self._made = True
         except OSError as error:
-            self.error = error
+            self._spare_error = error
 
     def _remove(self, path: str) -> None:
         """Removes a segment, or makes it the spare one."""
@@ -64,5 +68,5 @@ class Upkeep:
             return
         if self._made:
             self._log.supply.has_made(self._spare, recycled=self._recycled)
-        else:
-            self._log.supply.could_not_make()
+        elif self._spare_error is not None:
+            self._log.supply.could_not_make(self._spare, self._spare_error)
