@@ -345,8 +345,8 @@ class LogKeeper:
         return _Snapshot(writer, position, list(self._queues.values()), store)
 
     def rest(self) -> OSError | None:
-        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why the log has failed,
-        None: it has not. OSError: the last notes could not be written."""
+        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
+        it any more, None: there is. OSError: the last notes could not be written."""
         store = self._store
         if store is None or store.log.failed is not None or not store.log.used:
             return None if store is None else store.log.failed
@@ -357,10 +357,10 @@ class LogKeeper:
             snapshot: _Snapshot | None = self._begin_snapshot(store)
             while snapshot is not None:
                 snapshot = snapshot.step()
+        except FileNotFoundError as error:
+            return error  # the directory is gone, and with it what was in it
         except OSError as error:
-            _logger.warning(
-                "no checkpoint could be written (%s): the next start reads the journal, and takes longer", error
-            )
+            _logger.warning("no checkpoint could be written (%s): the next start reads all of the journal", error)
         return None
 
     def close(self) -> None:
