@@ -63,6 +63,8 @@ class Log:
         self.left = self.left_to_pushes = -1
         """Bytes of records, heads included, that can be appended without `reserve`."""
         self._pending: list[tuple[bytes, bytes | None]] = []
+        self.unwritten: dict[int, bytes] = {}
+        """Payloads that were appended one by one and are in no segment yet, by their places."""
         self._length = 0
         self._wanted = False
         self._start = 0  # the place at which the records of the frame that is being made begin
@@ -166,6 +168,8 @@ class Log:
     def _append(self, body: bytes, payload: bytes | None) -> int:
         place = self._start + self._length
         self._pending.append((body, payload))
+        if payload is not None:
+            self.unwritten[place] = payload
         length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
         self._length += length
         self.left -= length
@@ -216,6 +220,7 @@ class Log:
 
     def _forget_pending(self) -> None:
         self._pending, self._length, self._wanted = [], 0, False
+        self.unwritten.clear()
 
     def discard(self) -> None:
         """Forgets what was appended since the last commit."""

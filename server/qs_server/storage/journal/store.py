@@ -104,6 +104,8 @@ class Store:
     def payload(self, place: int) -> bytes:
         """The payload of the record at a place. DamagedRecordError, OSError."""
         payload = self.cache.get(place)
+        if payload is None:
+            payload = self.log.unwritten.get(place)
         return self.reader.payload(place) if payload is None else payload
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
