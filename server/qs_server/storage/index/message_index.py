@@ -247,6 +247,11 @@ class Index:
         """Bytes of a message, from what `remove` gave back."""
         return facts >> _SIZE_SHIFT
 
+    @staticmethod
+    def delayed_in(facts: int) -> bool:
+        """Whether a message was hidden by a delay, from what `remove` gave back."""
+        return bool(facts & _DELAYED)
+
     def is_delayed(self, mid: int) -> bool:
         """Of a loaded message."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)

@@ -390,11 +390,10 @@ class LogQueue:
 
     def _remove(self, mid: int, expiry: int) -> None:
         """Removes a message from memory; a record says so already."""
+        if self._lifecycle is not None:
+            self._note_deleted(mid, expiry)
         table = self.table
-        self._note_deleted(mid, expiry)
-        hidden = expiry, expiry != 0 and table.index.is_delayed(mid)
-        place, receives = table.places.get(mid) or 0, table.receives.get(mid, 0)
-        self._store.undo.append((table.put_back, mid, place, receives, table.drop(mid), hidden))
+        self._store.undo.append((table.put_back, mid, expiry, table.drop(mid)))
 
     def _note_deleted(self, mid: int, expiry: int) -> None:
         if expiry == WITHHELD:
