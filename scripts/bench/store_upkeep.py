@@ -13,6 +13,8 @@ from processes import Listening, queue_server
 from store_figures import Figure
 from store_load import LIST, SIZE, PushAndDrain, close, connect, fill, new_queue, run_rounds
 
+from qs_server.storage.journal.store import record_size
+
 COLD = "cold"
 _STEP = 100
 """Rounds between two looks at the segments."""
@@ -67,7 +69,7 @@ class _Log:
 def amplification(folder: Path, seconds: float, quick: bool) -> list[Figure]:
     """bytes written / bytes pushed, and disk / live bytes, while lists are pushed and drained over cold messages"""
     cold = 100_000 if quick else 1_000_000
-    live = cold * SIZE
+    live = cold * record_size(SIZE)
     with _server(folder / "root", cold) as server:
         log = _Log(folder / "root", server)
         script = PushAndDrain()
@@ -82,7 +84,7 @@ def amplification(folder: Path, seconds: float, quick: bool) -> list[Figure]:
         close(connections)
     name = f"over {cold:,} cold messages, two circles of the log"
     of = f"{written / 2**20:,.0f} MiB (write_bytes of the process) to {pushed / 2**20:,.0f} MiB"
-    kept = f"{most / 2**20:,.0f} MiB at most to {live / 2**20:,.0f} MiB of payload"
+    kept = f"{most / 2**20:,.0f} MiB at most to {live / 2**20:,.0f} MiB of records"
     return [
         Figure(f"{name}: bytes written / bytes pushed", written / pushed, 2.2, "at most", of=of),
         Figure(f"{name}: disk / live bytes", most / live, 2.2, "at most", of=kept),
