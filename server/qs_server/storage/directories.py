@@ -19,6 +19,7 @@ from .engine import (
     Receipt,
     State,
     Stats,
+    StorageError,
     UnfinishedError,
     UnsupportedError,
 )
@@ -123,9 +124,11 @@ class DirectoriesEngine(RootDirectory):
             queue.expire()
         found: list[Message] = []
         holder = (self._holders.own() if self._has_files else "journal") if held else ""
+        if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
+            return queue.take_first(count, visibility, max_bytes, holder=holder)
         try:
             _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
-        except OSError:
+        except (OSError, StorageError):
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
         return found
@@ -356,7 +359,7 @@ def _take_oldest(
         mid, queue = first
         try:
             message = queue.take(mid, visibility, room, holder=holder)
-        except OSError:
+        except (OSError, StorageError):
             queue.arrived()  # it is there still, for whoever comes next
             raise
         if message is not None:

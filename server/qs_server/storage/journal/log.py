@@ -9,7 +9,7 @@ is taken until a start has read what is there: the kernel may have dropped what 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from zlib import crc32
 
 from ..disk import Disk, has_no_room
@@ -165,6 +165,13 @@ class Log:
         if len(body) + records.HEAD.size <= self.left_to_pushes:
             self._append(body, None)
 
+    def note_all(self, bodies: Sequence[bytes]) -> None:
+        """Adds records as `note` does, all or none."""
+        length = len(bodies) * records.HEAD.size + sum(map(len, bodies))
+        if length <= self.left_to_pushes:
+            self._pending += zip(bodies, repeat(None))
+            self._count(length)
+
     def _append(self, body: bytes, payload: bytes | None) -> int:
         place = self._start + self._length
         self._pending.append((body, payload))
@@ -182,10 +189,13 @@ class Log:
         places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=self._start + self._length))
         length = places.pop() - self._start - self._length
         self._pending += zip(bodies, payloads, strict=True)
+        self._count(length)
+        return places
+
+    def _count(self, length: int) -> None:
         self._length += length
         self.left -= length
         self.left_to_pushes -= length
-        return places
 
     @property
     def has_notes(self) -> bool:

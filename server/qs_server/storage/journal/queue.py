@@ -19,6 +19,7 @@ from ..engine import (
     StaleReceiptError,
     State,
     Stats,
+    StorageError,
 )
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
@@ -267,6 +268,61 @@ class LogQueue:
         unit = self._unit
         return Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
 
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, holder: str = "") -> list[Message]:
+        """Receives the oldest visible messages, at most count, as `take` does each; the first whatever its size, the
+        others as long as all payloads together have at most max_bytes. Should a payload not be readable, the messages
+        before it are received, and the next call raises. DamagedRecordError, OSError: none is received."""
+        table, index, unit = self.table, self.table.index, self._unit
+        mids = index.ready.after(-1, count)
+        payloads = self._payloads(mids, max_bytes)
+        del mids[len(payloads) :]
+        if not mids:
+            return []
+        expiry = self._end_of(visibility)
+        receives = [table.receives.get(mid, 0) + 1 for mid in mids]
+        self._note_states(mids, receives, 0 if holder else expiry)
+        table.receives.update(zip(mids, receives, strict=True))
+        index.take_all(mids, expiry)
+        if holder:
+            table.held.update(mids)
+        table.hidden(expiry)
+        self.counts.delivered += len(mids)
+        if self._lifecycle is not None:
+            for mid in mids:
+                self.note("received", mid)
+        until = expiry * unit
+        return [
+            Message(self.qid, mid, "delivered", times, mid * unit, until, payload)
+            for mid, times, payload in zip(mids, receives, payloads, strict=True)
+        ]
+
+    def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
+        """The payloads of the first of these messages, in increasing order: see `take_first`."""
+        found: list[bytes] = []
+        room = max_bytes
+        for place, size in zip(self.table.places.values_of(mids), self.table.index.sizes(mids), strict=True):
+            room -= size or 0
+            if found and room < 0:
+                break
+            try:
+                found.append(self._store.payload(place or 0))
+            except (OSError, StorageError):
+                if found:
+                    break
+                self.arrived()  # the message is there still, for whoever comes next
+                raise
+        return found
+
+    def _note_states(self, mids: Sequence[int], receives: Sequence[int], visible: int) -> None:
+        """Notes what a receive has changed, as `_note_state` does, for many messages."""
+        self._store.make_room_for_notes(len(mids))
+        self._log.note_all(
+            [
+                records.state(self.number, mid, times, visible, delayed=False)
+                for mid, times in zip(mids, receives, strict=True)
+            ]
+        )
+
     def _note_state(self, mid: int, receives: int, visible: int) -> None:
         """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
         message visible again."""
@@ -334,11 +390,10 @@ class LogQueue:
 
     def _remove(self, mid: int, expiry: int) -> None:
         """Removes a message from memory; a record says so already."""
+        if self._lifecycle is not None:
+            self._note_deleted(mid, expiry)
         table = self.table
-        self._note_deleted(mid, expiry)
-        hidden = expiry, expiry != 0 and table.index.is_delayed(mid)
-        place, receives = table.places.get(mid) or 0, table.receives.get(mid, 0)
-        self._store.undo.append((table.put_back, mid, place, receives, table.drop(mid), hidden))
+        self._store.undo.append((table.put_back, mid, expiry, table.drop(mid)))
 
     def _note_deleted(self, mid: int, expiry: int) -> None:
         if expiry == WITHHELD:
