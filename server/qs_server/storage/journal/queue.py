@@ -22,6 +22,7 @@ from ..engine import (
 )
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
+from ..queues import EngineQueue
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
@@ -122,7 +123,8 @@ class LogQueue:
         if not payloads:
             return []
         mids = self._free_run(len(payloads), now)
-        self.append_run(mids, payloads, now)
+        self._append_run(mids, payloads, now)
+        self.table.last_mid = mids[-1]
         return list(mids)
 
     def _free_run(self, count: int, now: int) -> Sequence[int]:
@@ -150,7 +152,7 @@ class LogQueue:
     def _no_more_ids(self) -> QueueFullError:
         return QueueFullError(f"queue {self.qid!r} has seen the message {self.table.last_mid}: no greater id is left")
 
-    def append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
+    def _append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
         """Stores messages with these ids, visible at once."""
         sizes = list(map(len, payloads))
         size = sum(sizes)
@@ -158,7 +160,6 @@ class LogQueue:
         places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
         self._store.undo.append((self._unpush, mids))
         self.table.add_run(mids, places, sizes)
-        self.table.last_mid = mids[-1]
         self._store.usage.add(places[0], size + len(sizes) * record_size(0))
         self._store.cache.put(places, payloads, size)
         self.counts.pushed += len(sizes)
@@ -239,10 +240,10 @@ class LogQueue:
         return max(min((self._clock() + window) // self._unit, MAX_MID), 1)
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """Receives a visible message; None when its payload is over max_bytes. holder: not empty for a subscriber; if
-        the process ends, the message is visible again."""
+        """Receives a visible message; None when its payload is over max_bytes. held: for a subscriber; if the process
+        ends, the message is visible again."""
         index = self.table.index
         size = index.size(mid)
         if max_bytes is not None and size > max_bytes:
@@ -255,10 +256,10 @@ class LogQueue:
             return None
         expiry = self._end_of(visibility)
         receives = self.table.receives.get(mid, 0) + 1
-        self._note_state(mid, receives, 0 if holder else expiry)
+        self._note_state(mid, receives, 0 if held else expiry)
         self.table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
-        if holder:
+        if held:
             self.table.held.add(mid)
         self.table.hidden(expiry)
         self.counts.delivered += 1
@@ -420,31 +421,40 @@ class LogQueue:
 
     # -- copying --------------------------------------------------------------------------------------------------
 
-    def copy_to(self, mid: int, target: "LogQueue") -> bool:
-        """Stores a message in another queue of this log, which shares the payload. False: it is there already.
-        OtherMessageError, QueueFullError."""
+    def payload_of(self, mid: int) -> bytes:
+        """The payload of a message, in whatever state it is. NoSuchMessageError."""
         self._found(mid)
-        place = self.table.places.get(mid) or 0
-        known = target.table.places.get(mid)
-        if known is not None:
-            if known != place and self._store.payload(known) != self._store.payload(place):
-                raise OtherMessageError(f"queue {target.qid!r} holds another message of the id {mid}")
+        return self._store.payload(self.table.places.get(mid) or 0)
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """Stores the message of another queue; two queues of the log share the payload. False: it is here already.
+        NoSuchMessageError, OtherMessageError, QueueFullError."""
+        known = self.table.places.get(mid)
+        if known is not None and isinstance(source, LogQueue) and source.table.places.get(mid) == known:
             return False
-        require_room(target.qid, target.options.capacity, target.table.index.__len__, 1)
-        target.share(mid, place, self)
+        payload = source.payload_of(mid)
+        if known is not None:
+            if self._store.payload(known) != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            return False
+        require_room(self.qid, self.options.capacity, self.table.index.__len__, 1)
+        if isinstance(source, LogQueue):
+            self._share(mid, source)
+        else:
+            self._append_run((mid,), (payload,), self._clock())
+        self.table.saw(mid)
         return True
 
-    def share(self, mid: int, place: int, source: "LogQueue") -> None:
+    def _share(self, mid: int, source: "LogQueue") -> None:
         """Stores a message whose payload is that of another queue's."""
-        size = source.table.index.size(mid)
+        place, size = source.table.places.get(mid) or 0, source.table.index.size(mid)
         self._log.reserve(records.SMALL, push=True)
         self._log.append(records.shared(records.Shared(self.number, mid, 0, 0, False, place, size, source.number)))
         self._store.undo.append((self._unpush, (mid,)))
         self._store.join(source.number, self.number)
         self.table.add(mid, place, size, 0)
-        self.table.saw(mid)
         self.counts.pushed += 1
-        self.table.arrived()
+        self._arriving = True
         self.note("pushed", mid)
 
     # -- looking --------------------------------------------------------------------------------------------------
