@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from claim_calls import REOPENED
 from claims_run import Shown, acknowledge, claim, content, release, show
-from engines import Bench, files_engine, journal_engine
+from engines import ENGINES, Bench
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from qs_server.storage.engine import (
     ClaimOrderError,
     Draft,
-    Durability,
     NoSuchClaimError,
     Options,
     Receipt,
@@ -32,14 +31,12 @@ LOTS = 1 << 40
 class ClaimsMachine(RuleBasedStateMachine):
     """One queue. A message is known by its payload."""
 
-    kind = "journal"
+    kind = "journal-none"
 
     def __init__(self) -> None:
         super().__init__()
         self.root = tempfile.mkdtemp(prefix="qs-claims-")
-        make = journal_engine if self.kind != "files" else files_engine
-        named = {"spilling": True} if self.kind == "spilling" else {}
-        self.bench = Bench(make(Durability.NONE, **named)(Path(self.root)))
+        self.bench = Bench(ENGINES[self.kind](Path(self.root)))
         self.bench.engine.create("q", Options())
         self.model = Shown(acknowledged={"a": 0, "b/ü": 0}, published={"p": -1, "..": -1})
         self.acknowledged = {"a": 0, "b": 0}
@@ -191,7 +188,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         assert [(each.consumer, each.seq) for each in self.bench.engine.claims("q").all()] == sorted(self.model.claims)
 
 
-@pytest.mark.parametrize("kind", ["journal", "spilling", "files"])
+@pytest.mark.parametrize("kind", ["journal-none", "journal-cold", "journal-compacting"])
 def test_claims_are_as_their_model(kind: str) -> None:
     """Any sequence of operations, stops and crashes leaves the queue as the model has it. Takes some 3 s each."""
     machine = type("Machine", (ClaimsMachine,), {"kind": kind})
