@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from claim_calls import REOPENED
-from claims_run import Shown, acknowledge, claim, content, release, show
+from claims_run import Shown, content, show
 from engines import ENGINES, Bench
 from examples import examples
 from hypothesis import HealthCheck, settings
@@ -100,7 +100,9 @@ class ClaimsMachine(RuleBasedStateMachine):
         expected = self.visible()[:count] if known is None else known
         following = self.last(consumer) + 1
         try:
-            found = claim(self.bench.engine, consumer, seq, count)
+            claims = self.bench.engine.claims("q")
+            made = claims.claim(consumer, seq, count, None, None)
+            found = content(claims, consumer, seq) if made.count else []
         except StaleReceiptError:
             assert seq <= self.acknowledged[consumer]
         except NoSuchClaimError:
@@ -121,7 +123,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def acknowledge(self, consumer: str, seq: int) -> None:
         seq += self.acknowledged[consumer]
         try:
-            acknowledge(self.bench.engine, consumer, seq)
+            self.bench.engine.claims("q").acknowledge(consumer, seq)
         except ClaimOrderError:
             assert seq > self.last(consumer)
         else:
@@ -136,7 +138,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         seq += self.acknowledged[consumer]
         known = self.model.claims.pop((consumer, seq), None)
         try:
-            assert release(self.bench.engine, consumer, seq) == len(known or ())
+            assert self.bench.engine.claims("q").release(consumer, seq) == len(known or ())
         except NoSuchClaimError:
             assert known is None
         else:
