@@ -1,5 +1,6 @@
 """The root directory: which queues there are, each a directory in it; made, removed, and changed by other hands."""
 
+import contextlib
 import errno
 import logging
 import os
