@@ -17,10 +17,12 @@ from qs_server.storage.engine import (
     Options,
     OtherMessageError,
     QueueFullError,
+    Receipt,
     State,
     UnsupportedError,
 )
 from qs_server.storage.files import FilesEngine
+from qs_server.storage.inotify import Inotify
 from qs_server.storage.journal.engine import JournalEngine
 
 MID = EPOCH + 10
@@ -123,6 +125,21 @@ def test_between_storages(tmp_path: Path, first: str, second: str, stopped: bool
         ]  # fmt: skip
         assert after.push(qid, [Draft(b"")]) == [new + 1]
     after.close()
+
+
+@pytest.mark.parametrize("storage", ["journal", "files"])
+def test_ids_after_a_copy(tmp_path: Path, storage: str) -> None:
+    """An id that came with a copy is not given again, also when the copy has been deleted."""
+    clock = ManualClock(MID + 5)
+    engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
+    engine.create("source", Options(storage="files" if storage == "journal" else "journal"))
+    engine.create("target", Options(storage=storage))
+    [mid] = engine.push("source", [Draft(b"payload")])
+    engine.copy("source", mid, ["target"])
+    engine.delete("target", Receipt(mid))
+    clock.now -= 5
+    assert engine.push("target", [Draft(b"")]) == [mid + 1]
+    engine.close()
 
 
 @pytest.mark.parametrize("storage", ["journal", "files"])
@@ -248,10 +265,18 @@ def test_queues_with_other_units(tmp_path: Path) -> None:
 # -- a queue that is gone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replaced", [True, False])
-def test_the_directory_of_a_target_is_gone(tmp_path: Path, replaced: bool) -> None:
-    """A target that another program has removed is no queue, and the others get nothing; one that it has made anew in
-    its place is taken up by the next copy."""
+@pytest.mark.parametrize(("watched", "replaced"), [(True, True), (True, False), (False, False)])
+def test_the_directory_of_a_target_is_gone(
+    tmp_path: Path, watched: bool, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that another program has removed is no queue, also where nobody reports that, and the others get
+    nothing; one that it has made anew in its place is taken up by the next copy."""
+
+    def refuse(self: Inotify) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if not watched:
+        monkeypatch.setattr(Inotify, "__init__", refuse)
     engine = made(tmp_path)
     (tmp_path / "s").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
     with pytest.raises(NoSuchQueueError, match="'s'"):
