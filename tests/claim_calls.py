@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from engines import Bench
 
-from qs_server.storage.claim_files import Claim
 from qs_server.storage.engine import SECOND, Engine, Message
+from qs_server.storage.journal.claims import Claim
 
 LOTS = 1 << 40
 

@@ -7,7 +7,7 @@ import qs_schemas as wire
 from qs_schemas import Message
 
 from .service import BadRequestError, Service, qid_of
-from .storage.claim_files import Claim
+from .storage.journal.claims import Claim
 
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:

@@ -123,11 +123,10 @@ class DirectoriesEngine(RootDirectory):
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        holder = (self._holders.own() if self._has_files else "journal") if held else ""
         if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
-            return queue.take_first(count, visibility, max_bytes, holder=holder)
+            return queue.take_first(count, visibility, max_bytes, held=held)
         try:
-            _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
+            _take_oldest(queues, found, count, visibility, max_bytes, held=held)
         except (OSError, StorageError):
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
@@ -153,7 +152,7 @@ class DirectoriesEngine(RootDirectory):
         done: list[EngineQueue] = []
         try:
             for target in targets:
-                if target is source or not source.copy_to(mid, target):
+                if target is source or not target.take_in(mid, source):
                     continue
                 failures = target.flush()
                 if failures:
@@ -327,7 +326,6 @@ class DirectoriesEngine(RootDirectory):
             self._journal.close()
             for queue in list(self._queues.values()):
                 queue.close()
-            self._holders.close()
             self._watch.close()
         if left is not None:
             raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
@@ -349,7 +347,7 @@ def _take_oldest(
     visibility: int | None,
     max_bytes: int,
     *,
-    holder: str,
+    held: bool,
 ) -> None:
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
@@ -358,7 +356,7 @@ def _take_oldest(
             return
         mid, queue = first
         try:
-            message = queue.take(mid, visibility, room, holder=holder)
+            message = queue.take(mid, visibility, room, held=held)
         except (OSError, StorageError):
             queue.arrived()  # it is there still, for whoever comes next
             raise

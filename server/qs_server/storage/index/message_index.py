@@ -166,25 +166,10 @@ class Index:
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
 
-    def withheld_of(self, mids: Sequence[int]) -> list[int]:
-        """Those of these messages, in increasing order, that are."""
-        expiries = self.hidden.values_of(mids)
-        return [mid for mid, expiry in zip(mids, expiries, strict=True) if expiry == WITHHELD]
-
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
         """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
         return [None if fact is None or not fact & _LOADED else fact >> _SIZE_SHIFT for fact in facts]
-
-    def remove_withheld(self, mids: Sequence[int]) -> None:
-        """As `remove`, of withheld messages that are there, in increasing order."""
-        for fact in self.messages.values_of(mids):
-            if fact is not None and fact & _LOADED:
-                self.bytes -= fact >> _SIZE_SHIFT
-            else:
-                self.unloaded -= 1
-        self.hidden.discard_all(mids)
-        self.messages.discard_all(mids)
 
     def show(self, mid: int) -> None:
         """A message becomes ready."""

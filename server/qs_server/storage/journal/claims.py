@@ -3,12 +3,13 @@
 A claim is one record, and so is what ends it; its messages are hidden without an end meanwhile.
 """
 
+import hashlib
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..claim_files import Claim, describe
 from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
 from ..names import WITHHELD, check_name
 from . import claim_records, records
@@ -17,6 +18,21 @@ from .table import MessageTable
 
 _LOOK = 1000
 """Messages that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
+    of the ids; since: when it was made, microseconds since the Epoch."""
+
+    consumer: str
+    seq: int
+    count: int
+    bytes: int
+    first: int | None
+    last: int | None
+    checksum: str
+    since: int
 
 
 class Claimed(Protocol):
@@ -80,7 +96,7 @@ class LogClaims:
         now = self._clock()
         if mids:
             self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
-        return describe(consumer, seq, mids, size, now)
+        return _describe(consumer, seq, mids, size, now)
 
     def _known(self, consumer: str, seq: int) -> Held | None:
         found = self.consumers.get(consumer, Consumer())
@@ -285,4 +301,10 @@ class LogClaims:
 
 
 def _described(record: claim_records.Claim) -> Claim:
-    return describe(record.consumer, record.seq, record.mids, record.size, record.since)
+    return _describe(record.consumer, record.seq, record.mids, record.size, record.since)
+
+
+def _describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int) -> Claim:
+    first, last = (mids[0], mids[-1]) if mids else (None, None)
+    checksum = hashlib.sha256(array("Q", mids).tobytes()).hexdigest()[:16]
+    return Claim(consumer, seq, len(mids), size, first, last, checksum, since)
