@@ -86,6 +86,12 @@ class DirectoriesEngine(RootDirectory):
         self._journal.commit_removals()  # before there is another queue of the name
         super().create(qid, options)
 
+    def remove(self, qid: str, *, force: bool) -> None:
+        queue = self._queue(qid)
+        if isinstance(queue, LogQueue) and not force:
+            queue.clear_door()
+        super().remove(qid, force=force)
+
     # -- messages -------------------------------------------------------------------------------------------------
 
     def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:

@@ -11,6 +11,8 @@ from ..engine import SECOND, Background, Clock, Durability, Options, StorageErro
 from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
+from .door import Door, Doors
+from .intake import Intake
 from .opening import find_segments, open_log
 from .places import Position
 from .queue import LogQueue
@@ -44,6 +46,8 @@ class LogKeeper:
         self._store: Store | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
+        self._doors = Doors()
+        self._door: Door | None = None  # that is worked on
         self._numbers = 0
         self._replayed = False
         self._notes_due: int | None = None
@@ -70,11 +74,12 @@ class LogKeeper:
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
         """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
         store = self.open()
-        queue = LogQueue(path, qid, options, shared, store, 0)
+        queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
         self._queues[qid] = queue
         if self._replayed:
             self._name(queue)
             queue.announce()
+            queue.rescan()
         return queue
 
     def _name(self, queue: LogQueue) -> None:
@@ -102,6 +107,8 @@ class LogKeeper:
         for queue in self._queues.values():
             queue.settle()
         store.undo.clear()
+        if any(queue.taken for queue in self._queues.values()):
+            self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """A queue that the log knows, and the root does not have as one of the log."""
@@ -127,7 +134,7 @@ class LogKeeper:
         def make(qid: str, number: int) -> LogQueue:
             queue = self._queues.get(qid)
             if queue is None:
-                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number)
+                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
             queue.table.number = number
             store.tables[number] = queue.table
             return queue
@@ -242,20 +249,23 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
-        if (
-            self._snapshot is not None
-            or compaction.wanted
-            or store.log.has_garbage
-            or store.log.wants_spare is not None
-        ):
-            return self._not_before
-        if self._wants_checkpoint(store):
-            return self._not_before
         if not store.log.has_notes:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        return self._notes_due
+        own = self._not_before if self._has_work(store, compaction) else self._notes_due
+        files = self._doors.due()
+        return own if files is None else files if own is None else min(own, files)
+
+    def _has_work(self, store: Store, compaction: Compaction) -> bool:
+        log = store.log
+        return (
+            self._snapshot is not None
+            or compaction.wanted
+            or log.has_garbage
+            or log.wants_spare is not None
+            or self._wants_checkpoint(store)
+        )
 
     def begin_upkeep(self) -> Upkeep | None:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
@@ -263,11 +273,13 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
-        try:
-            self._do_slice(store, compaction)
-        except OSError as error:
-            self._put_off(error)
-        upkeep = Upkeep(store.log, self._disk)
+        if self._clock() >= self._not_before:
+            try:
+                self._do_slice(store, compaction)
+            except OSError as error:
+                self._put_off(error)
+        upkeep = Upkeep(store.log, self._disk, spare=self._clock() >= self._not_before)
+        upkeep.intake = self._take_in(store)
         if not upkeep:
             return None
         self._running = upkeep
@@ -284,12 +296,28 @@ class LogKeeper:
         elif self._wants_checkpoint(store):
             self._snapshot = self._begin_snapshot(store)
 
+    def _take_in(self, store: Store) -> Intake | None:
+        """Goes on with files that somebody has put into the directory of a queue."""
+        door = self._doors.next(self._clock())
+        if door is None:
+            return None
+        try:
+            intake = door.advance(store)
+        except OSError as error:
+            door.put_off(error)
+            return None
+        self._door = door if intake is not None else None
+        return intake
+
     def finish_upkeep(self, upkeep: Background) -> None:
         """Takes over what was done in a thread."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
         self._running = None
         upkeep.settle()
+        if self._door is not None and upkeep.intake is not None:
+            self._door.finish(upkeep.intake)
+            self._door = None
         shortage = None if self._store is None else self._store.log.supply.shortage
         if (error := upkeep.error or shortage) is not None:
             self._put_off(error)
