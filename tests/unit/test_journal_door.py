@@ -12,7 +12,7 @@ import pytest
 from doors import Doors
 from engines import EPOCH, Crash
 
-from qs_server.storage.engine import Durability, QueueNotEmptyError
+from qs_server.storage.engine import Durability, QueueNotEmptyError, Receipt
 from qs_server.storage.journal import intake
 
 
@@ -216,6 +216,23 @@ def test_trouble_with_a_directory_is_said_once(place: Doors, caplog: pytest.LogC
     assert len(said) == 2
     assert "cannot be taken in, and wait" in said[0]
     assert said[1].endswith("again")
+
+
+def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doors) -> None:
+    """Where what is done at leisure has to commit early, what was asked before in the same batch is not answered."""
+    place.settle()
+    place.push(b"one")
+    [message] = place.engine.receive(["q"], 1, None, 1 << 20)
+    place.engine.commit()
+    assert place.engine.next_spill() is not None  # the note of the receive
+    place.clock.now += 1_000_000
+    place.engine.delete("q", Receipt(message.mid))
+    place.disk.arm(1, errno.ENOSPC, "_pwrite")
+    place.engine.begin_spill()
+    place.disk.disarm()
+    with pytest.raises(OSError, match="No space"):
+        place.engine.commit()
+    assert place.mids() == [message.mid]
 
 
 def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(place: Doors) -> None:

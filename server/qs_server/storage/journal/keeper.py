@@ -288,8 +288,9 @@ class LogKeeper:
     def _do_slice(self, store: Store, compaction: Compaction) -> None:
         if self._notes_due is not None and self._clock() >= self._notes_due:
             self._notes_due = None
-            store.commit(notes=True)
+            store.commit_early()
         if self._snapshot is not None:
+            store.commit_early()  # nothing may be in a checkpoint that is taken back
             self._snapshot = self._snapshot.step()
         elif compaction.wanted:
             compaction.step()
@@ -364,7 +365,7 @@ class LogKeeper:
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
     def _begin_snapshot(self, store: Store) -> "_Snapshot":
-        store.commit(notes=True)
+        store.commit_early()
         if (sync := store.log.background_sync()) is not None:
             sync()  # what it says must not be newer than the log
         position = store.log.position
