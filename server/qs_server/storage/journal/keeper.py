@@ -2,7 +2,8 @@
 
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from time import perf_counter
 
 from ..directory import Shared
@@ -109,6 +110,18 @@ class LogKeeper:
         store.undo.clear()
         if any(queue.taken for queue in self._queues.values()):
             self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
+
+    def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
+        """The queues as the log has them, whatever the root says of them: for commands, without a server.
+        JournalDamagedError, InUseError."""
+        store = self.open()
+        self._replayed = True
+        replay = self._read(store, shared)
+        for queue in replay.queues.values():
+            self._queues[queue.qid] = queue
+        self._numbers = replay.last_number
+        store.undo.clear()
+        return dict(self._queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """A queue that the log knows, and the root does not have as one of the log."""
@@ -309,6 +322,20 @@ class LogKeeper:
             return None
         self._door = door if intake is not None else None
         return intake
+
+    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
+        """See DirectoriesEngine. The queue's capacity does not matter: they are its messages."""
+        store, door = self.open(), queue.door
+        queue.options = replace(queue.options, capacity=None)
+        while door is not None and door.has_work:
+            intake = door.advance(store)
+            store.commit()
+            if intake is not None:
+                intake.run()
+                door.finish(intake)
+                if intake.error is not None:
+                    raise intake.error
+                yield len(intake.files)
 
     def finish_upkeep(self, upkeep: Background) -> None:
         """Takes over what was done in a thread."""

@@ -65,7 +65,7 @@ class LogQueue:
         self._on_vanished = shared.vanished
         self.taken: dict[int, int] = {}
         """Tokens of files that are messages, and may be there still: where their records stand."""
-        self._door = Door(path, shared.disk, doors, shared.clock, self) if path else None
+        self.door = Door(path, shared.disk, doors, shared.clock, self) if path else None
         self._watched = self._watch.add(path, self) if path else -1
 
     @property
@@ -635,22 +635,22 @@ class LogQueue:
 
     def in_place(self) -> bool:
         """Whether the directory is still the one that was opened."""
-        return self._door is not None and self._door.in_place()
+        return self.door is not None and self.door.in_place()
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """A file has been made, renamed or removed in the directory (from Watch)."""
-        if appeared and self._door is not None:
-            self._door.appeared(name)
+        if appeared and self.door is not None:
+            self.door.appeared(name)
 
     def rescan(self) -> None:
         """Has all files in the directory looked at: reports were lost (from Watch)."""
-        if self._door is not None:
-            self._door.list_again()
+        if self.door is not None:
+            self.door.list_again()
 
     def clear_door(self) -> None:
         """Removes what is left of files that are messages already. OSError."""
-        if self._door is not None:
-            self._door.clear()
+        if self.door is not None:
+            self.door.clear()
 
     def room(self) -> int:
         """How many messages the queue takes yet."""
@@ -710,8 +710,8 @@ class LogQueue:
     def close(self) -> list[int]:
         """Lets go of the directory."""
         self.is_closed = True
-        if self._door is not None:
-            self._door.close()
+        if self.door is not None:
+            self.door.close()
         if self._watched >= 0:
             self._watch.remove(self._watched)
         return []
