@@ -11,7 +11,10 @@ from qs_server.storage.journal.engine import JournalEngine
 class Doors:
     """A root directory with a queue `q`, and the engine on it."""
 
-    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS, **options: int) -> None:
+    def __init__(
+        self, root: Path, durability: Durability = Durability.ALWAYS, *, new: bool = True, **options: int
+    ) -> None:
+        """new: whether the queue is to be made; options: of it."""
         root.mkdir(exist_ok=True)
         self.root = root
         self.path = root / "q"
@@ -19,8 +22,9 @@ class Doors:
         self.clock = ManualClock()
         self.disk = FaultyDisk()
         self.start()
-        self.engine.create("q", Options(**options))
-        self.engine.commit()
+        if new:
+            self.engine.create("q", Options(**options))
+            self.engine.commit()
 
     def start(self) -> None:
         self.disk.disarm()
@@ -72,6 +76,13 @@ class Doors:
             self.engine.delete("q", Receipt(message.mid))
         self.engine.commit()
         return [message.payload or b"" for message in found]
+
+    def consume_but(self, kept: int) -> None:
+        """Deletes all messages but one."""
+        for mid in self.mids():
+            if mid != kept:
+                self.engine.delete("q", Receipt(mid))
+        self.engine.commit()
 
     @property
     def failed(self) -> bool:
