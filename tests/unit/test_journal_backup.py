@@ -1,9 +1,11 @@
 """What a backup copies while the server changes it just then."""
 
+import errno
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from doors import Doors
@@ -83,19 +85,27 @@ def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, m
     assert restored(back_up(place)) == [b"one", b"two", b"three"]
 
 
-def test_segments_that_are_compacted_meanwhile(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes between the listing and the link, the backup is whole, and has nothing that is not needed."""
+@pytest.mark.parametrize("links_are_possible", [True, False])
+def test_segments_that_are_compacted_meanwhile(
+    place: Doors, monkeypatch: pytest.MonkeyPatch, links_are_possible: bool
+) -> None:
+    """Whatever goes between the listing and the link or copy, the backup is whole. What is linked stays as it is."""
+    if not links_are_possible:
+        monkeypatch.setattr("os.link", Mock(side_effect=OSError(errno.EXDEV, "")))
     [kept] = place.push(b"kept")
     linked, links = backup._link, 0
+
+    def work() -> None:
+        for _ in range(30):
+            place.push(*[b"x" * 5000] * 4)
+            place.consume_but(kept)
+            place.settle()
 
     def busy(source: str, target: str) -> bool:
         nonlocal links
         links += 1
         if links == 2:
-            for _ in range(30):
-                place.push(*[b"x" * 5000] * 4)
-                place.consume_but(kept)
-                place.settle()
+            work()
         return linked(source, target)
 
     for _ in range(3):
@@ -104,4 +114,6 @@ def test_segments_that_are_compacted_meanwhile(place: Doors, monkeypatch: pytest
     monkeypatch.setattr(backup, "_link", busy)
     target = back_up(place)
     assert links >= 3
+    monkeypatch.setattr(backup, "_link", linked)
+    work()
     assert restored(target) == [b"kept"]

@@ -1,8 +1,9 @@
 """`queue-journal.py backup`: a journal as it was at one moment, with the queues' directories and options.
 
-The moment is the end of the last frame that could be read. Segments that are full never change, so a hard link is a
-copy; of the last one the whole frames are copied. What compaction removes meanwhile, a record in the frames that are
-read after that calls not needed; where a segment goes before it is linked, all is looked at again.
+The moment is the end of the last frame that could be read. Segments that are full do not change while they have a
+second name, so a hard link is a copy; of the last one the whole frames are copied. What compaction removes meanwhile, a
+record in the frames that are read after that calls not needed; where a segment goes before it is linked, all is looked
+at again.
 """
 
 import errno
@@ -136,16 +137,26 @@ def _link(source: str, target: str) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        shutil.copyfile(source, target)
+        with open(source, "rb") as file:
+            shutil.copyfile(source, target)
+            _must_be_named(file.fileno(), source)
         Disk().sync_file(target)
         return False
     return True
+
+
+def _must_be_named(descriptor: int, path: str) -> None:
+    """FileNotFoundError when an open file has not its name any more: a segment that is not needed loses it before it is
+    written over."""
+    if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _copy_frames(source: str, target: str) -> int:
     """Copies the whole frames of the last segment, which may be being written; the number of the last one."""
     with open(source, "rb") as file:
         data = memoryview(file.read())
+        _must_be_named(file.fileno(), source)
     try:
         header = read_header(data, len(data))
     except DamagedError as error:
