@@ -245,7 +245,7 @@ def test_payload_that_is_no_text(path: Path) -> None:
 
 @pytest.mark.slow  # some 3 s: a server, and six commands
 def test_queue_of_a_journal(tmp_path: Path) -> None:
-    """Pump stores messages, and the server takes them in. Sink and purge refuse, whether it runs, and say what to do."""
+    """Pump stores messages, and the server takes them in. Sink and purge refuse, and say what to do."""
     root = tmp_path / "root"
     server = ServerProcess(root)
     try:

@@ -43,6 +43,7 @@ def test_moved_files_wake_whoever_waits(tmp_path: Path, durability: str) -> None
         [message] = client.receive("q", wait=WITHIN)
         timer.join()
         assert (message.mid, message.payload) == (1234, b"hello")
+        assert client.stats("q")[0].oldest == 999_999_999  # seconds: the protocol has no more
         client.delete(message)
         settled(server.process.pid)
         assert [path.name for path in (root / "q").iterdir()] == [".queue.toml"]

@@ -25,7 +25,7 @@ from ..storage.journal.opening import find_segments
 from ..storage.journal.recovery import numbers_in, segment_name
 from ..storage.names import parse_message, qid_of
 from ..storage.settings import FILE, read_options
-from .progress import Progress
+from .progress import Progress, counted
 
 _TRIES = 100
 """How often a server may remove a segment, or begin one, just when it is looked for."""
@@ -64,7 +64,7 @@ def backup(arguments: Namespace) -> int:
         shutil.rmtree(making, ignore_errors=True)
         raise
     sys.stdout.write(
-        f"{target}: {done.segments} segments, {done.size} bytes, of which {done.linked} segments are hard links; "
+        f"{target}: {counted(done.segments, 'segment')}, {done.size} bytes; hard links: {done.linked}; "
         f"complete up to frame {done.frame}\n"
     )
     if others:

@@ -23,7 +23,7 @@ from ..storage.names import NEW, directory_of, parse_message
 from ..storage.settings import FILE, read_options, write_options
 from .export import wall_clock
 from .files import MessageFiles
-from .progress import Progress
+from .progress import Progress, counted
 
 _CONVERTING = ".converting"
 _KINDS = ("journal", "files")
@@ -39,7 +39,8 @@ def convert(arguments: Namespace) -> int:
         conversion.run(arguments.to)
     finally:
         conversion.progress.clear()
-    sys.stdout.write(f"queue {arguments.queue!r} has the storage {arguments.to} now: {conversion.count} messages\n")
+    held = counted(conversion.count, "message")
+    sys.stdout.write(f"queue {arguments.queue!r} has the storage {arguments.to} now: {held}\n")
     return 0
 
 

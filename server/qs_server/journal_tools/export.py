@@ -14,7 +14,7 @@ from ..storage.journal.reader import DamagedRecordError
 from ..storage.names import directory_of
 from ..storage.settings import FILE, read_options, write_options
 from .files import MessageFiles
-from .progress import Progress
+from .progress import Progress, counted
 
 
 def export(arguments: Namespace) -> int:
@@ -24,7 +24,10 @@ def export(arguments: Namespace) -> int:
         wanted = arguments.queues or sorted(journal.queues)
         if missing := [qid for qid in wanted if qid not in journal.queues]:
             raise StorageError(f"the journal has no queue {missing[0]!r}; it has {', '.join(sorted(journal.queues))}")
-        disk.make_directories(arguments.to, sync=True)
+        target = os.path.abspath(arguments.to)
+        disk.make_directories(target, sync=True)
+        if os.path.samefile(target, arguments.root):
+            raise StorageError(f"{arguments.to} is the root itself: name another directory")
         for qid in wanted:
             _export_queue(journal, journal.queues[qid], arguments, disk)
     return 0
@@ -37,10 +40,8 @@ def wall_clock() -> int:
 
 def _export_queue(journal: OfflineJournal, queue: LogQueue, arguments: Namespace, disk: Disk) -> None:
     name = directory_of(queue.qid)
-    directory = f"{arguments.to}/{name}"
+    directory = f"{os.path.abspath(arguments.to)}/{name}"
     disk.make_directories(directory, sync=True)
-    if os.path.samefile(arguments.to, arguments.root):
-        raise StorageError(f"{arguments.to} is the root itself: name another directory")
     if not os.path.lexists(f"{directory}/{FILE}"):
         options = _options(f"{arguments.root}/{name}")
         write_options(directory, replace(options, storage="files"), disk, sync=True)
@@ -53,7 +54,7 @@ def _export_queue(journal: OfflineJournal, queue: LogQueue, arguments: Namespace
         progress.clear()
     there = progress.count - count
     known = f", {there} of them were there already" if there else ""
-    sys.stdout.write(f"{directory}: {progress.count} messages{known}\n")
+    sys.stdout.write(f"{arguments.to}/{name}: {counted(progress.count, 'message')}{known}\n")
     sys.stdout.flush()
 
 

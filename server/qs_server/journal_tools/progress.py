@@ -4,6 +4,11 @@ import sys
 import time
 
 
+def counted(number: int, what: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 class Progress:
     """Counts what is done."""
 
