@@ -89,6 +89,18 @@ def test_a_hidden_file_stays_hidden_until_its_time(
     assert place.consume() == [b"x"]
 
 
+def test_without_extended_attributes(place: Doors) -> None:
+    """The file beside it that has the count is read, and goes with the file."""
+    place.disk.attributes = False
+    until = EPOCH + 1000
+    (place.path / ".9.attributes").write_bytes(b"4 %d\n" % until)
+    place.put(f"9.{until}", b"x")
+    place.settle()
+    message = place.engine.get("q", 9, peek=True, visibility=None)
+    assert (message.status, message.receives, message.visible_at) == ("delayed", 4, until)
+    assert place.files() == []
+
+
 def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest.LogCaptureFixture) -> None:
     """A name that is none of a message, a link, a file that is too large; and unfinished ones, silently."""
     place.settle()
