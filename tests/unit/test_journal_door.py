@@ -247,24 +247,29 @@ def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doo
     assert place.mids() == [message.mid]
 
 
-def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(place: Doors) -> None:
-    """A file that could not be removed yet is no second message, though its record's segment has gone."""
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
+    place: Doors, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
+) -> None:
+    """A file that could not be removed yet is no second message, though the segment of its record has gone."""
+    monkeypatch.setattr("qs_server.storage.journal.supply.LARGEST_SEGMENT", 1 << 16)
     place.settle()
     place.put(1, b"one")
     place.engine.refresh()
     while not place.mids():
         place.step()
     private = place.files()
-    queue = place.engine._queues["q"]
-    [(token, before)] = queue.taken.items()  # type: ignore[union-attr]
-    queue.carry_taken(before >> 32)  # type: ignore[union-attr]
-    place.engine.commit()
-    assert queue.taken[token] > before  # type: ignore[union-attr]
-    place.engine._journal.rest()
-    place.disk.crash()
-    place.engine._watch.close()
-    place.start()
+    with monkeypatch.context() as stalled:
+        stalled.setattr("qs_server.storage.journal.door.Door.due", lambda door: None)
+        first = min((place.root / ".journal").glob("*.segment"))
+        while first.exists():
+            place.push(*[b"x" * 5000] * 10)
+            place.consume_but(1)
+            place.settle()
+        if checkpoint:
+            place.engine._journal.rest()
     assert place.files() == private
+    place.crash()
     assert place.consume() == [b"one"]
     place.settle()
     assert (place.files(), place.consume()) == ([], [])
