@@ -7,74 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from engines import Crash, FaultyDisk, ManualClock
+from converting import Root
+from engines import Crash
 
-from qs_server.journal_tools.convert import Conversion
-from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_server.storage.journal.engine import JournalEngine
+from qs_server.storage.engine import Options, StorageError
 from qs_server.storage.settings import read_options, write_options
-
-LATER = 10**9
-Seen = list[tuple[int, str, int, int | None, bytes | None]]
 
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
-
-
-class Root:
-    """A root with queues, no server on it."""
-
-    def __init__(self, root: Path, storage: str) -> None:
-        root.mkdir()
-        self.root = root
-        self.disk = FaultyDisk()
-        self.clock = ManualClock()
-        engine = self.open()
-        for qid in ("q", "other"):
-            engine.create(qid, Options(storage=storage, visibility=LATER))
-            engine.push(qid, [Draft(b"one"), Draft(b"two"), Draft(b"three"), Draft(b"later", LATER + 1)])
-        engine.commit()
-        first, _ = engine.receive(["q"], 2, None, 1 << 20)
-        engine.release("q", Receipt(first.mid), 0)
-        engine.close()
-
-    def open(self) -> JournalEngine:
-        return JournalEngine(str(self.root), clock=self.clock, durability=Durability.ALWAYS, disk=self.disk)
-
-    def convert(self, storage: str) -> int:
-        conversion = Conversion(str(self.root), "q", self.disk, self.clock)
-        conversion.run(storage)
-        return conversion.count
-
-    def crash(self) -> None:
-        self.disk.crash()
-        self.disk.disarm()
-
-    def storage(self) -> str:
-        return read_options(str(self.root / "q"), "?").storage
-
-    def seen(self, qid: str = "q") -> Seen:
-        """What a server shows of its messages, now and when all are visible."""
-        engine = self.open()
-        try:
-            for _ in engine.take_in_files(qid):
-                pass
-            found: Seen = []
-            for mid in engine.list_mids(qid, State.ALL, 100, -1):
-                message = engine.get(qid, mid, peek=True, visibility=None)
-                found.append((mid, message.status, message.receives, message.visible_at, message.payload))
-            return found
-        finally:
-            engine.close()
-
-    def seen_by_a_start(self) -> Seen | str:
-        """As `seen`, if the start is not refused with a hint at the command."""
-        try:
-            return self.seen()
-        except StorageError as error:
-            return "refused" if "queue-journal.py convert" in str(error) else str(error)
 
 
 @pytest.fixture(params=["journal", "files"])

@@ -11,6 +11,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from ..storage.directories import DirectoriesEngine
@@ -159,6 +160,8 @@ class Conversion:
         """Goes on from where `.queue.toml` says that the queue is one of files."""
         for name in self._disk.files_in(self._converting):
             self._disk.rename(f"{self._converting}/{name}", f"{self._path}/{name}")
+            with suppress(FileNotFoundError):  # where a power loss has left both names, that has done nothing
+                self._disk.unlink(f"{self._converting}/{name}")
         self._disk.sync_directory(self._path)
         self._disk.sync_directory(self._converting)
         with OfflineJournal(self._root, self._disk, self._clock) as journal:
