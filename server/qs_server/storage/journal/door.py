@@ -71,7 +71,7 @@ class Owner(Protocol):
     taken: dict[int, int]
 
     def room(self) -> int: ...
-    def take_in(self, files: Sequence[File], token: int, /) -> None: ...
+    def take_in_files(self, files: Sequence[File], token: int, /) -> None: ...
     def note_unlinked(self, tokens: Iterable[int], /) -> None: ...
 
 
@@ -154,7 +154,7 @@ class Door:
         if self._read is None:
             return self._begin(store.log.background_sync())
         read = self._read
-        self._owner.take_in(read.files, read.token)
+        self._owner.take_in_files(read.files, read.token)
         self._read, self._appended = None, read
         store.undo.append((self._take_back,))
         return None

@@ -657,7 +657,7 @@ class LogQueue:
         capacity = self.options.capacity
         return MAX_MID if capacity is None else capacity - len(self.table.index)
 
-    def take_in(self, files: Sequence[File], token: int) -> None:
+    def take_in_files(self, files: Sequence[File], token: int) -> None:
         """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""
         now = self._clock()
         size = sum(len(file.payload) + records.PUSH_SIZE + records.SMALL for file in files) + records.SMALL
@@ -678,7 +678,7 @@ class LogQueue:
     def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
         if not files:
             return
-        self.append_run(mids, [file.payload for file in files], now)
+        self._append_run(mids, [file.payload for file in files], now)
         self.table.saw(mids[-1])
         for mid, file in zip(mids, files, strict=True):
             if any(file.state):
