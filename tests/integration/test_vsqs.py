@@ -177,7 +177,7 @@ def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
     path = server.root / "q"
     manager = queue.QueueManager(server.root)
     for opened in (lambda: queue.Queue(path), lambda: queue.Queue(path, create=True), lambda: manager.get_queue("q")):
-        with pytest.raises(queue.QueueException, match=r"storage 'journal'.*use `qs` and the server, or stop it"):
+        with pytest.raises(queue.QueueException, match=r"storage 'journal'.*qs export"):
             opened()
     with pytest.raises(queue.QueueException, match="the root of a server"):
         queue.Queue(server.root)

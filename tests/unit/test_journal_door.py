@@ -114,7 +114,7 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
     place.put("notes.txt", b"")
     place.settle()
     assert place.files() == ["5.new", "6", "8", "notes.txt"]
-    named = sorted(record.getMessage().partition(" is not taken in, and stays: ")[2] for record in caplog.records)
+    named = sorted(record.getMessage().partition(" is no message, and stays: ")[2] for record in caplog.records)
     assert named == [
         "it has 67108865 bytes, and 67108864 is the most",
         "it is a symbolic link",

@@ -221,7 +221,7 @@ class Door:
         if len(self._named) > _NAMED:
             _logger.warning("%s holds more files that are not taken in; they are not named", self.path)
         else:
-            _logger.warning("%s/%s is not taken in, and stays: %s", self.path, name, why)
+            _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
 
     def clear(self) -> None:
         """Removes what is left of files that are messages already, so that an empty queue can be removed. OSError."""
