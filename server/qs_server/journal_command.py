@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from qs_serving.version import ShowVersion
 
+from .journal_tools.commands import add_commands
 from .storage.disk import Disk
 from .storage.engine import StorageError
 from .storage.journal.damage import Examined, Part, examine
@@ -33,11 +34,11 @@ Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usag
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=_PROGRAM,
-        description="Looks into the journal of a queue server, and repairs one that is damaged.",
+        description="Looks into the journal of a queue server, copies it, and repairs one that is damaged.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=ShowVersion, const="qs")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check | repair")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary, text in (
         ("check", "say what the journal holds, and what is damaged", _CHECK),
         ("repair", "keep what can be read, set damaged files aside", _REPAIR),
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name == "check":
             command.add_argument("-v", "--verbose", action="store_true", help="list each frame")
+    add_commands(commands)
     return parser
 
 
@@ -62,11 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     directory = os.path.join(parsed.root, DIRECTORY)
     try:
-        if not os.path.isdir(directory):
+        if not os.path.isdir(directory) and parsed.command != "convert":
             found = (
                 f"{parsed.root} is a file" if os.path.isfile(parsed.root) else f"there is no journal in {parsed.root}"
             )
             raise StorageError(f"{found}; --root names the directory of the queues")
+        if "run" in parsed:
+            return int(parsed.run(parsed))
         if parsed.command == "check":
             return _check(directory, verbose=parsed.verbose)
         return _repair(directory)

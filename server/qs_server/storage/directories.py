@@ -5,7 +5,7 @@ program that knows the layouts may share the root while they run; the journal ha
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
 from .disk import Disk
@@ -85,6 +85,22 @@ class DirectoriesEngine(RootDirectory):
     def create(self, qid: str, options: Options) -> None:
         self._journal.commit_removals()  # before there is another queue of the name
         super().create(qid, options)
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        queue = self._queue(qid)
+        if isinstance(queue, LogQueue) and not force:
+            queue.clear_door()
+        super().remove(qid, force=force)
+
+    def take_in_files(self, qid: str) -> Iterator[int]:
+        """Takes in all files in the directory of a queue of the journal, piece by piece; how many each time. For
+        commands, without a server. OSError."""
+        queue = self._queue(qid)
+        return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
+
+    def size(self, qid: str) -> int:
+        """How many messages a queue has, hidden ones included."""
+        return len(self._queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from .engine import (
     UnsupportedError,
 )
 from .filequeue import FileQueue
+from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue
 from .names import directory_of, parse_message, qid_of
@@ -251,5 +252,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """A file that goes with the queue: of the server, or of somebody who has not finished writing a message."""
+    """A file that goes with the queue: of the server, or of somebody who has not finished writing a message. Not one
+    that is just being taken in."""
+    if name.startswith(PRIVATE):
+        return False
     return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

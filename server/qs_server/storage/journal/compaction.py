@@ -131,6 +131,7 @@ class Compaction:
         queue.carry_keys(segment, self._clock())
         queue.claims.carry(segment)
         queue.batches.carry(segment)
+        queue.carry_taken(segment)
 
     def _copy_record(self, place: int, body: memoryview) -> None:
         record = records.identify(body)

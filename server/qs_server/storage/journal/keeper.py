@@ -2,7 +2,8 @@
 
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from time import perf_counter
 
 from ..directory import Shared
@@ -11,6 +12,8 @@ from ..engine import SECOND, Background, Clock, Durability, Options, StorageErro
 from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
+from .door import Door, Doors
+from .intake import Intake
 from .opening import find_segments, open_log
 from .places import Position
 from .queue import LogQueue
@@ -44,6 +47,8 @@ class LogKeeper:
         self._store: Store | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
+        self._doors = Doors()
+        self._door: Door | None = None  # that is worked on
         self._numbers = 0
         self._replayed = False
         self._notes_due: int | None = None
@@ -70,11 +75,12 @@ class LogKeeper:
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
         """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
         store = self.open()
-        queue = LogQueue(path, qid, options, shared, store, 0)
+        queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
         self._queues[qid] = queue
         if self._replayed:
             self._name(queue)
             queue.announce()
+            queue.rescan()
         return queue
 
     def _name(self, queue: LogQueue) -> None:
@@ -102,6 +108,20 @@ class LogKeeper:
         for queue in self._queues.values():
             queue.settle()
         store.undo.clear()
+        if any(queue.taken for queue in self._queues.values()):
+            self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
+
+    def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
+        """The queues as the log has them, whatever the root says of them: for commands, without a server.
+        JournalDamagedError, InUseError."""
+        store = self.open()
+        self._replayed = True
+        replay = self._read(store, shared)
+        for queue in replay.queues.values():
+            self._queues[queue.qid] = queue
+        self._numbers = replay.last_number
+        store.undo.clear()
+        return dict(self._queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """A queue that the log knows, and the root does not have as one of the log."""
@@ -127,7 +147,7 @@ class LogKeeper:
         def make(qid: str, number: int) -> LogQueue:
             queue = self._queues.get(qid)
             if queue is None:
-                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number)
+                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
             queue.table.number = number
             store.tables[number] = queue.table
             return queue
@@ -242,20 +262,23 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
-        if (
-            self._snapshot is not None
-            or compaction.wanted
-            or store.log.has_garbage
-            or store.log.wants_spare is not None
-        ):
-            return self._not_before
-        if self._wants_checkpoint(store):
-            return self._not_before
         if not store.log.has_notes:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        return self._notes_due
+        own = self._not_before if self._has_work(store, compaction) else self._notes_due
+        files = self._doors.due()
+        return own if files is None else files if own is None else min(own, files)
+
+    def _has_work(self, store: Store, compaction: Compaction) -> bool:
+        log = store.log
+        return (
+            self._snapshot is not None
+            or compaction.wanted
+            or log.has_garbage
+            or log.wants_spare is not None
+            or self._wants_checkpoint(store)
+        )
 
     def begin_upkeep(self) -> Upkeep | None:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
@@ -263,11 +286,13 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
-        try:
-            self._do_slice(store, compaction)
-        except OSError as error:
-            self._put_off(error)
-        upkeep = Upkeep(store.log, self._disk)
+        if self._clock() >= self._not_before:
+            try:
+                self._do_slice(store, compaction)
+            except OSError as error:
+                self._put_off(error)
+        upkeep = Upkeep(store.log, self._disk, spare=self._clock() >= self._not_before)
+        upkeep.intake = self._take_in(store)
         if not upkeep:
             return None
         self._running = upkeep
@@ -276,13 +301,41 @@ class LogKeeper:
     def _do_slice(self, store: Store, compaction: Compaction) -> None:
         if self._notes_due is not None and self._clock() >= self._notes_due:
             self._notes_due = None
-            store.commit(notes=True)
+            store.commit_early()
         if self._snapshot is not None:
+            store.commit_early()  # nothing may be in a checkpoint that is taken back
             self._snapshot = self._snapshot.step()
         elif compaction.wanted:
             compaction.step()
         elif self._wants_checkpoint(store):
             self._snapshot = self._begin_snapshot(store)
+
+    def _take_in(self, store: Store) -> Intake | None:
+        """Goes on with files that somebody has put into the directory of a queue."""
+        door = self._doors.next(self._clock())
+        if door is None:
+            return None
+        try:
+            intake = door.advance(store)
+        except OSError as error:
+            door.put_off(error)
+            return None
+        self._door = door if intake is not None else None
+        return intake
+
+    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
+        """See DirectoriesEngine. The queue's capacity does not matter: they are its messages."""
+        store, door = self.open(), queue.door
+        queue.options = replace(queue.options, capacity=None)
+        while door is not None and door.has_work:
+            intake = door.advance(store)
+            store.commit()
+            if intake is not None:
+                intake.run()
+                door.finish(intake)
+                if intake.error is not None:
+                    raise intake.error
+                yield len(intake.files)
 
     def finish_upkeep(self, upkeep: Background) -> None:
         """Takes over what was done in a thread."""
@@ -290,6 +343,9 @@ class LogKeeper:
             return
         self._running = None
         upkeep.settle()
+        if self._door is not None and upkeep.intake is not None:
+            self._door.finish(upkeep.intake)
+            self._door = None
         shortage = None if self._store is None else self._store.log.supply.shortage
         if (error := upkeep.error or shortage) is not None:
             self._put_off(error)
@@ -336,7 +392,7 @@ class LogKeeper:
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
     def _begin_snapshot(self, store: Store) -> "_Snapshot":
-        store.commit(notes=True)
+        store.commit_early()
         if (sync := store.log.background_sync()) is not None:
             sync()  # what it says must not be newer than the log
         position = store.log.position

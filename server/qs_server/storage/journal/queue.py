@@ -4,7 +4,8 @@ Every change is a record, and a change of the table at once; the store commits t
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from ..capacity import require_room
 from ..directory import Shared
@@ -27,8 +28,10 @@ from ..queues import EngineQueue
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
-from .door import Door
+from .door import Door, Doors
+from .intake import File
 from .keys import Keys, digest
+from .places import segment_of
 from .reader import DamagedRecordError
 from .store import Store, record_size
 from .table import MessageTable
@@ -39,8 +42,10 @@ _logger = logging.getLogger(__name__)
 class LogQueue:
     """One queue. Not for several threads at once."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int) -> None:  # noqa: PLR0917
-        """path: of its directory; number: what it is called in the log."""
+    def __init__(  # noqa: PLR0917
+        self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int, doors: Doors
+    ) -> None:
+        """path: of its directory, empty: it has none; number: what it is called in the log."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -58,7 +63,9 @@ class LogQueue:
         self._lifecycle = shared.lifecycle
         self._watch = shared.watch
         self._on_vanished = shared.vanished
-        self._door = Door(path, shared.disk) if path else None
+        self.taken: dict[int, int] = {}
+        """Tokens of files that are messages, and may be there still: where their records stand."""
+        self.door = Door(path, shared.disk, doors, shared.clock, self) if path else None
         self._watched = self._watch.add(path, self) if path else -1
 
     @property
@@ -85,11 +92,13 @@ class LogQueue:
         """Forgets everything, to be read in another way."""
         self.keys = Keys()
         self.table.reset()
+        self.taken.clear()
         self.claims.consumers.clear()
         self.batches.producers.clear()
 
     def settle(self) -> None:
-        """After a start: what is visible is announced, and when the next message will be."""
+        """After a start: what is visible is announced, and when the next message will be; files are looked for."""
+        self.rescan()
         if self.table.index.ready:
             self.table.arrived()
         if (due := self.table.index.next_expiry()) is not None:
@@ -626,13 +635,70 @@ class LogQueue:
 
     def in_place(self) -> bool:
         """Whether the directory is still the one that was opened."""
-        return self._door is not None and self._door.in_place()
+        return self.door is not None and self.door.in_place()
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
         """A file has been made, renamed or removed in the directory (from Watch)."""
+        if appeared and self.door is not None:
+            self.door.appeared(name)
 
     def rescan(self) -> None:
-        """Reports were lost (from Watch)."""
+        """Has all files in the directory looked at: reports were lost (from Watch)."""
+        if self.door is not None:
+            self.door.list_again()
+
+    def clear_door(self) -> None:
+        """Removes what is left of files that are messages already. OSError."""
+        if self.door is not None:
+            self.door.clear()
+
+    def room(self) -> int:
+        """How many messages the queue takes yet."""
+        capacity = self.options.capacity
+        return MAX_MID if capacity is None else capacity - len(self.table.index)
+
+    def take_in_files(self, files: Sequence[File], token: int) -> None:
+        """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""
+        now = self._clock()
+        size = sum(len(file.payload) + records.PUSH_SIZE + records.SMALL for file in files) + records.SMALL
+        self._log.reserve(size, push=True)  # all of it in one frame
+        kept: dict[int, File] = {}
+        others: list[File] = []
+        for file in sorted(files, key=itemgetter(1)):
+            if file.mid in kept or self.table.index.expiry(file.mid) is not None:
+                others.append(file)
+            else:
+                kept[file.mid] = file
+        self._take_in_run(list(kept), list(kept.values()), now)
+        self._take_in_run(self._free_run(len(others), now), others, now)
+        self.taken[token] = self._log.append(records.taken(self.number, token))
+        self._store.undo.append((self.taken.pop, token))
+        self.flush()
+
+    def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
+        if not files:
+            return
+        self._append_run(mids, [file.payload for file in files], now)
+        self.table.saw(mids[-1])
+        for mid, file in zip(mids, files, strict=True):
+            if any(file.state):
+                self._log.append(records.state(self.number, mid, *file.state))
+                self.table.restore_state(mid, file.state)
+
+    def note_unlinked(self, tokens: Iterable[int]) -> None:
+        """Notes that the files of these tokens are gone. Lost without harm: a start finds no such files."""
+        for token in tokens:
+            del self.taken[token]
+            self._store.make_room_for_notes()
+            self._log.note(records.unlinked(self.number, token))
+
+    def carry_taken(self, segment: int) -> None:
+        """Says again at the end of the log which tokens only segments up to that one know of. OSError."""
+        for token, place in list(self.taken.items()):
+            if segment_of(place) <= segment:
+                self._log.reserve(records.SMALL)
+                self.taken[token] = self._log.append(records.taken(self.number, token))
+                self._store.undo.append((self.taken.__setitem__, token, place))
 
     def vanished(self) -> None:
         """The directory is gone (from Watch)."""
@@ -644,6 +710,8 @@ class LogQueue:
     def close(self) -> list[int]:
         """Lets go of the directory."""
         self.is_closed = True
+        if self.door is not None:
+            self.door.close()
         if self._watched >= 0:
             self._watch.remove(self._watched)
         return []

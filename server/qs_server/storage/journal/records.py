@@ -22,6 +22,8 @@ after it, not what was done: replaying one twice is the same as once.
 | UNCLAIMED | queue number, claim, consumer: the messages of that claim are nobody's |
 | STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
 | PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
+| TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
+| UNLINKED | queue number, token: there are no such files any more |
 
 A place is a segment's number and a byte in it, 32 bits each.
 """
@@ -56,6 +58,8 @@ class Kind(IntEnum):
     UNCLAIMED = 13
     STAGED = 14
     PUBLISHED = 15
+    TAKEN = 16
+    UNLINKED = 17
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -68,6 +72,7 @@ _KEY = struct.Struct("<BIQ16sQ")
 _CHECKPOINT = struct.Struct("<BQ")
 _MOVED = struct.Struct("<BIQIQB")
 _SHARED = struct.Struct("<BIQIQBQII")
+_TOKEN = struct.Struct("<BIQ")
 PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
 MOVED_SIZE = HEAD.size + _MOVED.size
@@ -147,7 +152,20 @@ class Shared(NamedTuple):
     source: int
 
 
-OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | Claim | Acked | Unclaimed | Staged | Published
+class Taken(NamedTuple):
+    """token: in the names of the files that were taken in; see `intake`."""
+
+    number: int
+    token: int
+
+
+class Unlinked(NamedTuple):
+    number: int
+    token: int
+
+
+OfClaims = Claim | Acked | Unclaimed | Staged | Published
+OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked
 Record = OfQueue | Checkpoint
 
 
@@ -205,6 +223,16 @@ def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> 
 def shared(record: Shared) -> bytes:
     """The body of a SHARED."""
     return _SHARED.pack(Kind.SHARED, *record)
+
+
+def taken(number: int, token: int) -> bytes:
+    """The body of a TAKEN."""
+    return _TOKEN.pack(Kind.TAKEN, number, token)
+
+
+def unlinked(number: int, token: int) -> bytes:
+    """The body of an UNLINKED."""
+    return _TOKEN.pack(Kind.UNLINKED, number, token)
 
 
 def payload_of(body: memoryview) -> memoryview | None:
@@ -334,4 +362,6 @@ _PARSERS: dict[int, Callable[[memoryview], Record]] = {
     Kind.UNCLAIMED: Unclaimed.read,
     Kind.STAGED: Staged.read,
     Kind.PUBLISHED: Published.read,
+    Kind.TAKEN: lambda body: Taken(*_TOKEN.unpack(body)[1:]),
+    Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
 }

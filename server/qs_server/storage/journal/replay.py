@@ -10,7 +10,7 @@ from . import records
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .places import place_of
 from .queue import LogQueue
-from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State
+from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
 
 
 class Replay:
@@ -110,6 +110,10 @@ def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
             queue.restore_deletion(mid)
         case Key(mid=mid, key=key, at=at):
             queue.keys.note(key, mid, at, place >> 32)
+        case Taken(token=token):
+            queue.taken[token] = place
+        case Unlinked(token=token):
+            queue.taken.pop(token, None)
         case _:
             _apply_to_claims(queue, place, record)
 

@@ -73,6 +73,7 @@ def _small(queue: LogQueue) -> dict[str, Any]:
         "hidden": array("Q", [each for mid, expiry in hidden for each in (mid, 0 if mid in table.held else expiry)]),
         "delayed": array("Q", [mid for mid, _ in hidden if table.index.is_delayed(mid)]),
         "receives": array("Q", [each for pair in table.receives.items() for each in pair]),
+        "taken": [[token, place] for token, place in queue.taken.items()],
         "keys": [[key.hex(), *about] for key, about in queue.keys.known.items()],
         "consumers": {name: _consumer(found) for name, found in queue.claims.consumers.items()},
         "producers": {name: _producer(found) for name, found in queue.batches.producers.items()},
@@ -116,6 +117,7 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue]
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
         _read_messages(reader, queue, entry, store)
+        queue.taken.update(entry["taken"])
         for key, *about in entry["keys"]:
             queue.keys.note(bytes.fromhex(key), *about)
         for name, found in entry["consumers"].items():

@@ -2,9 +2,9 @@
 ready."""
 
 import logging
-from collections.abc import Callable
 
 from ..disk import Disk
+from .intake import Intake
 from .log import Log
 
 _logger = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ class Upkeep:
         self.error: OSError | None = None
         """Why something could not be done, beside a spare segment."""
         self._spare_error: OSError | None = None
-        self.more: Callable[[], None] | None = None
-        """What else is to be done in the thread. OSError."""
+        self.intake: Intake | None = None
+        """Work on the directory of a queue."""
 
     def __bool__(self) -> bool:
-        return bool(self._garbage) or self._spare is not None or self.more is not None
+        return bool(self._garbage) or self._spare is not None or self.intake is not None
 
     def run(self) -> None:
         """Does it. Raises nothing."""
@@ -42,11 +42,8 @@ class Upkeep:
             except OSError as error:
                 self._left.append(path)
                 self.error = error
-        try:
-            if self.more is not None:
-                self.more()
-        except OSError as error:
-            self.error = error
+        if self.intake is not None:
+            self.intake.run()
         try:
             if self._spare is not None and not self._made:
                 self._log.supply.make_spare(self._spare)
