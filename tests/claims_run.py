@@ -13,8 +13,11 @@ from engines import ManualClock
 from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_engines import UnderTest
 
+from qs_server.storage.batches import Batches
 from qs_server.storage.claiming import Claims
 from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
+from qs_server.storage.journal.batches import LogBatches, Producer
+from qs_server.storage.journal.claims import Consumer, LogClaims
 
 LOTS = 1 << 40
 SLICE = 2
@@ -64,7 +67,7 @@ def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None 
     return [] if not made.count else content(claims, consumer, seq)
 
 
-def content(claims: Claims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
+def content(claims: Claims | LogClaims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
     found = claims.part(consumer, seq, part, LOTS, LOTS)
     assert found is not None
     assert [message.mid for message in found] == sorted({message.mid for message in found})
@@ -112,10 +115,24 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     ready = [payload for payload, until in shown.messages.items() if not until]
     assert engine.stats("q").ready == len(ready)
     assert engine.stats("q").in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
-    files, batches = claims._files, engine.batches("q")._files
-    shown.acknowledged = {each: files.acknowledged(each) for each in _CONSUMERS}
-    shown.published = {each: batches.published(each) for each in _PRODUCERS}
+    batches = engine.batches("q")
+    shown.acknowledged = {each: acknowledged(claims, each) for each in _CONSUMERS}
+    shown.published = {each: published(batches, each) for each in _PRODUCERS}
     return shown.at(now)
+
+
+def acknowledged(claims: Claims | LogClaims, consumer: str) -> int:
+    """The last claim that is, 0: none."""
+    if isinstance(claims, LogClaims):
+        return claims.consumers.get(consumer, Consumer()).acked
+    return claims._files.acknowledged(consumer)
+
+
+def published(batches: Batches | LogBatches, producer: str) -> int:
+    """The last batch that is, -1: none."""
+    if isinstance(batches, LogBatches):
+        return batches.producers.get(producer, Producer()).last
+    return batches._files.published(producer)
 
 
 def _refuses(engine: Engine, mid: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from power_loss import points
 from power_loss_check import VARIANTS, PowerLossCheck, fast_directory
 from power_loss_disk import Entry
-from power_loss_engines import ENGINES
+from power_loss_engines import ENGINES, small_journal
 from power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
@@ -24,7 +24,8 @@ SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261103"))
 ONE = os.environ.get("QS_POWER_LOSS")
 OPERATIONS = 520
 PARTS = 4
-DEFAULT = ["files", "journal"]
+JOURNALS = ["journal", "journal-buffered"]
+DEFAULT = ["files", *JOURNALS]
 KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}
 Case = tuple[int, str]
 """A point of the log, and a variant."""
@@ -39,15 +40,22 @@ def fast(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are many of them in a run."""
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
-    monkeypatch.setattr("qs_server.storage.journal.supply.LARGEST_SEGMENT", 1 << 18)
+    small_journal(monkeypatch)
 
 
 @functools.cache
 def recorded(name: str, seed: int = SEED, operations: int = OPERATIONS) -> Recording:
     under_test = ENGINES[name]
     with fast_directory(Path.cwd()) as made:
-        return record(under_test.make, str(made), seed, operations, under_test.background, keys=under_test.keys)
+        return record(
+            under_test.make,
+            str(made),
+            seed,
+            operations,
+            under_test.background,
+            keys=under_test.keys,
+            direct=under_test.direct,
+        )
 
 
 def part_of(log: list[Entry], part: int) -> list[int]:
@@ -81,6 +89,25 @@ def test_the_run_is_long_enough() -> None:
     assert kinds == KINDS
     assert {"write", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr"} <= {e.kind for e in run.log}
     assert len(points(run.log)) > 2000
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_the_run_of_a_journal_has_everything(name: str) -> None:
+    """Segments are compacted and removed, and checkpoints written, well before its end."""
+    run = recorded(name)
+    early = run.log[: len(run.log) * 3 // 4]
+    renamed = [entry.args[1] for entry in early if entry.kind == "rename"]
+    removed = [entry.args[0] for entry in early if entry.kind == "unlink"]
+    assert renamed.count(".journal/checkpoint") >= 3
+    assert len([path for path in removed if path.endswith(".segment")]) >= 5
+    assert run.copied > 20_000
+    direct = {bool(entry.args[2] & os.O_DSYNC) for entry in run.log if entry.kind == "open" and is_segment(entry)}
+    assert direct == {ENGINES[name].direct}
+
+
+def is_segment(entry: Entry) -> bool:
+    """Whether a segment is opened to be written, made ready before."""
+    return entry.args[1] in (".journal/next", ".journal/spare") and not entry.args[2] & os.O_CREAT
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -136,6 +136,14 @@ class LogBatches:
         producer.last, producer.place, producer.staged = before
         producer.publications = [each for each in producer.publications if each[1].batch <= producer.last]
 
+    def clear(self) -> None:
+        """Drops all that is staged: the queue is gone."""
+        for known in self.producers.values():
+            for part in known.staged.values():
+                for where, size in part.values():
+                    self._store.usage.drop(where, record_size(size))
+        self.producers.clear()
+
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: Staged) -> None:

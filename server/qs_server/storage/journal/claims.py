@@ -244,17 +244,21 @@ class LogClaims:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: claim_records.Claim) -> None:
-        """Takes up a claim."""
+        """Takes up a claim. Those of its messages that are not known yet were copied since, and have records later."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
         held = Held(record, place, set(record.gone))
         consumer.claims[record.seq] = held
         for mid in held.left():
-            if self._queue.table.index.expiry(mid) is None:
-                held.gone.add(mid)
-            else:
+            if self._queue.table.index.expiry(mid) is not None:
                 self._queue.table.index.withhold(mid)
+
+    def settle(self) -> None:
+        """After a start: what is not there of a claim was removed."""
+        for consumer in self.consumers.values():
+            for held in consumer.claims.values():
+                held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         """Takes up that claims were acknowledged, or one released."""

@@ -113,7 +113,7 @@ class LogKeeper:
                 len(queue),
                 queue.qid,
             )
-        queue.table.clear()
+        queue.clear()
         self._removals.append(number)
 
     def _read(self, store: Store, shared: Shared) -> Replay:
@@ -178,7 +178,7 @@ class LogKeeper:
             except OSError as error:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
         del self._queues[queue.qid]
-        queue.table.clear()
+        queue.clear()
         self._store.tables.pop(queue.number, None)
         self._removals.append(queue.number)
 

@@ -82,8 +82,15 @@ class LogQueue:
         self.claims.consumers.clear()
         self.batches.producers.clear()
 
+    def clear(self) -> None:
+        """Holds nothing and knows nothing any more: the queue is gone."""
+        self.table.clear()
+        self.batches.clear()
+        self.reset()
+
     def settle(self) -> None:
         """After a start: what is visible is announced, and when the next message will be."""
+        self.claims.settle()
         if self.table.index.ready:
             self.table.arrived()
         if (due := self.table.index.next_expiry()) is not None:

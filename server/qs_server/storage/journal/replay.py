@@ -67,7 +67,7 @@ class Replay:
             return
         if isinstance(record, Remove):
             del self.queues[record.number]
-            queue.table.clear()
+            queue.clear()
             return
         _apply_to(queue, place, record)
 
