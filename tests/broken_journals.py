@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import pytest
 from engines import EPOCH, FaultyDisk, ManualClock
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import journal, supply
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import FRAME_HEAD
-from qs_server.storage.journal.ledger import SpillLimits
 from qs_server.storage.journal.records import Record
 from qs_server.storage.journal.recovery import Recovered, numbers_in, read_segment, recover
 

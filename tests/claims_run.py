@@ -12,11 +12,10 @@ from functools import partial
 from engines import ManualClock
 from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_engines import UnderTest
+from power_loss_run import copied_by
 
-from qs_server.storage.batches import Batches
-from qs_server.storage.claiming import Claims
 from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
-from qs_server.storage.journal.batches import LogBatches, Producer
+from qs_server.storage.journal.batches import Producer
 from qs_server.storage.journal.claims import Consumer, LogClaims
 
 LOTS = 1 << 40
@@ -67,7 +66,7 @@ def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None 
     return [] if not made.count else content(claims, consumer, seq)
 
 
-def content(claims: Claims | LogClaims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
+def content(claims: LogClaims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
     found = claims.part(consumer, seq, part, LOTS, LOTS)
     assert found is not None
     assert [message.mid for message in found] == sorted({message.mid for message in found})
@@ -116,23 +115,9 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     assert engine.stats("q").ready == len(ready)
     assert engine.stats("q").in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
     batches = engine.batches("q")
-    shown.acknowledged = {each: acknowledged(claims, each) for each in _CONSUMERS}
-    shown.published = {each: published(batches, each) for each in _PRODUCERS}
+    shown.acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
+    shown.published = {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}
     return shown.at(now)
-
-
-def acknowledged(claims: Claims | LogClaims, consumer: str) -> int:
-    """The last claim that is, 0: none."""
-    if isinstance(claims, LogClaims):
-        return claims.consumers.get(consumer, Consumer()).acked
-    return claims._files.acknowledged(consumer)
-
-
-def published(batches: Batches | LogBatches, producer: str) -> int:
-    """The last batch that is, -1: none."""
-    if isinstance(batches, LogBatches):
-        return batches.producers.get(producer, Producer()).last
-    return batches._files.published(producer)
 
 
 def _refuses(engine: Engine, mid: int) -> None:
@@ -150,15 +135,17 @@ def _refuses(engine: Engine, mid: int) -> None:
 
 @dataclass
 class ClaimsRecording:
-    """log: with the markers `begin` and `answered`; operations: the first one made the queue."""
+    """log: with the markers `begin` and `answered`; operations: the first one made the queue; copied: bytes that
+    compaction has copied."""
 
     log: list[Entry]
     operations: list[Operation]
+    copied: int = 0
 
 
 def record_claims(under_test: UnderTest, root: str, seed: int, operations: int) -> ClaimsRecording:
     """A run on the empty directory root; each operation is committed. The same seed gives the same run."""
-    disk = RecordingDisk(root)
+    disk = RecordingDisk(root, direct=under_test.direct)
     with everything_recorded(disk):
         return _Run(under_test, disk, seed).run(operations)
 
@@ -168,7 +155,9 @@ class _Run:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.disk = disk
+        self.under_test = under_test
         self.background = under_test.background
+        self.copied = 0
         self.model = Shown(acknowledged=dict.fromkeys(_CONSUMERS, 0), published=dict.fromkeys(_PRODUCERS, -1))
         self.released: set[tuple[str, int]] = set()
         self.staged: dict[str, dict[Name, list[bytes]]] = {producer: {} for producer in _PRODUCERS}
@@ -181,12 +170,19 @@ class _Run:
             self._note(self._create)
             while len(self.operations) < operations:
                 self._note(self._choose())
-                if self.background is not None and self.rng.random() < 0.12:
+                if self.background is not None and self.rng.random() < 0.25:
                     self.background(self.engine)
+                if self.under_test.keys and self.rng.random() < 0.03:
+                    self._close()
+                    self.engine = self.under_test.make(self.clock, self.disk, self.disk.root)
             assert show(self.engine, self.clock.now) == self.model
         finally:
-            self.engine.close()
-        return ClaimsRecording(self.disk.log, self.operations)
+            self._close()
+        return ClaimsRecording(self.disk.log, self.operations, self.copied)
+
+    def _close(self) -> None:
+        self.copied += copied_by(self.engine)
+        self.engine.close()
 
     def _note(self, what: Callable[[], tuple[str, Callable[[Engine], object] | None]]) -> None:
         self.clock.now += 1000 * self.rng.randint(1, 5)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from engines import FaultyDisk, ManualClock
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 LOTS = 1 << 40
 HOUR = 3600 * SECOND

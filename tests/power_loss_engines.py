@@ -18,8 +18,8 @@ from qs_server.storage.journal.engine import JournalEngine
 @dataclass(frozen=True)
 class UnderTest:
     """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
-    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct: whether
-    files can be written past the page cache."""
+    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct:
+    whether files can be written past the page cache."""
 
     make: Make
     background: Background | None = None

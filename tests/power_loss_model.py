@@ -197,9 +197,7 @@ class Model:
         return found
 
 
-def _allowed(
-    chain: list[Mark], answered: int, begun: int, notes: frozenset[str] = frozenset()
-) -> list[Mark | None]:
+def _allowed(chain: list[Mark], answered: int, begun: int, notes: frozenset[str] = frozenset()) -> list[Mark | None]:
     """The mark that must at least be there (None: none need be), and those that may. notes: what need not be there
     though it was answered."""
     must = [at for at, mark in enumerate(chain) if mark.operation < answered and mark.what not in notes]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from crashing import AT_ONCE, HOUR, LOTS, Place, segments_of
 from engines import Crash
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage import inotify
 from qs_server.storage.engine import SECOND, Durability, NoSuchQueueError, Receipt
-from qs_server.storage.journal.ledger import SpillLimits
 
 MEBIBYTE = 1 << 20
 Make = Callable[..., Place]

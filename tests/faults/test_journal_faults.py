@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from engines import FaultyDisk, ManualClock
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 LOTS = 1 << 40
 WINDOW = 10**9

@@ -11,11 +11,11 @@ from engines import FaultyDisk
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import multiple, precondition, rule
+from qs_server.storage.journal.ledger import SpillLimits
 
 from qs_server.storage.engine import Background, Draft, Durability
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 

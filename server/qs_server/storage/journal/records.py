@@ -18,8 +18,8 @@ after it, not what was done: replaying one twice is the same as once.
 | MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
 | SHARED | as MOVED, but for the payload: place of the record that has it, its size, number of a queue that has it too |
 | CLAIM | queue number, claim, time, bytes of payload, consumer, ids: these messages are the claim's |
-| ACKED | queue number, claim, consumer: the messages of all claims up to that one are gone |
-| UNCLAIMED | queue number, claim, consumer: the messages of that claim are nobody's |
+| ACKED | queue number, claim, consumer, ids: all claims up to that one are over, and these messages of theirs gone |
+| UNCLAIMED | queue number, claim, consumer, ids: that claim is over, and these messages of it are visible |
 | STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
 | PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
 
