@@ -68,6 +68,8 @@ class LogKeeper:
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
         """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
         store = self.open()
+        if self._replayed:
+            self._note_removals(store)  # before another queue of the name is announced
         queue = LogQueue(path, qid, options, shared, store, 0)
         self._queues[qid] = queue
         if self._replayed:

@@ -73,7 +73,7 @@ class LogQueue:
         """Says in the log that there is the queue. OSError."""
         body = self.record()
         self._log.reserve(records.HEAD.size + len(body))
-        self._log.append(body)
+        self._log.name(body)
 
     def reset(self) -> None:
         """Forgets everything, to be read in another way."""
