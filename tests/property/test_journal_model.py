@@ -39,9 +39,7 @@ class JournalMachine(EngineMachine):
         self.save()
 
     def open(self) -> JournalEngine:
-        return JournalEngine(
-            self.root, clock=self.clock, durability=self.durability, disk=self.disk, cache=self.cache
-        )
+        return JournalEngine(self.root, clock=self.clock, durability=self.durability, disk=self.disk, cache=self.cache)
 
     def save(self) -> None:
         """What a crash goes back to."""
@@ -49,6 +47,11 @@ class JournalMachine(EngineMachine):
 
     def lose(self) -> None:
         self.model, self.keys = copy.deepcopy(self.saved)
+
+    def expire(self) -> None:
+        super().expire()
+        for known in self.model.values():
+            known.held = known.held and known.until > 0 and not known.delayed
 
     # -- what only this engine does
 
@@ -86,17 +89,21 @@ class JournalMachine(EngineMachine):
 
     @rule(error=st.sampled_from([errno.ENOSPC, errno.EDQUOT]), payload=st.binary(max_size=9))
     def commit_fails(self, error: int, payload: bytes) -> None:
-        """All that was asked for since the last one has not happened."""
+        """All that was asked for since the last one has not happened. (A receive has: so there was none.)"""
+        before = {mid: known.receives for mid, known in self.saved[0].items()}
+        if any(known.receives > before.get(mid, 0) for mid, known in self.model.items()):
+            self.commit()
+        store = self.engine._journal._store
+        assert store is not None
+        last = store.log.sequence
         self.engine.push("q", [Draft(payload)])
+        if store.log.sequence > last:  # a new segment was begun, and what was asked for before is in the one before
+            self.save()
         self.disk.arm(1, error, "_pwrite")
         with pytest.raises(OSError, match=r"space|quota"):
             self.engine.commit()
         self.disk.disarm()
-        held = {mid: known for mid, known in self.model.items() if known.held}
         self.lose()
-        for mid, known in self.model.items():
-            if known.held and mid not in held:
-                known.held = True
 
     # -- at leisure
 
@@ -106,8 +113,10 @@ class JournalMachine(EngineMachine):
         for _ in range(fill):
             [mid] = self.engine.push("q", [Draft(bytes(6000))])
             self.engine.delete("q", Receipt(mid))
+        self.commit()
         if self.work is None:
             self.work, self.ran = self.engine.begin_spill(), False
+            self.commit()
 
     @rule()
     @precondition(lambda self: self.work is not None and not self.ran)
@@ -126,21 +135,26 @@ class JournalMachine(EngineMachine):
     # -- new processes
 
     def end_of_process(self) -> None:
+        self.expire()
         for known in self.model.values():
             if known.held:
                 known.until, known.held = 0, False
         self.work = None
+
+    def start(self, *, checkpoint: bool) -> None:
+        if not checkpoint:
+            with contextlib.suppress(FileNotFoundError):
+                remove_checkpoint(f"{self.root}/.journal", self.disk)
+        self.engine = self.open()
+        self.engine.commit()
+        self.save()
 
     @rule(checkpoint=st.booleans())
     def reopen(self, checkpoint: bool) -> None:
         """checkpoint: whether the one that the stop has written is there for the start."""
         self.engine.close()
         self.end_of_process()
-        if not checkpoint:
-            remove_checkpoint(f"{self.root}/.journal", self.disk)
-        self.engine = self.open()
-        self.engine.commit()
-        self.save()
+        self.start(checkpoint=checkpoint)
 
     @rule(checkpoint=st.booleans())
     def crash(self, checkpoint: bool) -> None:
@@ -152,11 +166,7 @@ class JournalMachine(EngineMachine):
         self.disk.crash()
         self.engine._watch.close()
         self.end_of_process()
-        if not checkpoint:
-            with contextlib.suppress(FileNotFoundError):
-                remove_checkpoint(f"{self.root}/.journal", self.disk)
-        self.engine = self.open()
-        self.save()
+        self.start(checkpoint=checkpoint)
 
 
 class SyncedMachine(JournalMachine):
