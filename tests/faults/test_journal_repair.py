@@ -7,15 +7,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from broken_journals import Journal, Picture, Session, flip, made, small_segments, start
+from broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
 from engines import Crash, FaultyDisk
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
+from qs_server.storage.journal.claim_records import Staged
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
 from qs_server.storage.journal.lock import InUseError
-from qs_server.storage.journal.records import Push
-from qs_server.storage.journal.recovery import JournalDamagedError, Segment
+from qs_server.storage.journal.records import Moved, Push
+from qs_server.storage.journal.recovery import JournalDamagedError
 from qs_server.storage.journal.repair import Repaired, repair
 
 _numbers = count()
@@ -68,7 +69,7 @@ def check_kept(journal: Journal, found: Picture, lost: int) -> None:
     right, now = all_messages(journal.picture), all_messages(found)
     assert all(now[message] == payload for message, payload in right.items() if message in now)
     assert len(right.keys() - now.keys()) <= lost
-    pushed = {record.payload for _, record in journal.right if isinstance(record, Push)}
+    pushed = {record.payload for record in journal.right if isinstance(record, (Push, Moved, Staged))}
     assert {payload for message, payload in now.items() if message not in right} <= pushed
 
 

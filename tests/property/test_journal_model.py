@@ -1,4 +1,4 @@
-"""The journal engine against a model in memory: crashes, commits that fail, compaction and checkpoints at any moment."""
+"""The journal engine against a model in memory: crashes, commits that fail, compaction, checkpoints at any time."""
 
 import contextlib
 import copy
@@ -193,7 +193,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_small_segments")
 @pytest.mark.parametrize("machine", [JournalMachine, SyncedMachine, ColdMachine])
 def test_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
-    """Any sequence of operations, commits, failures, crashes, compaction and checkpoints leaves the engine as the model has it."""
+    """Any sequence of operations, failures, crashes and upkeep leaves the engine as the model has it."""
     case = machine.TestCase
     case.settings = settings(
         max_examples=examples(40),

@@ -257,10 +257,21 @@ class LogClaims:
                 self._queue.table.index.withhold(mid)
 
     def settle(self) -> None:
-        """After a start: what is not there of a claim was removed."""
+        """After a start: what is not there of a claim was removed. What is in a claim of which a repair found no record
+        is visible again."""
+        claimed: set[int] = set()
         for consumer in self.consumers.values():
             for held in consumer.claims.values():
                 held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
+                claimed.update(held.left())
+        lost = [
+            mid
+            for mids, expiries in self._queue.table.index.hidden.pages(-1)
+            for mid, expiry in zip(mids, expiries, strict=True)
+            if expiry == WITHHELD and mid not in claimed
+        ]
+        for mid in lost:
+            self._queue.table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         """Takes up that claims were acknowledged, or one released."""
