@@ -122,10 +122,19 @@ def test_a_head_of_a_frame_is_lost(damaged: Journal) -> None:
     assert repaired(damaged)[1] == damaged.picture
 
 
+def a_list(journal: Journal) -> tuple[Path, Frame]:
+    """Where three messages were pushed together, which are there still."""
+    for segment in journal.recovered.segments:
+        for frame in segment.frames:
+            if b"of list 1: 0" in bytes(segment.data[frame.start : frame.end]):
+                return in_copy(journal, segment), frame
+    raise AssertionError
+
+
 def test_a_record_of_a_list(damaged: Journal) -> None:
     """The other messages of the list are kept."""
-    segment = damaged.recovered.segments[1]
-    flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 100, 0)
+    path, frame = a_list(damaged)
+    flip(path, frame.start + FRAME_HEAD + 100, 0)
     done, found = repaired(damaged)
     [hole] = [hole for part in done.found.parts for hole in part.holes]
     [piece] = hole.pieces
@@ -137,8 +146,8 @@ def test_a_record_of_a_list(damaged: Journal) -> None:
 
 def test_the_length_of_a_record(damaged: Journal) -> None:
     """Where a length is wrong, the following records are found all the same."""
-    segment = damaged.recovered.segments[1]
-    flip(in_copy(damaged, segment), segment.frames[1].start + FRAME_HEAD + 1, 0)
+    path, frame = a_list(damaged)
+    flip(path, frame.start + FRAME_HEAD + 1, 0)
     done, found = repaired(damaged)
     assert [len(piece.bodies) for part in done.found.parts for hole in part.holes for piece in hole.pieces] == [2]
     check_kept(damaged, found, lost=1)
@@ -223,7 +232,7 @@ def test_one_of_another_journal(damaged: Journal, home: Path) -> None:
         session = Session(other)
         session.push("orders", b"of another life")
         session.engine.close()
-    [foreign] = (other / ".journal").glob("*.segment")
+    *_, foreign = sorted((other / ".journal").glob("*.segment"))
     shutil.copy(foreign, damaged.directory)
     shutil.rmtree(other)
     assert repaired(damaged)[1] == damaged.picture

@@ -190,8 +190,9 @@ class LogBatches:
         moved = self._append(record), len(record.payload)
         self._store.undo.append((part.__setitem__, record.position, part[record.position]))
         part[record.position] = moved
-        self._store.usage.add(moved[0], record_size(moved[1]))
-        self._store.undo.append((self._store.usage.drop, moved[0], record_size(moved[1])))
+        self._count(*moved)
+        self._store.usage.drop(place, record_size(moved[1]))
+        self._store.undo.append((self._store.usage.add, place, record_size(moved[1])))
         return True
 
     def id_of(self, record: Staged) -> int | None:
