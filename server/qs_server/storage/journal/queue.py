@@ -71,9 +71,10 @@ class LogQueue:
 
     def announce(self) -> None:
         """Says in the log that there is the queue. OSError."""
-        body = self.record()
+        body, last = self.record(), self._log.number
         self._log.reserve(records.HEAD.size + len(body))
-        self._log.name(body)
+        if self._log.number == last:  # else the new segment says so already
+            self._log.name(body)
 
     def reset(self) -> None:
         """Forgets everything, to be read in another way."""
