@@ -141,6 +141,16 @@ def test_again_while_it_starts(fast: Path, name: str) -> None:
     assert during_recovery(name, fast, 100 if name in JOURNALS else 250) > 50
 
 
+@pytest.mark.parametrize("name", JOURNALS)
+def test_after_a_kill(fast: Path, name: str) -> None:
+    """The server is killed, the next one answers, and the power is lost: every fortieth point."""
+    checked = PowerLossCheck(recorded(name), ENGINES[name].make, fast, direct=ENGINES[name].direct)
+    for number, world, when in checked.sweep(points(recorded(name).log)[::40]):
+        if trouble := checked.after_a_kill(number, world, when):
+            pytest.fail("\n".join(trouble))
+    assert checked.checked > 50
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))

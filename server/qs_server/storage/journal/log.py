@@ -83,6 +83,9 @@ class Log:
             self.sizes[header.number], self.salts[header.number] = header.size, header.salt
         self._obsolete = list(opened.obsolete)
         self.supply.clear()
+        if self.number and self._keep:
+            # A server that was killed may have left frames that nothing has made durable. What follows relies on them.
+            self._disk.sync_file(self.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
             write_last(self._lock, self.number, self._disk, sync=self._keep)
 

@@ -17,6 +17,7 @@ class Upkeep:
         self._log = log
         self._disk = disk
         self._garbage = log.take_garbage()
+        self._sync = log.background_sync() if self._garbage else None
         self._spare = log.wants_spare if spare else None
         self._left: list[str] = []
         self._made = False
@@ -30,6 +31,12 @@ class Upkeep:
 
     def run(self) -> None:
         """Does it. Raises nothing."""
+        try:
+            if self._sync is not None:
+                self._sync()  # else a power loss could take what was copied, and what it was copied from
+        except OSError as error:
+            self._left, self.error = self._garbage, error
+            return
         for path in self._garbage:
             try:
                 self._disk.unlink(path)
