@@ -66,6 +66,14 @@ class Recovered:
     def torn(self) -> Scan | None:
         return self.opened.torn
 
+    @property
+    def number(self) -> int:
+        return self.opened.number
+
+    @property
+    def sequence(self) -> int:
+        return self.opened.sequence
+
     def records(self) -> list[Record]:
         return [record for _, record in self.placed]
 

@@ -12,10 +12,12 @@ from engines import Crash, FaultyDisk
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
-from qs_server.storage.journal.claim_records import Staged
+from qs_server.storage.journal.claim_records import Claim, Staged
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
 from qs_server.storage.journal.lock import InUseError
-from qs_server.storage.journal.records import Moved, Push
+from qs_server.storage.journal.places import segment_of as number_of
+from qs_server.storage.journal.places import start_of
+from qs_server.storage.journal.records import Moved, Push, Shared
 from qs_server.storage.journal.recovery import JournalDamagedError
 from qs_server.storage.journal.repair import Repaired, repair
 
@@ -76,7 +78,7 @@ def check_kept(journal: Journal, found: Picture, lost: int) -> None:
 def test_any_byte(built: Journal, home: Path) -> None:
     """A bit in any frame that stops the start: after the repair at most the message of one record is missing."""
     places = [(path, at) for path, places in built.written() for at in places]
-    for path, at in places[:: len(places) // 80]:
+    for path, at in places[:: len(places) // 40]:
         copy = built._replace(root=built.copy(home / f"one-{next(_numbers)}"))
         flip(Path(copy.directory) / path.name, at, at % 8)
         try:
@@ -151,6 +153,34 @@ def test_the_length_of_a_record(damaged: Journal) -> None:
     done, found = repaired(damaged)
     assert [len(piece.bodies) for part in done.found.parts for hole in part.holes for piece in hole.pieces] == [2]
     check_kept(damaged, found, lost=1)
+
+
+def test_a_copy_keeps_its_payload(damaged: Journal) -> None:
+    """What shares its payload with another message does so at its new place."""
+    with in_copy(damaged, damaged.recovered.segments[1]).open("r+b") as file:
+        file.write(bytes(60))
+    assert repaired(damaged)[1] == damaged.picture
+    placed = dict(damaged.recover().placed)
+    shared = [record for record in placed.values() if isinstance(record, Shared)]
+    assert shared
+    for record in shared:
+        other = placed[record.place]
+        assert isinstance(other, (Push, Moved))
+        assert (other.mid, len(other.payload)) == (record.mid, record.size)
+        assert other.number == record.source
+
+
+def test_a_claim_that_is_lost(damaged: Journal) -> None:
+    """Its messages are visible again."""
+    right = damaged.picture["claimed"]
+    [held] = [mid for mid, (_, receives) in right.items() if receives < 0]
+    paths = {segment.header.number: in_copy(damaged, segment) for segment in damaged.recovered.segments}
+    for place, record in damaged.recovered.placed:
+        if isinstance(record, Claim) and held in record.mids:
+            flip(paths[number_of(place)], start_of(place) + 20, 0)
+    found = repaired(damaged)[1]["claimed"]
+    assert found[held] == (right[held][0], 0)
+    assert found.keys() >= right.keys()
 
 
 def clear(path: Path, frame: Frame) -> None:
