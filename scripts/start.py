@@ -43,6 +43,9 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
         "--port", type=_port, default=_SERVER_PORT, help="of the queue server; 0 picks free ones (default: %(default)s)"
     )
     parser.add_argument("--no-bus", action="store_true", help="only the queue server")
+    parser.add_argument(
+        "--end-of-document", choices=["line", "empty-line"], default="line", help="of both: see queue-bus.py --help"
+    )
     bus = parser.add_argument_group("the bus", "what these mean says scripts/queue-bus.py --help")
     bus.add_argument(
         "--bus-port", type=_port, metavar="PORT", help=f"of the bus (default: {_BUS_PORT}, two more than the server's)"
@@ -193,7 +196,7 @@ def _stop_at_signals(children: _Children) -> None:
 def main() -> int:
     """Exit code: of whichever has ended first."""
     options, rest = _options()
-    common = ["-v"] * options.verbose + [f"--host={options.host}"]
+    common = ["-v"] * options.verbose + [f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
     children = _Children()
     _stop_at_signals(children)
     server = children.start("the queue server", "queue-server.py", [*common, f"--port={options.port}", *rest])

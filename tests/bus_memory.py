@@ -110,6 +110,9 @@ class FakeBus:
         self.later = Later()
         nursery.start_soon(self.later.run)
 
+    def leave(self, conversation: BusConnection) -> None:
+        conversation.leave()
+
     def note_slow(self, text: str) -> None:
         self.slow.append(text)
 

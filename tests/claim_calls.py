@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from engines import Bench
 
-from qs_server.storage.claim_files import Claim
 from qs_server.storage.engine import SECOND, Engine, Message
+from qs_server.storage.journal.claims import Claim
 
 LOTS = 1 << 40
 
@@ -21,26 +21,19 @@ def claim(
 ) -> Claim:
     """As the server does it, with the commit."""
     claims = engine.claims("q")
-    finish(engine, consumer)
     found = claims.claim(consumer, seq, count, max_bytes, upto)
     engine.commit()
     return found
 
 
-def finish(engine: Engine, consumer: str = "c") -> None:
-    while engine.claims("q").finish(consumer, 2):
-        engine.commit()
-    engine.commit()
-
-
 def acknowledge(engine: Engine, seq: int, consumer: str = "c") -> None:
     engine.claims("q").acknowledge(consumer, seq)
-    finish(engine, consumer)
+    engine.commit()
 
 
 def release(engine: Engine, seq: int, consumer: str = "c") -> int:
     count = engine.claims("q").release(consumer, seq)
-    finish(engine, consumer)
+    engine.commit()
     return count
 
 

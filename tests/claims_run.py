@@ -19,8 +19,6 @@ from qs_server.storage.journal.batches import Producer
 from qs_server.storage.journal.claims import Consumer, LogClaims
 
 LOTS = 1 << 40
-SLICE = 2
-"""Messages that acknowledging and releasing deal with between two commits."""
 _CONSUMERS = ("a", "b/ü")
 _PRODUCERS = ("p", "..")
 Name = tuple[int, int, int]
@@ -52,15 +50,8 @@ class Operation:
     after: Shown
 
 
-def finish(engine: Engine, consumer: str) -> None:
-    """What the handlers do after acknowledging and releasing, with a commit after each slice."""
-    while engine.claims("q").finish(consumer, SLICE):
-        engine.commit()
-
-
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
     """What is in it."""
-    finish(engine, consumer)
     claims = engine.claims("q")
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)
@@ -75,13 +66,10 @@ def content(claims: LogClaims, consumer: str, seq: int, part: tuple[int, int] = 
 
 def acknowledge(engine: Engine, consumer: str, seq: int) -> None:
     engine.claims("q").acknowledge(consumer, seq)
-    finish(engine, consumer)
 
 
 def release(engine: Engine, consumer: str, seq: int) -> int:
-    count = engine.claims("q").release(consumer, seq)
-    finish(engine, consumer)
-    return count
+    return engine.claims("q").release(consumer, seq)
 
 
 def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
@@ -307,7 +295,7 @@ class _Run:
             try:
                 release(engine, consumer, seq)
             except NoSuchClaimError:
-                finish(engine, consumer)
+                return
 
         return f"release {seq} of {consumer}", again
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from engines import FaultyDisk, ManualClock
 
-from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State
+from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
 
@@ -130,8 +130,14 @@ class Place:
         self.start()
 
     def restart(self) -> None:
-        """A clean stop, if the disk allows it, and a start."""
+        """A clean stop and a start."""
         self.engine.close()
+        self.start()
+
+    def restart_unfinished(self) -> None:
+        """A stop that leaves messages in the journal, as it says, and a start."""
+        with pytest.raises(UnfinishedError, match="stay in the journal, for the next start"):
+            self.engine.close()
         self.start()
 
     # -- asking ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""A disk that lets something happen in the middle of an operation of a directory queue: what another process does."""
+"""Disks that let something happen in the middle of an operation of a directory queue: what another process does."""
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from qs_server.storage.disk import Disk
@@ -49,3 +50,31 @@ class SteppingDisk(Disk):
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self._run("fsync", os.fsync, fd)
+
+
+STEPS = ("open", "lstat", "directories_in", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr")
+"""Operations that find something by its path: what happens elsewhere between two others makes no difference."""
+
+
+class PurgingDisk(Disk):
+    """Lets something happen after the n-th of those operations. Syncs nothing."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.at = -1
+        self.happen: Callable[[], object] = lambda: None
+
+    def _run(self, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        try:
+            return operation(*args, **named)
+        finally:
+            self.steps += 1
+            if self.steps == self.at:
+                self.happen()
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return partial(self._run, found) if name in STEPS else found

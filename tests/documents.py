@@ -1,8 +1,21 @@
 """Requests as documents, and what tests look for in the lines that answer them."""
 
 import re
+from typing import TypeVar
 
+from qs_schemas import Message
+
+M = TypeVar("M", bound=Message)
 NS = "http://purl.oclc.org/DEFUZE/qs"
+
+
+def as_asked(message: M) -> M:
+    """The message without the ids that only an answer has: those of a request are ignored."""
+    named = {field for group in message.required for field in group}
+    for field, nothing in (("mid", None), ("mids", [])):
+        if message.type == "request" and hasattr(message, field) and field not in named:
+            setattr(message, field, nothing)
+    return message
 
 
 def request(op: str, body: str = "", *, req: str = "", **attributes: str | int | float) -> str:

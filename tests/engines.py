@@ -54,6 +54,7 @@ OPERATIONS = (
     "open",
     "_write",
     "_pwrite",
+    "_copy_range",
     "fsync",
     "fdatasync",
     "_syncfs",
@@ -164,6 +165,10 @@ class FaultyDisk(Disk):
     def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
         self._step("_write")
         return os.write(fd, data)
+
+    def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+        self._step("_copy_range")
+        return os.copy_file_range(source, target, count)
 
 
 @dataclass

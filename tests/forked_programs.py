@@ -32,8 +32,11 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
         said, says = os.pipe()
         between = os.fork()
         if between == 0:
+            middle = os.getpid()
             pid = os.fork()
             if pid == 0:
+                while os.getppid() == middle:
+                    os.sched_yield()  # it is about to end, and before it has the program has another parent
                 for wanted, given in enumerate(descriptors):
                     os.dup2(given, wanted)
                 os.closerange(STANDARD, _HIGHEST)

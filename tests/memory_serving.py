@@ -127,6 +127,9 @@ class MemoryTransport(Transport):
     async def send_all(self, data: bytes | memoryview) -> None:
         await self._out.send(data)
 
+    def backlog(self) -> int:
+        return 0
+
     async def send_eof(self) -> None:
         self._out.end()
 

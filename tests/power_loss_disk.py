@@ -17,6 +17,7 @@ RECORDED = frozenset(
         "close",
         "_write",
         "_pwrite",
+        "_copy_range",
         "fsync",
         "fdatasync",
         "_syncfs",
@@ -45,7 +46,6 @@ HARMLESS = frozenset(
         "files_in",
         "file_blocks_in",
         "directories_in",
-        "can_sync_file_system",
     }
 )
 """What changes nothing that a power loss could take."""
@@ -54,6 +54,7 @@ DERIVED = frozenset(
     {
         "write",
         "pwrite",
+        "copy",
         "begin_writing",
         "sync_directory",
         "sync_file",
@@ -139,6 +140,10 @@ class RecordingDisk(Disk):
         written = os.pwrite(fd, data, offset)
         self._note("write", self._handles[fd], offset, bytes(data[:written]))
         return written
+
+    def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+        data = os.read(source, min(count, 1 << 20))
+        return self._write(target, data) if data else 0
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self._note("fsync", self._handles[fd])

@@ -99,6 +99,42 @@ class ScriptedServer:
         assert not self._thread.is_alive(), "the script still waits for the client"
 
 
+class Parallel(ScriptedServer):
+    """Plays its scripts side by side."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._threads: list[threading.Thread] = []
+        super().__init__(*[self._apart(script) for script in scripts])
+
+    def _apart(self, script: Script) -> Script:
+        def start(conversation: Conversation) -> None:
+            sock = conversation.sock.dup()
+            sock.settimeout(GIVE_UP)
+
+            def play() -> None:
+                try:
+                    with sock:
+                        script(Conversation(sock))
+                except BaseException as error:
+                    self.failed = error
+
+            thread = threading.Thread(target=play, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+        return start
+
+    def __enter__(self) -> "Parallel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for thread in self._threads:
+            thread.join(GIVE_UP)
+        if self.failed is not None:
+            raise self.failed
+
+
 @contextlib.contextmanager
 def scripted(*scripts: Script, host: str = "127.0.0.1") -> Iterator[ScriptedServer]:
     """A scripted server for the length of a with block. What goes wrong in a script fails the test."""

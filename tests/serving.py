@@ -47,7 +47,7 @@ class Listening:
         line = self.process.stdout.readline().decode()
         ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
         if ready is None:
-            self._wait()
+            self.wait()
             raise AssertionError(f"the {self.name} did not start: {line!r}\n{self.log()}")
         self.host, self.port = ready.group(1), int(ready.group(2))
 
@@ -60,15 +60,16 @@ class Listening:
     def kill(self) -> None:
         """kill -9, at once."""
         self.process.kill()
-        self._wait()
+        self.wait()
 
     def stop(self, sig: int = signal.SIGTERM) -> int:
         """Asks it to stop, and gives its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
-        return self._wait()
+        return self.wait()
 
-    def _wait(self) -> int:
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
         code = self.process.wait(READY_WITHIN)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -80,9 +81,11 @@ class ServerProcess(Listening):
 
     name = "server"
 
-    def __init__(self, root: Path, *flags: str, port: int = 0) -> None:
+    def __init__(self, root: Path, *flags: str, port: int = 0, log: Path | None = None) -> None:
+        """log: where its stderr goes, None for beside the root."""
         self.root = root
-        super().__init__([*COMMAND, "--root", str(root), *flags], port, root.parent / f"{root.name}.log")
+        log = log or root.parent / f"{root.name}.log"
+        super().__init__([*COMMAND, "--root", str(root), *flags], port, log)
 
 
 @contextlib.contextmanager

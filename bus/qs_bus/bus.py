@@ -8,7 +8,8 @@ import trio
 from qs_schemas import Fault, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
-from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit, serve_until_signalled
+from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
+from qs_serving.stopping import serve_until_signalled
 from qs_serving.transport import Transport
 
 from .connection import BusConnection
@@ -21,6 +22,8 @@ from .refused import RefusedError
 from .subscription import Subscription
 
 _logger = logging.getLogger(__name__)
+_TO_TELL = 2
+"""Seconds that are left for telling the server what was handled, when the clients have used up `grace`."""
 _TAKEN = "this connection is subscribed to {!r} already; use another connection for another subscription"
 
 
@@ -31,6 +34,7 @@ class Bus(Acceptor[BusConnection]):
         super().__init__(options.limits)
         self.options = options
         self.later = Later()
+        self._telling = trio.CancelScope()  # the server what was handled
         self._monitor = Monitor(options, self._opened, self._ended)
 
     @property
@@ -39,30 +43,41 @@ class Bus(Acceptor[BusConnection]):
         return self._monitor.server_name
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Until `stop` has been called and clients have had some time to read."""
-        upstream = self._monitor.upstream
+        """Until `stop` has been called, clients have had some time to read, and the server has been told what they have
+        handled: `grace` for both, and 2 s more for the server."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             background.start_soon(self.later.run)
             await self.accept(listeners)
-            if upstream.connected.is_set():
-                with trio.move_on_after(self.options.limits.grace):
-                    await upstream.emptied()
+            with self._telling:
+                await self._monitor.upstream.emptied()
+            if self._telling.cancelled_caught:
+                _logger.warning("the queue server did not take all that was handled in time: that is delivered again")
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Takes no more connections or requests. What is begun is finished and answered."""
         self._monitor.stop()
+        self._telling.deadline = trio.current_time() + self._limits.grace + _TO_TELL
         super().stop()
+
+    def cut_off(self) -> None:
+        """After `stop`: clients get no more time, and the server little."""
+        self._telling.deadline = min(self._telling.deadline, trio.current_time() + _TO_TELL)
+        super().cut_off()
 
     # -- clients --------------------------------------------------------------------------------------------------
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
-        return BusConnection(stream, Peer(self.options.wire), self._limits, writers, self)
+        peer = Peer(self.options.wire, serving=True, early=self.options.early)
+        return BusConnection(stream, peer, self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
-        if self._stopping:
-            return  # it was sent away: what it has not handled is not over, and goes back with the connection's end
+        if not self._stopping:  # else what it has not handled is not over, and goes back with the connection's end
+            self.leave(conversation)
+
+    def leave(self, conversation: BusConnection) -> None:
+        """Ends all subscriptions of a client. What is on its way to it, or in its hands, is not for it any more."""
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
         for feed in left:
@@ -77,7 +92,7 @@ class Bus(Acceptor[BusConnection]):
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         """A client has said nothing: it gets what there is, and what comes to be monitored while it is here."""
         conversation.begin(subscription, None)
-        for feed in self._monitor.feeds.values():
+        for feed in self._monitor.monitored():
             feed.join(subscription)
 
     async def subscribe(
@@ -123,4 +138,4 @@ async def run_bus(options: BusOptions, announce: Announce) -> None:
     raise_descriptor_limit(options.limits.connections)
     listeners = await open_listeners(options.host, options.port)
     bus = Bus(options)
-    await serve_until_signalled(bus, partial(bus.serve, listeners), listeners, announce)
+    await serve_until_signalled(bus, partial(bus.serve, listeners), listeners, announce, options.limits.grace)

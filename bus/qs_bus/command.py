@@ -94,11 +94,12 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
         settle=parsed.settle,
         limits=limits,
         wire=wire,
+        early=parsed.end_of_document == "empty-line",
     )
     return options, parsed.verbose
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Exit codes: 0 stopped as asked, 1 could not start, 2 wrong flags."""
+    """The command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     return run_command(_PROGRAM, verbose, run_bus, options)

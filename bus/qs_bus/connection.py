@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 SILENCE = 0.25
 """Seconds after which a client that has sent nothing is one that only listens."""
-_ANSWERS = object()
-"""Stands in the outbox for what is no delivery."""
+_DOUBT = 5
+"""Seconds more after which that is sure. It may be one that was held up, and what it got is then not for it."""
+_ANSWERS = (None, None)
+"""Stands in the outbox for what is no delivery, in place of subscription and record."""
 _GROUP = 256
 """Requests that are handled before others get their turn."""
 
@@ -50,15 +52,36 @@ class BusConnection(Conversation):
         super().__init__(stream, peer, limits, writers)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
+        self._spoken = False
+        self._silent: Subscription | None = None  # that it has because it has not spoken
 
-    async def _converse(self) -> bool:
-        with trio.CancelScope(deadline=trio.current_time() + SILENCE) as silence:
-            await self._read()
-        if silence.cancelled_caught and not self._life.cancel_called:
-            self._interruptible = None
-            if not self._stopping and not self._peer.begun:
-                self._bus.subscribe_silent(self, self._new_subscription(None, ack=False, asked=False))
-        return await super()._converse()
+    # -- who says nothing -----------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes | bytearray) -> None:
+        super()._take(data)
+        if not self._spoken and (self._peer.begun or self._events):
+            self._spoken = True
+            self._stop_time()
+            self._steps = 0
+            if self._silent is not None:  # it was only slow to say what it wants
+                self._silent = None
+                self._bus.leave(self)
+
+    def _time_allowed(self) -> float | None:
+        if self._spoken:
+            return super()._time_allowed()
+        if self._silent is None:
+            return SILENCE
+        return _DOUBT if self._silent.doubtful else None
+
+    def _time_over(self) -> None:
+        if self._spoken:
+            super()._time_over()
+        elif self._silent is None:
+            self._silent = self._new_subscription(None, ack=False, asked=False)
+            self._bus.subscribe_silent(self, self._silent)
+        else:
+            self._silent.be_sure()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -99,8 +122,8 @@ class BusConnection(Conversation):
         return answer
 
     def _handle(self, request: Message) -> Message:
-        if request.type != "request":
-            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+        if isinstance(request, Error):
+            raise RefusedError(table.BAD_REQUEST, "this is an error; only requests are taken")
         if isinstance(request, DeleteMessage):
             return self._delete(request)
         if isinstance(request, ReleaseMessage):
@@ -171,8 +194,6 @@ class BusConnection(Conversation):
 
     def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
         """The queues that a request is about, the subscription that it asks for, and the answer once it is made."""
-        if request.type != "request":
-            raise RefusedError(table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
         if isinstance(request, ListQueues):
             if not request.queues:
                 raise RefusedError(
@@ -214,16 +235,21 @@ class BusConnection(Conversation):
         asked: bool = True,
     ) -> Subscription:
         return Subscription(
-            self._outbox, self._bus.options, self._too_slow, req=req, ack=ack, prefetch=prefetch, name=name, asked=asked
+            self._outbox,
+            self._peer,
+            self._bus.options,
+            self._too_slow,
+            req=req,
+            ack=ack,
+            prefetch=prefetch,
+            name=name,
+            asked=asked,
         )
 
     def begin(self, subscription: Subscription, answer: bytes | None) -> None:
         """The subscription is made: its client is told, before any message."""
         if answer is not None:
             self._outbox.put(answer, _ANSWERS)
-        for other in [other for other in self.subscriptions if not other.asked]:
-            other.leave()  # it was only slow to say what it wants
-            self.subscriptions.remove(other)
         self.subscriptions.append(subscription)
 
     def end(self, subscription: Subscription, fault: Fault) -> None:
@@ -232,14 +258,16 @@ class BusConnection(Conversation):
             self.subscriptions.remove(subscription)
             self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
 
-    async def refuse(self, error: ErrorCode, text: str) -> None:
-        """Sends what is in the outbox, and an error, and closes."""
+    def _put_error(self, error: ErrorCode, text: str) -> None:
         self._send_no_more()
-        await super().refuse(error, text)
+        super()._put_error(error, text)
 
     def _send_no_more(self) -> None:
+        """The connection ends from this side. With the bus itself, messages that are on their way still count."""
         for subscription in self.subscriptions:
             subscription.ending = True
+        if not self._stopping:
+            self._bus.leave(self)
 
     def _too_slow(self, text: str) -> None:
         if self._refusal is None:
@@ -254,7 +282,9 @@ class BusConnection(Conversation):
             each.pump()
 
     def leave(self) -> None:
-        """The client has gone."""
+        """The client has gone, or gets nothing more of what it has got until now."""
+        if self._ended and self._silent is not None:
+            self._silent.be_sure()
         for subscription in self.subscriptions:
             subscription.leave()
         self.subscriptions.clear()

@@ -41,18 +41,24 @@ class FanOut(Feed):
             return
         if self.names:
             self._upstream.copies.add(self, record.mid)
-        documents: dict[str | None, bytes] = {}
+        documents: dict[tuple[str | None, bool], bytes] = {}
         for member in self.members:
-            document = documents.get(member.req)
+            form = member.form
+            document = documents.get(form)
             if document is None:
-                document = documents[member.req] = record.document(member.req)
+                document = documents[form] = record.document(*form)
             member.offer(record, document)
         self.keep(record)
 
     @property
+    def asked_for(self) -> bool:
+        """Whether somebody gets its messages, or is about to."""
+        return bool(self.members or self.names or self.joining or self.expected)
+
+    @property
     def unused(self) -> bool:
         """Whether nobody has anything to do with it."""
-        return not (self.members or self.names or self.records or self.joining or self.expected)
+        return not (self.asked_for or self.records)
 
     @property
     def acknowledging(self) -> int:

@@ -99,9 +99,17 @@ class Feed(ABC):
         """One of those who got it has gone, or will not handle it."""
         self._less(record)
 
+    def doubt(self, record: Record) -> None:
+        """One of those who got it may not have been to get it, and is waited for only if nobody else has handled it."""
+        record.doubtful += 1
+        self._settle_if_over(record)
+
     def _less(self, record: Record) -> None:
         record.waiting -= 1
-        if record.waiting <= 0 and not record.done:
+        self._settle_if_over(record)
+
+    def _settle_if_over(self, record: Record) -> None:
+        if not record.done and record.waiting <= (record.doubtful if record.handled else 0):
             self._settle(record)
 
     def _settle(self, record: Record) -> None:

@@ -11,6 +11,7 @@ from qs_client.errors import BadRequest, ServerError, ServerUnavailable
 from qs_client.place import endpoint
 from qs_schemas import errors as table
 from qs_schemas.limits import QID
+from qs_serving.patience import within
 
 from .fanout import FanOut
 from .feeds import Feed
@@ -45,6 +46,7 @@ class Monitor:
         self._unfit: set[str] = set()  # what the server refuses to make
         self._roll: Roll | None = None
         self._called = False
+        self._naming = trio.Lock()  # a name whose queue is being made is not one whose queue is gone
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
@@ -114,6 +116,12 @@ class Monitor:
                 feed.joining -= 1
                 self.drop_unused(feed)
 
+    def monitored(self) -> list[FanOut]:
+        """The feeds of which clients that say nothing get the messages. Forgets those that are unused by now."""
+        for feed in list(self.feeds.values()):
+            self.drop_unused(feed)
+        return [feed for feed in self.feeds.values() if feed.asked_for or feed.qid in self._options.queues]
+
     def drop_unused(self, feed: FanOut) -> None:
         """Forgets a feed that nobody has anything to do with."""
         if feed.qid not in self._options.queues and feed.unused and self.feeds.get(feed.qid) is feed:
@@ -126,24 +134,25 @@ class Monitor:
             raise RefusedError(
                 table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; take a shorter one"
             )
-        while name not in feed.names:
+        while True:
             await self.upstream.connected.wait()
             try:
-                await self.upstream.call(calls.new_queue(qid, exist_ok=True))
+                async with self._naming:
+                    # Also for a name that is known: without members, nobody has told the bus if its queue is gone.
+                    await self.upstream.call(calls.new_queue(qid, exist_ok=True))
+                    return self._add_name(feed, name)
             except ServerUnavailable:
                 await trio.lowlevel.checkpoint()
             except ServerError as error:
                 kind = table.BAD_REQUEST if isinstance(error, BadRequest) else table.INTERNAL
                 raise RefusedError(kind, f"the queue of the name cannot be made: {error}") from None
-            else:
-                self._add_name(feed, name)
-        return feed.names[name]
 
-    def _add_name(self, feed: FanOut, name: str) -> None:
+    def _add_name(self, feed: FanOut, name: str) -> Share:
         if name not in feed.names:
             qid = queue_of(feed.label, name)
             feed.names[name] = Share(qid, feed.label, name, self.upstream, self._options.limits.outbox)
             self.upstream.sync(feed)
+        return feed.names[name]
 
     # -- who is back after the bus was killed ---------------------------------------------------------------------
 
@@ -158,9 +167,8 @@ class Monitor:
         for feed in feeds:
             feed.coming += 1
         try:
-            with trio.move_on_after(_TO_NOTE):
-                self._roll.changed()
-                await self._roll.noted()
+            self._roll.changed()
+            await within(_TO_NOTE, self._roll.noted)
         finally:
             for feed in feeds:
                 feed.coming -= 1
@@ -185,7 +193,7 @@ class Monitor:
             self._background.start_soon(self._settle, waited_for)
 
     async def _settle(self, waited_for: list[FanOut]) -> None:
-        await trio.sleep(self._options.settle)
+        await within(self._options.settle, trio.sleep_forever)
         for feed in waited_for:
             if feed.expected:
                 _logger.info("%r: %d of %d are back", feed.qid, feed.acknowledging, feed.expected)
@@ -201,23 +209,29 @@ class Monitor:
 
     async def _prepare(self, upstream: Upstream) -> None:
         """On a new connection: the queues to monitor exist, and the names that are kept there are known."""
-        await self._make_queues()
-        named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
-        found = [entry for entry in map(name_in, await upstream.call(calls.queues())) if entry is not None]
-        if self._roll is not None and not self._called:
-            await self._call_roll(self._roll)
-            self._called = True
-        for label, name in found:
-            if not self._options.queues or label in self._options.queues:
-                self._add_name(self.feed(label), name)
-        for label, name in named.difference(found):  # none that has been made meanwhile
-            share = self.feeds[label].names.pop(name, None) if label in self.feeds else None
-            if share is not None:
-                self._ended(share, _NAME_GONE.format(name))
+        async with self._naming:
+            await self._make_queues()
+            named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
+            there = set(await upstream.call(calls.queues()))
+            found = [entry for entry in map(name_in, there) if entry is not None]
+            if self._roll is not None and not self._called:
+                await self._call_roll(self._roll)
+                self._called = True
+            for label, name in found:
+                if label in (self._options.queues or there):
+                    self._add_name(self.feed(label), name)
+            for label, name in named.difference(found):
+                self._drop_name(label, name)
         upstream.connected.set()
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):
                 upstream.sync(each)
+
+    def _drop_name(self, label: str, name: str) -> None:
+        share = self.feeds[label].names.pop(name, None) if label in self.feeds else None
+        if share is not None:
+            _logger.warning("nothing of %r is stored for the name %r any more: its queue has been deleted", label, name)
+            self._ended(share, _NAME_GONE.format(name))
 
     async def _make_queues(self) -> None:
         for qid in self._options.queues:
@@ -238,11 +252,19 @@ class Monitor:
         elif feed.label not in self._options.queues:
             if self.feeds.get(feed.label) is feed:
                 del self.feeds[feed.label]
-            shares = list(feed.names.values()) if isinstance(feed, FanOut) else []
+            shares = self._forget_names(feed) if isinstance(feed, FanOut) else []
             for each in (feed, *shares):
                 self._ended(each, f"there is no queue {feed.label!r} any more; this subscription is over")
         elif self._background is not None and feed.label not in self._unfit:
             self._background.start_soon(self._make_again)
+
+    def _forget_names(self, feed: FanOut) -> list[Share]:
+        """Nothing is stored for the names of a queue that is gone, until somebody subscribes to one that is there
+        again: then they are found by their own queues. The feeds that they had."""
+        shares = list(feed.names.values())
+        feed.names.clear()
+        feed.not_copied(self.upstream.copies.discard(feed))
+        return shares
 
     async def _make_again(self) -> None:
         """A queue that is monitored has been deleted: it is made again, and subscribed to."""

@@ -21,7 +21,8 @@ class Policy(Enum):
 class BusOptions:
     """server: host and port of the queue server; queues: those that are monitored, empty for whichever a client names;
     port 0: any free one; hold: messages that may be kept for one subscriber beyond its outbox; settle: seconds that
-    subscribers have to come back after the bus was killed. The bound of an outbox, in bytes, is limits.outbox."""
+    subscribers have to come back after the bus was killed; early: every client is taken for one that ends its documents
+    with an empty line. The bound of an outbox, in bytes, is limits.outbox."""
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
     queues: tuple[str, ...] = ()
@@ -32,3 +33,4 @@ class BusOptions:
     settle: float = 5
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
+    early: bool = False

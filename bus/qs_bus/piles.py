@@ -38,6 +38,11 @@ class Pile(Generic[K, T]):
             self._more.set()
         things.append(thing)
 
+    def discard(self, key: K) -> list[T]:
+        """What was to be done about this is not done. What that was, without what is being done just now."""
+        self._resting.pop(key, None)
+        return list(self._things.pop(key, ()))
+
     async def serve(self, do: Callable[[K, list[T]], Awaitable[None]]) -> None:
         """Does everything, for ever. What could not be done stays: at once when the connection is lost (which ends
         this), after a moment when the server said no; others do not wait for that. do: may take out of its list what

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class Record:
     """waiting: those who have not handled it yet; handled: somebody has; keepers: those who wait for room to be sent
-    it, and need the payload for that; done: nobody waits for it any more."""
+    it, and need the payload for that; done: nobody waits for it any more; doubtful: those of
+    the waiting who got it, and of whom it is not sure that they were to get it."""
 
     feed: Feed
     mid: int
@@ -27,14 +28,15 @@ class Record:
     keepers: int = 0
     done: bool = False
     fetching: bool = False
+    doubtful: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
         """What a subscriber knows it by."""
         return self.feed.label, self.mid
 
-    def document(self, req: str | None) -> bytes:
-        """The delivery to a subscription of that req. For a record that has its payload."""
+    def document(self, req: str | None, early: bool) -> bytes:
+        """The delivery to a subscription of that form, see there. For a record that has its payload."""
         return serialize(
             GetMessage(
                 self.feed.label,
@@ -45,5 +47,6 @@ class Record:
                 pushed_at=self.pushed_at,
                 req=req,
                 type="response",
-            )
+            ),
+            early,
         )

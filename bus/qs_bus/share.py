@@ -54,7 +54,7 @@ class Share(Feed):
         record.waiting = 1
         member = None if self._backlog else self._next()
         if member is not None:
-            document = record.document(member.req)
+            document = record.document(*member.form)
             self.keep(record)
             self._take_turn(member)
             member.send(record, document)
@@ -94,7 +94,7 @@ class Share(Feed):
                 self.fetch(self._backlog)
                 return
             self._backlog.popleft()
-            document = record.document(member.req)
+            document = record.document(*member.form)
             self.unkeep(record)
             self._take_turn(member)
             member.send(record, document)

@@ -10,6 +10,7 @@ from .options import BusOptions, Policy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qs_schemas import Peer
     from qs_serving.outbox import Outbox
 
     from .feeds import Feed
@@ -23,17 +24,21 @@ _TOO_SLOW = "this subscriber is too slow: more than {} wait for it; read faster,
 
 class Subscription:
     """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
-    a durable one; asked: False when the client has it because it was silent. dismiss: ends the connection, with a
-    reason."""
+    a durable one; asked: False when the client has it because it was silent. peer: knows how documents end that it is
+    sent; dismiss: ends the connection, with a reason.
+
+    What is written to a client that does not acknowledge is handled. For one that was silent that is in doubt, until
+    `be_sure`: should it speak before, it was not to get these messages."""
 
     __slots__ = (
-        "_dismiss", "_options", "_outbox", "ack", "asked", "delayed", "ending", "feeds", "held", "held_bytes", "left",
-        "name", "pending", "prefetch", "req",
+        "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending", "feeds", "held",
+        "held_bytes", "left", "name", "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
         self,
         outbox: Outbox,
+        peer: Peer,
         options: BusOptions,
         dismiss: Callable[[str], None],
         *,
@@ -44,6 +49,7 @@ class Subscription:
         asked: bool = True,
     ) -> None:
         self._outbox = outbox
+        self._peer = peer
         self._options = options
         self._dismiss = dismiss
         self.req = req
@@ -51,9 +57,10 @@ class Subscription:
         self.prefetch = prefetch or _PREFETCH
         self.name = name
         self.asked = asked
+        self._doubtful: list[Record] | None = None if asked else []  # written to it, and pending
         self.feeds: list[Feed] = []
         self.pending: dict[tuple[str, int], Record] = {}
-        """Sent and not handled: not acknowledged, or (without ack) not taken by the socket."""
+        """Sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in doubt."""
         self.held: deque[Record] | None = None
         """What waits for room, oldest first."""
         self.held_bytes = 0
@@ -62,6 +69,11 @@ class Subscription:
         self.ending = False
         """Its client has been told that the connection ends; nothing may follow that."""
         self.left = False
+
+    @property
+    def form(self) -> tuple[str | None, bool]:
+        """What its deliveries differ in from those of others: their req, and whether an empty line ends them."""
+        return self.req, self._peer.early
 
     @property
     def has_room(self) -> bool:
@@ -84,18 +96,45 @@ class Subscription:
 
     def send(self, record: Record, document: bytes) -> None:
         """Sends a message."""
-        if self.ack:
-            self.pending[record.key] = record
-            self._outbox.put(document, (self, None))
-        elif self._outbox.put(document, (self, record)):
+        taken = self._outbox.put(document, (self, record)) and not self.ack
+        if taken and self._doubtful is None:
             record.feed.handled(record)
-        else:
-            self.pending[record.key] = record
+            return
+        self.pending[record.key] = record
+        if taken:
+            self.written(record)
 
-    def written(self, record: Record | None) -> None:
-        """The socket has taken something that it had not taken at once. record: if it is handled with that."""
-        if record is not None and self.pending.pop(record.key, None) is not None:
+    def written(self, record: Record) -> None:
+        """Counts a message whose last byte the socket has taken, at once or later."""
+        if self.ack or self.pending.get(record.key) is not record:
+            return
+        if self._doubtful is not None:
+            self._doubtful.append(record)
+            record.feed.doubt(record)
+            return
+        del self.pending[record.key]
+        record.feed.handled(record)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it may turn out that the client was not to get what it got."""
+        return self._doubtful is not None
+
+    def be_sure(self) -> None:
+        """The client is one that only listens: what was written to it is handled."""
+        for record in self._settle_doubts(self.feeds):
+            self.pending.pop(record.key, None)
             record.feed.handled(record)
+        self._doubtful = None
+
+    def _settle_doubts(self, feeds: list[Feed]) -> list[Record]:
+        """Takes out those that are in doubt, of these feeds."""
+        found = [record for record in self._doubtful or () if record.feed in feeds]
+        for record in found:
+            record.doubtful -= 1
+        if found and self._doubtful is not None:
+            self._doubtful = [record for record in self._doubtful if record.feed not in feeds]
+        return found
 
     def hold(self, record: Record) -> None:
         """Keeps a message until there is room, within the bounds."""
@@ -123,7 +162,7 @@ class Subscription:
                 return
             held.popleft()
             self.held_bytes -= record.size
-            document = record.document(self.req)
+            document = record.document(*self.form)
             record.feed.unkeep(record)
             self.send(record, document)
         if not self.left:
@@ -155,6 +194,9 @@ class Subscription:
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
         self.left = not self.feeds
+        if not self.ack:  # else nothing is lost if it is sent: it comes again for others
+            self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
+        self._settle_doubts(feeds)
         for feed in feeds:
             feed.leave(self)
         for record in self._drop_all_of(feeds):

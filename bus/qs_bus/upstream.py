@@ -73,6 +73,7 @@ class Upstream:
         self._prepare = prepare
         self._gone = gone
         self._connection: AsyncConnection | None = None
+        self._lost = trio.Event()  # is set when that connection ends
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
         self._number = 0
@@ -113,6 +114,7 @@ class Upstream:
     async def _use(self, connection: AsyncConnection) -> str:
         """Until the connection ends. Why it did."""
         self._connection = connection
+        self._lost = trio.Event()
         reasons: list[str] = []
         async with trio.open_nursery() as nursery:
 
@@ -156,6 +158,7 @@ class Upstream:
 
     def _forget(self, connection: AsyncConnection) -> None:
         self.connected = trio.Event()
+        self._lost.set()
         self._connection = None
         self._feeds.clear()
         self._reqs.clear()
@@ -231,19 +234,20 @@ class Upstream:
         await side_by_side(release, messages)
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
-        targets = [share.qid for share in feed.names.values()]
-        if not targets:
-            feed.not_copied(mids)  # the names are gone, and with them who was to get it
-            return
-        try:
-            await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
-        except NotFound:
-            await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
-            raise
-        except ServerError:
-            await self._copy_one_by_one(feed, mids, targets)
-        else:
-            feed.copied(mids)
+        while targets := [share.qid for share in feed.names.values()]:
+            try:
+                await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
+            except NotFound:
+                await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
+                if targets == [share.qid for share in feed.names.values()]:
+                    raise
+            except ServerError:
+                await self._copy_one_by_one(feed, mids, targets)
+                return
+            else:
+                feed.copied(mids)
+                return
+        feed.not_copied(mids)  # the names are gone, and with them who was to get it
 
     async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
         """Since a list that fails does not say how far it came, and what was copied is not to be copied again."""
@@ -275,8 +279,19 @@ class Upstream:
             self.fetches.add(feed, record)  # also when the connection ends
 
     async def emptied(self) -> None:
-        """Waits until the server has been told all that was handled."""
-        await self.deletes.emptied()
+        """Waits until the server has been told all that was handled. Returns at once without a connection, and when it
+        is lost."""
+        if not self.connected.is_set():
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_after, self._lost, nursery.cancel_scope)
+            await self.deletes.emptied()
+            nursery.cancel_scope.cancel()
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 async def side_by_side(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:

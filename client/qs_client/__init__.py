@@ -53,6 +53,7 @@ from .errors import (
     NotEmpty,
     NotFound,
     NotImplementedByServer,
+    OtherProcess,
     ProtocolMismatch,
     RequestTimeout,
     ServerError,
@@ -75,8 +76,8 @@ __all__ = [
     "DeleteQueue", "Deliveries", "Delivery", "Draft", "Error", "ExtendMessage", "Forbidden", "Full", "GetClaim",
     "GetMessage", "InternalError", "ListClaims", "ListMessages", "ListQueues", "Message", "NewQueue", "NoAnswer",
     "NotEmpty",
-    "NotFound", "NotImplementedByServer", "Part", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged",
-    "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
+    "NotFound", "NotImplementedByServer", "OtherProcess", "Part", "Ping", "ProtocolError", "ProtocolMismatch",
+    "PublishStaged", "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
     "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ServerError", "ServerUnavailable",
     "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
 ]  # fmt: skip

@@ -1,12 +1,16 @@
 """One question of a call, and its answer."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 from qs_schemas import Error, Message
+from qs_schemas.checked import text
 
 from .errors import InternalError, exception_for
+
+TEXT = str | bytes | bytearray | memoryview
+"""What a name may be given as. Bytes are UTF-8; the messages decode them, and refuse any other type."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -33,6 +37,11 @@ def ask(request: M, patience: float = 0.0) -> Call[M]:
     if isinstance(answer, Error):
         raise exception_for(answer)
     return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
+
+
+def names(queues: str | Iterable[str]) -> list[str]:
+    """One name, or several, as a list. TypeError for anything that is no text."""
+    return [text("a queue's name", queue) for queue in ([queues] if isinstance(queues, TEXT) else queues)]
 
 
 def given(value: T | None, what: str) -> T:

@@ -1,6 +1,7 @@
 """AsyncBusClient: BusClient for programs on trio or asyncio. What a subscription does stands in `bus_session`."""
 
 import contextlib
+import math
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -10,16 +11,27 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
-from .async_connection import AsyncConnection, open_async_connection
+from .async_connect import Connecting
+from .async_connection import AsyncConnection
+from .bounds import seconds
 from .bus import Bus
-from .bus_session import LINGER, BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
-from .errors import ServerError
+from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .errors import OtherProcess, ServerError
+from .forks import tell_after_fork
 from .session import Session
+from .waiting import LINGER
+
+
+def _deadline(step: Step) -> float:
+    """When the step has waited long enough, on the loop's clock."""
+    span = step.seconds if isinstance(step, Pause | Read) else None
+    return math.inf if span is None else anyio.current_time() + span
 
 
 class AsyncBusMessages:
-    """Iterates over the messages of a subscription. It ends with `aclose()`, with an `async with` block that it is the
-    subject of, or when nobody refers to it any more, as after a `break`. One task at a time may ask for the next."""
+    """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
+    block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
+    ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on, by its deadline."""
 
     def __init__(self, bus: "AsyncBusClient", session: BusSession) -> None:
         self._bus = bus
@@ -28,26 +40,43 @@ class AsyncBusMessages:
         self._connection: AsyncConnection | None = None
         self._closed = False
         self._running = anyio.Lock(fast_acquire=True)
+        self._waits: anyio.CancelScope | None = None
         self._begun: Step | None = None  # a step that was cancelled: it is taken again
+        self._deadline = math.inf  # of that step
+        self._attempt: Connecting | None = None  # that was cancelled
+        self._inherited = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is said for it here. For `forks`."""
+        self._inherited = self._closed = True
+        self._session.abandon()
+        self._connection = self._attempt = self._waits = None
+        self._running = anyio.Lock(fast_acquire=True)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> GetMessage:
+        if self._inherited:
+            raise OtherProcess
         async with self._running:
-            try:
-                step = await self._run(self._steps, Give)
-            except Exception:
-                self.close()
-                raise
-        if not isinstance(step, Give):
-            raise StopAsyncIteration
-        return step.message
+            with anyio.CancelScope() as self._waits:
+                try:
+                    step = await self._run(self._steps, Give)
+                except Exception:
+                    self.close()
+                    raise
+                if isinstance(step, Give):
+                    return step.message
+        raise StopAsyncIteration
 
     async def open(self, *, patient: bool = False) -> None:
         """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
         `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
         taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
+        if self._inherited:
+            raise OtherProcess
         async with self._running:
             if not self._session.subscribed:
                 try:
@@ -60,6 +89,8 @@ class AsyncBusMessages:
     async def aclose(self) -> None:
         """Ends the subscription. What was acknowledged is confirmed by the bus first, which takes a second at most;
         what was not, comes again. In a task that waits for the next message, the loop ends."""
+        if self._closed:
+            return
         with contextlib.suppress(anyio.WouldBlock, ServerError, OSError):
             self._running.acquire_nowait()
             try:
@@ -68,6 +99,8 @@ class AsyncBusMessages:
             finally:
                 self._running.release()
         self.close()
+        if self._waits is not None:
+            self._waits.cancel()
 
     def close(self) -> None:
         """Ends the subscription at once: what was acknowledged last may come again."""
@@ -94,7 +127,10 @@ class AsyncBusMessages:
                     session = trouble = None
                 if stop is not None and isinstance(step, stop):
                     return step
-                self._begun = step
+                if step is not self._begun:
+                    self._begun = step
+                    if not (isinstance(step, Read) and step.going_on):
+                        self._deadline = _deadline(step)
                 try:
                     session = await self._take(step)
                 except OSError as error:
@@ -111,24 +147,37 @@ class AsyncBusMessages:
         connection = self._connection
         match step:
             case Connect():
-                bus = self._bus
-                opened = await open_async_connection(bus.host, bus.port, bus.place, bus.timeout, bus.limits)
-                self._connection = opened
-                return opened.session
-            case Pause(seconds):
+                self._connection = await self._connected()
+                return self._connection.session
+            case Pause():
                 self._hang_up()
-                await anyio.sleep(seconds)
+                await anyio.sleep_until(self._deadline)
             case Send() if connection is not None:
                 connection.flush()
-            case Read(seconds) if connection is not None:
+            case Read() if connection is not None:
                 connection.flush()
-                await connection.more(seconds)
+                await connection.more(self._deadline)
         return None
+
+    async def _connected(self) -> AsyncConnection:
+        bus = self._bus
+        if self._attempt is None:
+            self._attempt = Connecting(bus.host, bus.port, bus.place, bus.timeout)
+        try:
+            sock = await self._attempt.connected()
+        except OSError:
+            self._attempt = None
+            raise
+        self._attempt = None
+        return AsyncConnection(sock, bus.place, bus.limits)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,7 +209,7 @@ class AsyncBusClient(Bus[AsyncBusMessages]):
 
     async def release(self, message: GetMessage, *, delay: float | None = None) -> None:
         """Asks for the message in hand again: now, or after delay seconds. As BusClient has it."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     async def aclose(self) -> None:
         """Ends all subscriptions; loops that wait in other tasks end."""

@@ -5,6 +5,8 @@ which: a `receive` that waits has one of its own, as the server answers what com
 """
 
 import contextlib
+import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
@@ -16,13 +18,18 @@ from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
-from .async_connection import AsyncConnection, open_async_connection
+from .async_connect import Connecting
+from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
+from .bounds import Settings
+from .bounds import seconds as checked_seconds
 from .calls import Held, Pages
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
+from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
+from .waiting import LINGER
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,14 +67,14 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQu
     return method
 
 
-class AsyncQueueClient:
+class AsyncQueueClient(Settings):
     """A connection to a queue server, opened when it is needed, for any number of tasks of one event loop at a time.
 
     host, port, timeout (seconds), max_document (bytes): as QueueClient has them, and so are the methods and what they
     raise. Calls of several tasks travel on one connection, side by side. A call may be cancelled at any moment: the
     others go on; whether its request was carried out is not known, but messages that it received go back to their
     queues. A `receive` that waits has a connection of its own. After NoAnswer the connection stays for other calls,
-    unless nothing at all was heard of the server.
+    unless nothing whole was heard of the server.
     """
 
     def __init__(
@@ -78,15 +85,16 @@ class AsyncQueueClient:
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
     ) -> None:
-        if max_document < 1:
-            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.max_document = max_document
+        super().__init__(host, port, timeout, max_document)
+        self.after_fork()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child, the connections are the parent's, and so are tasks that held the locks. For `forks`."""
         self._connection: AsyncConnection | None = None
         self._waiting: set[AsyncConnection] = set()
         self._spare: list[AsyncConnection] = []
+        self._attempts: deque[Connecting] = deque()  # to connect, that were cancelled
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
 
@@ -116,9 +124,12 @@ class AsyncQueueClient:
 
     async def disconnect(self) -> None:
         """Closes all connections; calls that wait in other tasks end with ServerUnavailable."""
-        connections = [*self._waiting, *self._spare, *([self._connection] if self._connection else [])]
+        connections: list[AsyncConnection | Connecting] = [*self._waiting, *self._spare, *self._attempts]
+        if self._connection is not None:
+            connections.append(self._connection)
         self._connection = None
         self._spare.clear()
+        self._attempts.clear()
         for connection in connections:
             connection.close()
 
@@ -146,7 +157,7 @@ class AsyncQueueClient:
         if connection is None:
             raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
         async with self._receiving:
-            return await connection.receive(self.timeout if timeout is None else timeout)
+            return await connection.receive(self.timeout if timeout is None else checked_seconds(timeout, "timeout"))
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -212,18 +223,23 @@ class AsyncQueueClient:
     async def _exchange(self, exchange: Exchange) -> Message:
         if exchange.patience:
             return await self._exchange_apart(exchange)
-        return await (await self._opened()).exchange(exchange, self.timeout)
+        connection = await self._opened()
+        try:
+            return await connection.exchange(exchange, self.timeout)
+        except ServerUnavailable:
+            await self._give_back(connection)
+            raise
 
     async def _exchange_apart(self, exchange: Exchange) -> Message:
-        """For what the server may take long to answer. When it is left early, the connection is closed: then the
-        server ends the wait, and no message is lost to it."""
+        """For what the server may take long to answer. When it is left early, the server is told to end the wait, and
+        what it has handed out goes back."""
         connection = await self._idle()
         self._waiting.add(connection)
         try:
-            answer = await connection.exchange(exchange, self.timeout)
+            answer = await connection.exchange(exchange, self.timeout, alone=True)
         except BaseException:
-            connection.spent()  # if the answer has come meanwhile, what is in it goes back
             connection.close()
+            await self._give_back(connection)
             raise
         finally:
             self._waiting.discard(connection)
@@ -232,6 +248,20 @@ class AsyncQueueClient:
         else:
             connection.close()
         return answer
+
+    async def _give_back(self, connection: AsyncConnection) -> None:
+        """Gives back what came on a connection that cannot be used any more, as far as the server can be reached."""
+        releases, connection.session.returns = connection.session.returns, []
+        if not releases:
+            return
+        with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(ServerError, OSError):
+            other = await self._open()
+            try:
+                asked = [other.session.ask(release) for release in releases]
+                for each in asked:
+                    await other.answered(each, math.inf, None)
+            finally:
+                other.close()
 
     async def _idle(self) -> AsyncConnection:
         while self._spare:
@@ -255,8 +285,24 @@ class AsyncQueueClient:
         return await self._opened(fresh=False)
 
     async def _open(self) -> AsyncConnection:
-        limits = replace(CLIENT_LIMITS, document=self.max_document)
-        return await open_async_connection(self.host, self.port, self._place(), self.timeout, limits)
+        """A new connection. An attempt that was cancelled is taken up again: polls shorter than connecting takes would
+        else never connect."""
+        place = self._place()
+        attempt = Connecting(self.host, self.port, place, self.timeout)
+        while self._attempts:
+            begun = self._attempts.popleft()
+            if begun.leads_to(place):
+                attempt = begun
+                break
+            begun.close()
+        try:
+            sock = await attempt.connected()
+        except OSError:
+            raise
+        except BaseException:
+            self._attempts.append(attempt)
+            raise
+        return AsyncConnection(sock, place, replace(CLIENT_LIMITS, document=self.max_document))
 
     def _place(self) -> Place:
         return Place(endpoint(self.host, self.port), client="AsyncQueueClient")

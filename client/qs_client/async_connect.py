@@ -1,58 +1,152 @@
 """Connecting without blocking: from a host and a port to a socket, over anyio."""
 
 import errno
+import math
 import os
 import socket
+import threading
+import time
+from collections import deque
 from typing import Any
 
 import anyio
 
 from .errors import ServerUnavailable
-from .place import Place
+from .forks import tell_after_fork
+from .place import Place, tune
+
+_UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
+
+
+class Connecting:
+    """An attempt to connect to the first address of the host that answers, each within so many seconds.
+
+    A task that is cancelled while it waits may come back, or another one: what was begun has gone on, by the same
+    deadline. `close` when nobody will.
+    """
+
+    def __init__(self, host: str, port: int, place: Place, seconds: float | None) -> None:
+        self._host, self._port, self._place = host, port, place
+        self._seconds = math.inf if seconds is None else seconds
+        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address; of any loop
+        self._lookup: _Lookup | None = None
+        self._addresses: deque[Any] | None = None
+        self._sock: socket.socket | None = None
+        self._address: Any = None
+        self._failure: ServerUnavailable | None = None
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The attempt is the parent's."""
+        self.close()
+
+    def leads_to(self, place: Place) -> bool:
+        """Whether it is an attempt to connect there, and still has time."""
+        return self._place == place and time.monotonic() < self._deadline
+
+    async def connected(self) -> socket.socket:
+        """The socket, which does not block. ServerUnavailable when no address answers; then it is over."""
+        if self._addresses is None:
+            self._addresses = deque(await self._looked_up())
+        while self._sock is not None or self._addresses:
+            try:
+                if self._sock is None:
+                    self._begin(*self._addresses.popleft())
+                return await self._finished()
+            except TimeoutError as error:
+                self._failure = self._place.silent()
+                self._failure.__cause__ = error
+            except OSError as error:
+                self._failure = self._place.nobody(error)
+                self._failure.__cause__ = error
+            self.close()
+        raise self._failure or self._place.nobody(OSError(errno.EADDRNOTAVAIL, "it has no address"))
+
+    def close(self) -> None:
+        """Gives up what is under way."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = None
+
+    async def _looked_up(self) -> list[Any]:
+        try:
+            return socket.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )  # asks nobody
+        except (OSError, UnicodeError):
+            pass
+        try:
+            if self._lookup is None:
+                self._lookup = _Lookup(self._host, self._port)
+            await self._in_time(self._lookup.done)
+            return self._lookup.addresses()
+        except TimeoutError as error:
+            self.close()
+            raise self._place.silent() from error
+        except (OSError, UnicodeError) as error:
+            self.close()
+            raise self._place.nobody(error) from error
+
+    def _begin(self, family: int, kind: int, protocol: int, _: str, address: Any) -> None:
+        self._deadline = time.monotonic() + self._seconds
+        self._address = address
+        self._sock = socket.socket(family, kind, protocol)
+        self._sock.setblocking(False)
+        tune(self._sock)
+
+    async def _finished(self) -> socket.socket:
+        sock = self._sock
+        assert sock is not None  # noqa: S101 - it is begun
+        state = sock.connect_ex(self._address)
+        if state in _UNDER_WAY:
+            await self._in_time(sock, writable=True)
+            state = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if state not in (0, errno.EISCONN):
+            raise OSError(state, os.strerror(state))
+        self._sock = None
+        return sock
+
+    async def _in_time(self, sock: socket.socket, *, writable: bool = False) -> None:
+        with anyio.fail_after(self._deadline - time.monotonic()):
+            await (anyio.wait_writable if writable else anyio.wait_readable)(sock)
+
+
+class _Lookup:
+    """A name that a thread looks up, as the system can only do it blocking. done: can be read when that is over."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._found: list[Any] | OSError | UnicodeError = []
+        self.done, told = socket.socketpair()
+
+        def look_up() -> None:
+            try:
+                self._found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                self._found = error
+            finally:
+                told.close()
+
+        threading.Thread(target=look_up, daemon=True).start()
+
+    def addresses(self) -> list[Any]:
+        """What it found, or raises."""
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self.done.close()
 
 
 async def connected_socket(host: str, port: int, place: Place, seconds: float | None) -> socket.socket:
     """A socket that does not block, connected to the first address of the host that answers, each within so many
     seconds. ServerUnavailable when none does."""
-    failure: ServerUnavailable | None = None
-    for family, kind, protocol, _, address in await _addresses(host, port, place, seconds):
-        try:
-            with anyio.fail_after(seconds):
-                return await _connected(family, kind, protocol, address)
-        except TimeoutError as error:
-            failure = place.silent()
-            failure.__cause__ = error
-        except OSError as error:
-            failure = place.nobody(error)
-            failure.__cause__ = error
-    raise failure or place.nobody(OSError(errno.EADDRNOTAVAIL, "it has no address"))
-
-
-async def _addresses(host: str, port: int, place: Place, seconds: float | None) -> list[Any]:
+    attempt = Connecting(host, port, place, seconds)
     try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # asks nobody
-    except (OSError, UnicodeError):
-        pass
-    try:
-        with anyio.fail_after(seconds):
-            return list(await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except TimeoutError as error:
-        raise place.silent() from error
-    except (OSError, UnicodeError) as error:
-        raise place.nobody(error) from error
-
-
-async def _connected(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setblocking(False)
-        begun = sock.connect_ex(address)
-        if begun in (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
-            await anyio.wait_writable(sock)
-            begun = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if begun:
-            raise OSError(begun, os.strerror(begun))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        return await attempt.connected()
+    finally:
+        attempt.close()

@@ -6,6 +6,7 @@ buffer, so that a cancelled caller leaves no half document behind: what the sock
 when it does. A call that is cancelled or late is forgotten: its answer is known by its `req` and dropped.
 """
 
+import contextlib
 import math
 import socket
 from collections.abc import Callable
@@ -21,8 +22,11 @@ from .async_connect import connected_socket
 from .async_wire import AsyncWire
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
-from .place import Place, tune
-from .session import Pending, Session, Subscription, Unexpected, Waiting
+from .forks import tell_after_fork
+from .place import Place
+from .session import Session, Unexpected
+from .skimming import may_hold_messages, releases_of
+from .waiting import LINGER, Pending, Subscription, Waiting
 
 T = TypeVar("T")
 
@@ -34,13 +38,11 @@ async def open_async_connection(
 ) -> "AsyncConnection":
     """Connects, to each address of the host within so many seconds. limits: of what is read there. ServerUnavailable
     when nothing answers there."""
-    sock = await connected_socket(host, port, place, seconds)
-    try:
-        tune(sock)
-        return AsyncConnection(sock, place, limits)
-    except BaseException:
-        sock.close()
-        raise
+    return AsyncConnection(await connected_socket(host, port, place, seconds), place, limits)
+
+
+def _deadline(seconds: float | None) -> float:
+    return math.inf if seconds is None else anyio.current_time() + seconds
 
 
 class _Until(Waiting):
@@ -69,12 +71,21 @@ class AsyncConnection:
         self._place = place
         self._all_sent = _Until(lambda: not self._wire.unsent)
         self._heard = 0  # pieces that came
+        self._understood = 0  # whole documents among them
+        self._noticed = 0  # of them, when `more` returned last
         self._failure: ServerUnavailable | None = None
         self._retired = False
         self._in_a_row = 0  # pieces read since anybody waited
         self._users = 0  # tasks inside _until
         self._leading = False
         self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
+        if self._failure is None:
+            self._failure = self._place.closed()
+        self._wire.close()
 
     # -- the connection's life ----------------------------------------------------------------------------------------
 
@@ -129,8 +140,15 @@ class AsyncConnection:
 
     # -- what is done with it -----------------------------------------------------------------------------------------
 
-    async def exchange(self, exchange: Exchange, timeout: float | None) -> Message:  # noqa: ASYNC109
-        """Sends a request and returns its answer: its own kind of message, or an `Error`.
+    async def exchange(
+        self,
+        exchange: Exchange,
+        timeout: float | None,  # noqa: ASYNC109
+        *,
+        alone: bool = False,
+    ) -> Message:
+        """Sends a request and returns its answer: its own kind of message, or an `Error`. alone: the connection is used
+        for nothing else, and not again when this is left early; see `answer_or_return`.
 
         timeout: seconds, beyond the exchange's patience; None for ever. NoAnswer when it has passed: the connection
         stays, unless nothing at all was heard of the server meanwhile; then it is retired. ServerUnavailable when the
@@ -139,7 +157,8 @@ class AsyncConnection:
         await checkpoint_if_cancelled()
         self._check()
         seconds = exchange.within(timeout)
-        return await self.answer(self.session.ask(exchange.request), seconds)
+        wait_for = self.answer_or_return if alone else self.answer
+        return await wait_for(self.session.ask(exchange.request), seconds)
 
     async def call(self, call: Call[T], timeout: float | None) -> T:  # noqa: ASYNC109
         """What a call of `calls` returns or raises. timeout: as for exchange, and for each of its exchanges."""
@@ -147,18 +166,43 @@ class AsyncConnection:
 
     async def answer(self, pending: Pending, seconds: float | None) -> Message:
         """The answer to what the session has been given to ask; otherwise as exchange."""
-        self.flush()
-        heard = self._heard
         try:
-            await self._until(pending, seconds)
+            return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
-            self.session.drop(pending)
+            returning = self.session.drop(pending)
             self.flush()  # if the answer was there already, what was in it goes back
-            if isinstance(error, TimeoutError) and self._failure is None:
-                if self._heard == heard:
-                    self.retire()
-                raise self._place.no_answer(seconds) from None
+            if may_hold_messages(pending.request) and not isinstance(error, OSError):
+                with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
+                    await self._until(returning, math.inf)
             raise
+
+    async def answer_or_return(self, pending: Pending, seconds: float | None) -> Message:
+        """As answer, on a connection that is not used again when this is left early: then what the answer holds stands
+        in the session's `returns`. A wait at the server ends when it hears that nothing more will be asked."""
+        try:
+            return await self.answered(pending, _deadline(seconds), seconds)
+        except BaseException as error:
+            if not isinstance(error, OSError):
+                self._wire.end()
+                with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
+                    await self._until(pending, math.inf)
+            self.session.returns += releases_of(pending.request, pending.answer)
+            self.close()
+            raise
+
+    async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:
+        """As answer, by a deadline of the loop's clock, and after a cancellation it may be awaited again. seconds: how
+        long that was at first, for the error."""
+        self.flush()
+        understood = self._understood
+        try:
+            await self._until(pending, deadline)
+        except TimeoutError as error:
+            if isinstance(error, ServerUnavailable):
+                raise
+            if self._understood == understood:
+                self.retire()
+            raise self._place.no_answer(seconds) from None
         answer = pending.answer
         assert answer is not None  # noqa: S101 - it is what was waited for
         if isinstance(answer, Error) and closes(answer):
@@ -169,14 +213,14 @@ class AsyncConnection:
         """The subscription's next message. ServerError when it has ended. One task at a time for each subscription."""
         await checkpoint_if_cancelled()
         while (message := subscription.next()) is None:
-            await self._until(subscription, None)
+            await self._until(subscription, math.inf)
         return message
 
     async def receive(self, seconds: float | None) -> Message:
         """The next message that answers no request of ours. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
         while (message := self.session.next_message()) is None:
-            await self._until(self.session.kept, seconds)
+            await self._until(self.session.kept, _deadline(seconds))
         return message
 
     def post(self, message: Message) -> None:
@@ -190,7 +234,7 @@ class AsyncConnection:
         await checkpoint_if_cancelled()
         self._check()
         if self._wire.unsent:
-            await self._until(self._all_sent, seconds)
+            await self._until(self._all_sent, _deadline(seconds))
         if self._wire.cut:
             raise self._place.lost("broke the connection")
 
@@ -203,16 +247,16 @@ class AsyncConnection:
             deliver(message)
         self.session.stray = deliver
         try:
-            await self._until(_Until(lambda: False), None)
+            await self._until(_Until(lambda: False), math.inf)
         finally:
             self.session.stray = None
 
-    async def more(self, seconds: float | None) -> None:
-        """Returns when something more was read. TimeoutError when nothing came. For a single user of the connection,
-        who routes what came to whom it belongs."""
+    async def more(self, deadline: float) -> None:
+        """Returns when something more was read than when it returned last. TimeoutError when nothing came by then, on
+        the loop's clock. For a single user of the connection, who routes what came to whom it belongs."""
         await checkpoint_if_cancelled()
-        before = self._heard
-        await self._until(_Until(lambda: self._heard != before), seconds)
+        await self._until(_Until(lambda: self._heard != self._noticed), deadline)
+        self._noticed = self._heard
 
     def flush(self) -> None:
         """Sends what the session has to send, as far as the socket takes it. Does not wait."""
@@ -226,9 +270,8 @@ class AsyncConnection:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def _until(self, waiting: Waiting, seconds: float | None) -> None:
-        """Returns when it is ready. TimeoutError when that takes longer than so many seconds."""
-        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+    async def _until(self, waiting: Waiting, deadline: float) -> None:
+        """Returns when it is ready. TimeoutError when that takes longer, on the loop's clock."""
         self._users += 1
         try:
             while not waiting.ready:
@@ -299,7 +342,7 @@ class AsyncConnection:
         self.session.receive_data(data)
         try:
             while self.session.route():
-                pass
+                self._understood += 1
         except Unexpected as error:
             self._fail(self._place.misfit(error))
         self.flush()  # what goes back

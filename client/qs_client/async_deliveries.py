@@ -1,6 +1,7 @@
 """A subscription of the async client as an async iterator. What belongs to it, the session knows; here is its life."""
 
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -10,13 +11,15 @@ import anyio
 from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
-from .errors import ServerError, exception_for
-from .session import Pending, Subscription
+from .errors import OtherProcess, ServerError, exception_for
+from .forks import tell_after_fork
+from .waiting import Ended, Pending, Subscription
 
 
 class AsyncDeliveries:
-    """Iterates over the messages of a subscription. It ends with `aclose()`, with an `async with` block that it is the
-    subject of, or when nobody refers to it any more, as after a `break`. One task at a time may ask for the next."""
+    """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
+    block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
+    ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on."""
 
     def __init__(
         self,
@@ -28,35 +31,60 @@ class AsyncDeliveries:
         self._timeout = timeout
         self._request = request
         self._open: tuple[AsyncConnection, Subscription] | None = None
-        self._closed = False
+        self._deadline = math.inf  # of the answer to subscribe
+        self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
+        self._waits: anyio.CancelScope | None = None
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is asked for it here. For `forks`."""
+        self._inherited = self._closed = True
+        self._asking = anyio.Lock(fast_acquire=True)
+        self._open = self._waits = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> GetMessage:
-        if self._closed:
-            raise StopAsyncIteration
+        if self._inherited:
+            raise OtherProcess
         async with self._asking:
-            try:
-                connection, subscription = self._open or await self._subscribed()
-                return await connection.delivery(subscription)
-            except (ServerError, OSError):
-                self._end()
-                raise
+            with anyio.CancelScope() as self._waits:
+                if self._closed:
+                    raise StopAsyncIteration
+                try:
+                    connection, subscription = await self._subscribed()
+                    return await connection.delivery(subscription)
+                except Ended:
+                    pass
+                except (ServerError, OSError):
+                    self._end()
+                    raise
+        raise StopAsyncIteration  # aclose() has ended it meanwhile
 
     async def _subscribed(self) -> tuple[AsyncConnection, Subscription]:
-        connection = await self._opened()
-        subscription = connection.session.subscribe(self._request)
-        answer = await connection.answer(subscription.asked, self._timeout())
-        if isinstance(answer, Error):
-            raise exception_for(answer)
-        self._open = connection, subscription
-        return self._open
+        """What is open, and taken by the server. A task that is cancelled while the server has not answered yet leaves
+        it begun."""
+        timeout = self._timeout()
+        if self._open is None:
+            connection = await self._opened()
+            self._open = connection, connection.session.subscribe(self._request)
+            self._deadline = math.inf if timeout is None else anyio.current_time() + timeout
+        connection, subscription = self._open
+        asked = subscription.asked
+        if not asked.ready:
+            await connection.answered(asked, self._deadline, timeout)
+        if isinstance(asked.answer, Error):
+            raise exception_for(asked.answer)
+        return connection, subscription
 
     async def aclose(self) -> None:
-        """Ends the subscription, and gives back what was sent ahead; as far as the server can be reached."""
+        """Ends the subscription, and gives back what was sent ahead; as far as the server can be reached. A loop that
+        waits in another task ends."""
         ended = self._end()
+        if self._waits is not None:
+            self._waits.cancel()
         if ended is not None:
             connection, asked = ended
             with contextlib.suppress(OSError):

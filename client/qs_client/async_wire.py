@@ -93,6 +93,13 @@ class AsyncWire:
             await anyio.wait_readable(self._sock)
             group.cancel_scope.cancel()
 
+    def end(self) -> None:
+        """Says that nothing more will be sent; what the other side says can still be read."""
+        self._out.clear()
+        self.cut = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
     def shut_down(self) -> None:
         """Ends the stream both ways, which wakes whoever waits. Before `close`: while somebody waits on the descriptor,
         that must not become another's."""
@@ -102,5 +109,5 @@ class AsyncWire:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Gives the descriptor back. Of a connection that is not this process's, that is all that may be done."""
         self._sock.close()

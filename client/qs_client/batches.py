@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from qs_schemas import Draft
 
+from .bounds import seconds
+
 T = TypeVar("T")
 
 MOST = 1000
@@ -19,6 +21,7 @@ top. A single message that is larger travels alone."""
 def draft(payload: bytes | str | Draft) -> Draft:
     """A payload as an entry of a list. TypeError when it is neither bytes nor text: `bytes(5)` would be five NULs."""
     if isinstance(payload, Draft):
+        seconds(payload.delay, "delay")
         return payload
     if not isinstance(payload, bytes | bytearray | memoryview | str):
         raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}")

@@ -8,6 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
+from .asking import names
+from .bounds import Settings, whole
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
 
@@ -22,7 +24,7 @@ class Settling(Protocol):
 S = TypeVar("S", bound=Settling)
 
 
-class Bus(Generic[S]):
+class Bus(Settings, Generic[S]):
     """The subclasses say what each argument means."""
 
     def __init__(
@@ -35,12 +37,7 @@ class Bus(Generic[S]):
         reconnect: bool = True,
         on_trouble: Callable[[str], None] | None = None,
     ) -> None:
-        if max_document < 1:
-            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.max_document = max_document
+        super().__init__(host, port, timeout, max_document)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
         self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that somebody still refers to
@@ -60,8 +57,8 @@ class Bus(Generic[S]):
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
         request = Subscribe(
-            queues=[queues] if isinstance(queues, str) else list(queues),
-            prefetch=prefetch,
+            queues=names(queues),
+            prefetch=whole(prefetch, "prefetch", 1),
             ack="client" if ack else None,
             name=name,
         )

@@ -1,6 +1,7 @@
 """BusClient: messages of a bus, as they come, in a plain loop. What a subscription does stands in `bus_session`."""
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -8,10 +9,12 @@ from typing import Self
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
+from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .connection import Connection, open_connection
-from .errors import ServerError
+from .errors import OtherProcess, ServerError
+from .forks import tell_after_fork
 from .session import Session, Unexpected
 
 
@@ -24,13 +27,25 @@ class BusMessages:
         self._session = session
         self._steps = session.steps()
         self._connection: Connection | None = None
+        self._deadline = math.inf  # of what is read
         self._closed = threading.Event()
-        self._running = False
+        self._running = self._inherited = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The subscription is the parent's: nothing is said for it here. For `forks`."""
+        self._inherited = True
+        self._closed = threading.Event()  # a thread of the parent may hold the lock of the other
+        self._closed.set()
+        self._session.abandon()
+        self._connection = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> GetMessage:
+        if self._inherited:
+            raise OtherProcess
         try:
             step = self._run(self._steps, Give)
         except BaseException:
@@ -44,6 +59,8 @@ class BusMessages:
         """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
         `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
         taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
+        if self._inherited:
+            raise OtherProcess
         if not self._session.subscribed:
             try:
                 with self._session.insisting(patient=patient):
@@ -101,13 +118,15 @@ class BusMessages:
                 bus = self._bus
                 self._connection = open_connection(bus.host, bus.port, bus.place, bus.timeout, bus.limits)
                 return self._connection.session
-            case Pause(seconds):
+            case Pause(span):
                 self._hang_up()
-                self._closed.wait(seconds)
+                self._closed.wait(span)
             case Send() if connection is not None:
                 connection.send(connection.deadline(self._bus.timeout))
-            case Read(seconds) if connection is not None:
-                connection.fill(connection.deadline(seconds))
+            case Read(span, going_on) if connection is not None:
+                if not going_on:
+                    self._deadline = connection.deadline(span)
+                connection.fill(self._deadline)
         return None
 
     def _hang_up(self) -> None:
@@ -161,7 +180,7 @@ class BusClient(Bus[BusMessages]):
 
     def release(self, message: GetMessage, *, delay: float | None = None) -> None:
         """Asks for the message in hand again: now, or after delay seconds. Otherwise as delete."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=delay))
+        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     def close(self) -> None:
         """Ends all subscriptions; loops that wait in other threads end."""

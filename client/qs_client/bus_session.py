@@ -12,7 +12,8 @@ from qs_schemas import DeleteMessage, Error, GetMessage, Message, ReleaseMessage
 from .backoff import delays
 from .errors import ProtocolMismatch, ServerError, exception_for
 from .place import Place
-from .session import Pending, Session, Subscription, Unexpected
+from .session import Session, Unexpected
+from .waiting import LINGER, Pending, Subscription
 
 M = TypeVar("M", bound=Message)
 W = TypeVar("W", Pending, Subscription)
@@ -21,9 +22,6 @@ _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
 """Seconds without an answer to the subscription after which it is said that it is waited for."""
-
-LINGER = 1.0
-"""Seconds that a subscription which ends waits for the bus to confirm what was acknowledged."""
 
 _PASSING = frozenset((408, 429, 500, 503, 507))
 """Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""
@@ -44,9 +42,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. TimeoutError when nothing came in so many seconds."""
+    """Send as well, then give the session what comes next. TimeoutError when nothing came in so many seconds; going_on:
+    in what is left of those that began with the last such step."""
 
     seconds: float | None
+    going_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,16 @@ class BusSession:
         session = self._session
         if session is not None and self._request.ack is not None:
             yield Send()
+            step = Read(LINGER)
             while session.owed:
                 if not session.route():
-                    yield Read(LINGER)
+                    yield step
+                    step = Read(LINGER, going_on=True)
+
+    def abandon(self) -> None:
+        """In a child of a fork: the connection and the message in hand are the parent's."""
+        self._session = self._in_hand = None
+        self.subscribed = False
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
         """Sends what becomes of the message; False when it is not in hand here (any more), and nothing was sent.
@@ -156,8 +163,7 @@ class BusSession:
         self._session = session
         subscription = session.subscribe(replace(self._request))
         session.stray = lambda message: self._stray(subscription, message)
-        while (answer := self._routed(session.answer_to, subscription.asked)) is None:
-            yield from self._read_answer()
+        answer = yield from self._answer(session, subscription)
         self._late = False
         if isinstance(answer, Error):
             raise exception_for(answer)
@@ -173,26 +179,27 @@ class BusSession:
                 self.settle(message, DeleteMessage(message.qid, message.mid))
                 yield Send()
 
-    def _read_answer(self) -> Steps:
-        """Once, while the bus has not answered. It does not as long as it is without its queue server."""
-        left = timeout = self._timeout
-        if not self._late and (timeout is None or timeout > LATE):
+    def _answer(self, session: Session, subscription: Subscription) -> Generator[Step, Session | None, Message]:
+        """What the bus says to the subscription. It says nothing as long as it is without its queue server."""
+        timeout = self._timeout
+        first = not self._late and (timeout is None or timeout > LATE)
+        step = Read(LATE if first else timeout)
+        while (answer := self._routed(session.answer_to, subscription.asked)) is None:
             try:
-                yield Read(LATE)
+                yield step
+                step = Read(step.seconds, going_on=step.seconds is not None)
             except TimeoutError:
+                if not first:
+                    raise self._place.no_answer(timeout) from None
+                first = False
                 self._late = True
                 self._say(
                     logging.WARNING,
                     f"waiting: the bus at {self._place.name} has not taken the subscription yet; is its queue server "
                     "running?",
                 )
-            else:
-                return
-            left = None if timeout is None else timeout - LATE
-        try:
-            yield Read(left)
-        except TimeoutError:
-            raise self._place.no_answer(timeout) from None
+                step = Read(None if timeout is None else timeout - LATE)
+        return answer
 
     def _routed(self, next_message: Callable[[W], M | None], waiting: W) -> M | None:
         try:

@@ -6,7 +6,8 @@ it, so that a call of several exchanges can say how far it came.
 
 Every call raises a `ServerError` when the server answers with an error (NotFound for a queue or message that does not
 exist), `ServerUnavailable` when the connection fails, `NoAnswer` (also a TimeoutError) when no answer comes in time,
-and ValueError when a name holds characters that XML cannot carry; its text adds what is particular to it.
+ValueError when a name holds characters that XML cannot carry or is bytes that are not UTF-8, and TypeError at once when
+it is no text; its docstring adds what is particular to it.
 """
 
 from collections.abc import Generator, Iterable
@@ -35,9 +36,11 @@ from qs_schemas import (
     ReleaseMessage,
     Subscribe,
 )
+from qs_schemas.checked import text
 
-from .asking import Call, ask, given
+from .asking import TEXT, Call, ask, given, names
 from .batches import MOST, draft, drafts_in_batches, in_batches
+from .bounds import seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
 T = TypeVar("T")
@@ -53,10 +56,11 @@ Held: TypeAlias = Delivery | GetMessage
 
 def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:
     """Queue, id and count of receives of a message that is given by (qid, mid) or as it was received."""
-    if isinstance(message, str):
+    if not isinstance(message, Delivery | GetMessage):
+        qid = text("qid", message)
         if mid is None:
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
-        return (message, mid.mid, mid.receives) if isinstance(mid, Receipt) else (message, mid, None)
+        return qid, _number(mid), mid.receives if isinstance(mid, Receipt) else None
     if mid is not None:
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
@@ -65,7 +69,8 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
 
 
 def _number(entry: int | Receipt) -> int:
-    return entry.mid if isinstance(entry, Receipt) else entry
+    """The id. ValueError or TypeError when it cannot be one."""
+    return given(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -95,7 +100,14 @@ def new_queue(
     None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer
     when the storage cannot honour an option.
     """
-    options = QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives)
+    options = QueueOptions(
+        storage,
+        seconds(visibility, "visibility"),
+        whole(capacity, "capacity", 1),
+        seconds(retention, "retention"),
+        dead_letter,
+        whole(max_receives, "max_receives", 1),
+    )
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
@@ -149,7 +161,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
     """
     entry = draft(payload)
-    answer = yield from ask(PushMessage(qid, entry.payload, delay, key))
+    answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
     return given(answer.mid, "mid")
 
 
@@ -187,11 +199,14 @@ def receive(
     max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
     queue's own.
     """
-    if isinstance(queues, str):
+    whole(max, "max", 1)
+    seconds(wait, "wait")
+    seconds(visibility, "visibility")
+    if isinstance(queues, TEXT):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
-        request = ReceiveMessage(queues=list(queues), max=max, wait=wait, visibility=visibility)
-    deliveries = (yield from ask(request, patience=wait)).messages
+        request = ReceiveMessage(queues=names(queues), max=max, wait=wait, visibility=visibility)
+    deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
             delivery.qid = request.qid
@@ -210,16 +225,22 @@ def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessa
     visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
     another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
     """
-    return (yield from ask(GetMessage(qid, mid, visibility=visibility)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility"))))
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:
     """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
-    return (yield from ask(GetMessage(qid, mid, peek=True)))
+    return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
 def _page(qid: str, state: str, after: int | None) -> Call[list[int]]:
-    return (yield from ask(ListMessages(qid, state, MOST, after))).mids
+    return (yield from ask(ListMessages(qid, state, MOST, whole(after, "after")))).mids
+
+
+def _pages(qid: str, state: str, after: int | None) -> Pages[int]:
+    mids = yield _page(qid, state, after)
+    while len(mids) >= MOST:
+        mids = yield _page(qid, state, mids[-1])
 
 
 def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
@@ -227,9 +248,7 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
 
     state: new (never received yet), ready (visible now), in-flight, delayed, all. after: only ids greater than this.
     """
-    mids = yield _page(qid, state, after)
-    while len(mids) >= MOST:
-        mids = yield _page(qid, state, mids[-1])
+    return _pages(text("qid", qid), text("state", state), after)
 
 
 def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
@@ -242,12 +261,14 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
     when there are no names in queues.
     """
-    if isinstance(queues, str):
+    whole(prefetch, "prefetch", 1)
+    seconds(visibility, "visibility")
+    if isinstance(queues, TEXT):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    names = list(queues)
-    if not names:
+    wanted = names(queues)
+    if not wanted:
         raise ValueError("the queues to subscribe to are missing")
-    return Subscribe(queues=names, prefetch=prefetch, visibility=visibility)
+    return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
 
 
 def copy(
@@ -260,14 +281,14 @@ def copy(
     queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
     exist, or the one message named alone; Conflict when one of them holds another message of the id.
     """
-    targets = [queues] if isinstance(queues, str) else list(queues)
+    targets = names(queues)
     if not targets:
         raise TypeError("the queues to copy to are missing")
     if mids is None or isinstance(mids, int | Receipt):
         qid, mid, _ = _meant(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
-    if not isinstance(message, str):
+    if isinstance(message, Delivery | GetMessage):
         raise TypeError("a received message has its id: give either it, or (qid, mids)")
     copied: list[int] = []
     for batch in in_batches(mids):
@@ -295,12 +316,14 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     Receipts) has been received again since.
     """
     by_queue: dict[str, list[int | Receipt]] = {}
-    if isinstance(messages, str):
-        by_queue[messages] = list(mids)
+    if isinstance(messages, TEXT):
+        by_queue[text("qid", messages)] = entries = list(mids)
+        for entry in entries:
+            _number(entry)
     else:
         for qid, number, receives in (_meant(message, None) for message in messages):
-            entry = number if receives is None else Receipt(number, receives)
-            by_queue.setdefault(qid, []).append(entry)
+            receipt = number if receives is None else Receipt(number, receives)
+            by_queue.setdefault(qid, []).append(receipt)
     deleted: list[int] = []
     for qid, entries in by_queue.items():
         for batch in in_batches(entries):
@@ -315,7 +338,7 @@ def release(message: str | Held, mid: int | Receipt | None = None, *, delay: flo
     With a delivery, only if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    yield from ask(ReleaseMessage(qid, number, receives, delay))
+    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
 
 
 def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
@@ -325,5 +348,5 @@ def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility:
     if it has not been received again since: else Stale.
     """
     qid, number, receives = _meant(message, mid)
-    answer = yield from ask(ExtendMessage(qid, number, receives, visibility))
+    answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
     return given(answer.visible_at, "visible-at")

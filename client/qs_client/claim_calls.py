@@ -17,6 +17,7 @@ from qs_schemas import (
 
 from .asking import Call, ask, given
 from .batches import drafts_in_batches
+from .bounds import whole
 
 
 def claim_messages(
@@ -31,11 +32,20 @@ def claim_messages(
     """The oldest visible messages become claim seq (1, 2, 3, …) of the consumer: in one transaction, out of everybody's
     sight, for as long as it takes. Asked again with the same seq, the answer is the same.
 
-    max: messages, None for as many as the server allows (100,000; with the storage `files` 10,000); max_bytes: of
-    payload; upto: only ids up to that one. A claim of count 0 is none: there was nothing, and seq is still free. Raises
+    max: messages, None for as many as the server allows (100,000); max_bytes: of payload; upto: only ids up to that
+    one. A claim of count 0 is none: there was nothing, and seq is still free. Raises
     Stale when seq is acknowledged, Conflict when one before it was never made, NotFound when it was released.
     """
-    answer = yield from ask(ClaimMessages(qid, consumer, seq, max, max_bytes, upto))
+    answer = yield from ask(
+        ClaimMessages(
+            qid,
+            consumer,
+            whole(seq, "seq"),
+            whole(max, "max", 1),
+            whole(max_bytes, "max_bytes", 1),
+            whole(upto, "upto"),
+        )
+    )
     return given(answer.claim, "claim")
 
 
@@ -45,7 +55,9 @@ def get_claim(qid: str, consumer: str, seq: int, *, part: int = 0, parts: int = 
     receives is 1 more than before the claim. What has been purged since is missing. Raises NotFound when there is no
     such claim (any more), BadRequest when the slice is over 1000 messages or one document: then ask for more parts.
     """
-    deliveries = (yield from ask(GetClaim(qid, consumer, seq, part, parts))).messages
+    deliveries = (
+        yield from ask(GetClaim(qid, consumer, whole(seq, "seq"), whole(part, "part"), whole(parts, "parts", 1)))
+    ).messages
     for delivery in deliveries:
         if delivery.qid is None:
             delivery.qid = qid
@@ -55,12 +67,12 @@ def get_claim(qid: str, consumer: str, seq: int, *, part: int = 0, parts: int = 
 def ack_claim(qid: str, consumer: str, seq: int) -> Call[None]:
     """Acknowledges: deletes the messages of every claim of the consumer up to seq. Can be repeated. Raises Conflict
     when there is no claim of that number yet."""
-    yield from ask(AckClaim(qid, consumer, seq))
+    yield from ask(AckClaim(qid, consumer, whole(seq, "seq")))
 
 
 def release_claim(qid: str, consumer: str, seq: int) -> Call[int]:
     """For operators: the messages of a claim are visible again; how many. Raises NotFound when there is none."""
-    return given((yield from ask(ReleaseClaim(qid, consumer, seq))).count, "count")
+    return given((yield from ask(ReleaseClaim(qid, consumer, whole(seq, "seq")))).count, "count")
 
 
 def list_claims(qid: str) -> Call[list[Claim]]:
@@ -75,6 +87,8 @@ def stage_messages(
     """Stores messages durably and invisibly, until `publish_staged` names this attempt at this part of the batch; how
     many. Calls for the same attempt add to it, in their order, so one that failed must not be repeated: stage the part
     again as another attempt. Sent in lists of 1000 messages, some megabytes each. batch, part, attempt: from 0."""
+    for value, name in ((batch, "batch"), (part, "part"), (attempt, "attempt")):
+        whole(value, name)
     total = 0
     for drafts in drafts_in_batches(payloads):
         answer = yield from ask(StageMessages(qid, producer, batch=batch, part=part, attempt=attempt, messages=drafts))
@@ -87,4 +101,4 @@ def publish_staged(qid: str, producer: str, batch: int, parts: Iterable[Part | t
     for it is dropped. When the batch, or a later one of the producer, is published already, nothing happens: so it can
     be repeated. Raises NotFound when a part was not staged."""
     chosen = [part if isinstance(part, Part) else Part(*part) for part in parts]
-    yield from ask(PublishStaged(qid, producer, batch=batch, chosen=chosen))
+    yield from ask(PublishStaged(qid, producer, batch=whole(batch, "batch"), chosen=chosen))

@@ -12,18 +12,22 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Subscribe
+from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage, Subscribe
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
+from .bounds import Settings
+from .bounds import seconds as checked_seconds
 from .calls import Held, Pages
 from .connection import Connection, open_connection
 from .deliveries import Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
+from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
-from .session import Pending, Subscription
+from .skimming import may_hold_messages, releases_of
+from .waiting import LINGER, Ended, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +63,7 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueCl
     return method
 
 
-class QueueClient:
+class QueueClient(Settings):
     """A connection to a queue server, opened when it is needed.
 
     host: a name or an address, also IPv6; port: of TCP; timeout: seconds that the server may take to answer (for
@@ -67,7 +71,8 @@ class QueueClient:
     MiB, all that a server's default can lead to: where a server runs with a larger --max-document, give six times that,
     as a text gets up to six times as long when it is written. All can be set later; a bound is taken up by the next
     connection. May be used by several threads: their calls take turns, so a thread that waits in `receive` for long had
-    better have a client of its own.
+    better have a client of its own. In a child of `os.fork` it opens a connection of its own, and leaves the parent's
+    alone.
 
     With `connect`, `send`, `recv` and `disconnect` it is bucker's QueueClient. The methods below them do one thing
     each; they raise `ServerError` with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a
@@ -82,12 +87,12 @@ class QueueClient:
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
     ) -> None:
-        if max_document < 1:
-            raise ValueError(f"max_document is a number of bytes, 1 or more, not {max_document}")
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.max_document = max_document
+        super().__init__(host, port, timeout, max_document)
+        self.after_fork()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child, the connection is the parent's, and so may be threads that held the locks. For `forks`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held for an exchange, and for a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -149,7 +154,7 @@ class QueueClient:
             connection = self._connection
             if connection is None:
                 raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
-            deadline = connection.deadline(self.timeout if timeout is None else timeout)
+            deadline = connection.deadline(self.timeout if timeout is None else checked_seconds(timeout, "timeout"))
             try:
                 return connection.read(connection.session.next_message, deadline)
             except BaseException as error:
@@ -228,12 +233,36 @@ class QueueClient:
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
         try:
             answer = connection.answer(pending, seconds)
-        except BaseException:  # KeyboardInterrupt too: the answer may still be on its way
-            self._drop(connection)
+        except BaseException as error:
+            self._leave(connection, pending, interrupted=not isinstance(error, OSError))
             raise
         if isinstance(answer, Error) and closes(answer):
             self._drop(connection)
         return answer
+
+    def _leave(self, connection: Connection, pending: Pending, *, interrupted: bool) -> None:
+        """Closes a connection on which an answer is still to come, and gives back what came or was to come with it, as
+        far as the server can be reached."""
+        if not may_hold_messages(pending.request):
+            self._drop(connection)
+            return
+        try:
+            if interrupted:
+                connection.last_answer(pending, LINGER)
+        finally:
+            self._drop(connection)
+        releases = [*connection.session.returns, *releases_of(pending.request, pending.answer)]
+        if releases:
+            with contextlib.suppress(ServerError, OSError):
+                self._give_back(releases)
+
+    def _give_back(self, releases: list[ReleaseMessage]) -> None:
+        other = self._open()
+        try:
+            for asked in [other.session.ask(release) for release in releases]:
+                other.answer(asked, LINGER)
+        finally:
+            other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
         """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
@@ -243,10 +272,13 @@ class QueueClient:
                 self._drop(connection)
                 connection = None
             if connection is None:
-                place = Place(endpoint(self.host, self.port))
-                limits = replace(CLIENT_LIMITS, document=self.max_document)
-                self._connection = connection = open_connection(self.host, self.port, place, self.timeout, limits)
+                self._connection = connection = self._open()
             return connection
+
+    def _open(self) -> Connection:
+        place = Place(endpoint(self.host, self.port))
+        limits = replace(CLIENT_LIMITS, document=self.max_document)
+        return open_connection(self.host, self.port, place, self.timeout, limits)
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:
@@ -255,19 +287,25 @@ class QueueClient:
 
     # -- what Deliveries does on the connection -----------------------------------------------------------------------
 
-    def _subscribe(self, request: Subscribe) -> tuple[Connection, Subscription]:
+    def _subscribe(self, request: Subscribe, begun: Callable[[Connection, Subscription], None]) -> None:
+        """begun: is told before the answer is waited for."""
         with self._reading:
             connection = self._opened(fresh=True)
+            connection.make_wakeable()
             subscription = connection.session.subscribe(request)
+            begun(connection, subscription)
             answer = self._answer(connection, subscription.asked, self.timeout)
             if isinstance(answer, Error):
                 raise exception_for(answer)
-            return connection, subscription
 
-    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage:
+    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
+        """The next delivery, None when the subscription has been ended from this side."""
         with self._reading:
             try:
                 return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
+            except Ended:
+                self._confirm_end(connection, subscription)
+                return None
             except ServerError as error:
                 if error.code in CLOSING:
                     self._drop(connection)
@@ -277,12 +315,22 @@ class QueueClient:
                 raise
 
     def _unsubscribe(self, connection: Connection, subscription: Subscription) -> None:
-        if not self._reading.acquire(blocking=False):  # a collected iterator must not wait for its own thread
-            connection.session.end(subscription)  # whoever reads sends it
+        """Ends it. Does not wait when a thread reads, be it the loop's own or this one: that thread does the rest."""
+        if connection is not self._connection:
+            return
+        connection.session.end(subscription)
+        if not self._reading.acquire(blocking=False):
+            connection.wake()
             return
         try:
-            if connection is self._connection and (asked := connection.session.end(subscription)) is not None:
-                self._answer(connection, asked, self.timeout)
-                connection.send(connection.deadline(self.timeout))  # gives back what came until then
+            self._confirm_end(connection, subscription)
         finally:
             self._reading.release()
+
+    def _confirm_end(self, connection: Connection, subscription: Subscription) -> None:
+        """Waits until the server has ended it, as far as the server can be reached, and gives back what came until
+        then."""
+        if connection is self._connection and (asked := subscription.ending) is not None:
+            with contextlib.suppress(ServerError, OSError):
+                self._answer(connection, asked, self.timeout)
+                connection.send(connection.deadline(self.timeout))

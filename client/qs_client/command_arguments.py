@@ -1,10 +1,12 @@
 """The arguments of `qs`: its subcommands, their options, what --help says of them."""
 
 import argparse
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import bounds
 from . import command_verbs as verbs
 from .command_claims import list_or_release
 from .command_tail import tail
@@ -59,38 +61,43 @@ def bus(text: str) -> tuple[str, int]:
 
 def _address(text: str, example: str) -> tuple[str, int]:
     """example: has the port that is meant when there is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")) or text.endswith("]"):
-        host, port = text, example.rpartition(":")[2]
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in {example}")
-    return host, int(port)
+    try:
+        return bounds.address(text, int(example.rpartition(":")[2]))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not HOST:PORT, as in {example} or [::1]:{example.rpartition(':')[2]}"
+        ) from None
 
 
 def seconds(text: str) -> float:
     """A duration: seconds, 0 or more, possibly with a fraction."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return value
+    return _duration(text, more_than_none=False)
 
 
 def patience(text: str) -> float:
     """A duration of more than nothing."""
-    value = seconds(text)
-    if not value:
-        raise argparse.ArgumentTypeError("no server answers in 0 seconds")
+    return _duration(text, more_than_none=True)
+
+
+def _duration(text: str, *, more_than_none: bool) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    try:
+        bounds.seconds(value, "it", more_than_none=more_than_none)
+    except ValueError:
+        least = "more than 0" if more_than_none else "0 or more"
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds, {least}, at most {bounds.MOST_SECONDS}"
+        ) from None
     return value
 
 
 def positive(text: str) -> int:
     """A whole number, 1 or more."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more, of at most 18 digits")
     return int(text)
 
 

@@ -15,12 +15,15 @@ from typing import TypeVar
 from qs_schemas import CLIENT_LIMITS, Limits, Message
 
 from .errors import ServerUnavailable
+from .forks import tell_after_fork
 from .place import Place, tune
-from .session import Pending, Session, Unexpected
+from .session import Session, Unexpected
+from .waiting import Pending
 
 M = TypeVar("M", bound=Message)
 
 _PIECE = 256 * 1024  # of what is read at a time
+_LONGEST = 86400.0  # seconds that the system waits at a time: it counts milliseconds in 31 bits
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll takes no descriptor of its own
 
 
@@ -29,7 +32,7 @@ def open_connection(
 ) -> "Connection":
     """Connects, within timeout seconds. limits: of what is read there. ServerUnavailable when nothing answers there."""
     try:
-        sock = socket.create_connection((host, port), timeout)
+        sock = socket.create_connection((host, port), None if timeout is None else min(timeout, _LONGEST))
     except TimeoutError as error:
         raise place.silent() from error
     except (OSError, UnicodeError) as error:
@@ -55,8 +58,15 @@ class Connection:
         self._writing = threading.Lock()
         self._selector = _Selector()
         self._selector.register(sock, selectors.EVENT_READ)
+        self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # somebody reads; set before _ended is looked at, as that is set before this is
         self._ended = False
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
+        self._ended = True
+        self._close_sockets()
 
     def deadline(self, seconds: float | None) -> float:
         """The time at which so many seconds will have passed; None is never."""
@@ -66,7 +76,7 @@ class Connection:
         """Whether something came while nothing was asked: the server has closed the connection, or is about to."""
         session = self.session
         try:
-            while not session.open_ended and self._selector.select(0):
+            while not session.open_ended and self._readable(0):
                 if not session.owed:
                     return True
                 self.fill(math.inf)  # answers that nobody waits for
@@ -96,7 +106,7 @@ class Connection:
             sent = 0
         if sent < len(data):
             # Of the sending alone: the reading waits on the selector. 0 would mean not to wait at all.
-            self._sock.settimeout(None if deadline == math.inf else max(deadline - self._clock(), 0.001))
+            self._sock.settimeout(None if deadline == math.inf else min(max(deadline - self._clock(), 0.001), _LONGEST))
             self._sock.sendall(memoryview(data)[sent:])
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
@@ -106,6 +116,13 @@ class Connection:
             return self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
         except TimeoutError:  # the system, too, has limits of its own
             raise self._place.no_answer(seconds) from None
+
+    def last_answer(self, pending: Pending, seconds: float) -> None:
+        """Reads the answer in so many seconds if it comes, on a connection that is to be closed. A wait at the server
+        ends when it hears that nothing more will be asked."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
 
     def read(self, next_message: Callable[[], M | None], deadline: float) -> M:
         """Reads until there is a message. TimeoutError when the deadline comes first: nothing is lost then."""
@@ -118,7 +135,7 @@ class Connection:
         finally:
             self._busy = False
             if self._ended:
-                self._sock.close()
+                self._close_sockets()
         return message
 
     def fill(self, deadline: float) -> None:
@@ -129,7 +146,7 @@ class Connection:
         finally:
             self._busy = False
             if self._ended:
-                self._sock.close()
+                self._close_sockets()
 
     def _fill(self, deadline: float) -> None:
         if self._ended:
@@ -140,9 +157,10 @@ class Connection:
             raise
         except OSError:
             pass  # the server may have said why before it hung up; if it has not, the reading fails as well
-        while not self._selector.select(None if deadline == math.inf else max(deadline - self._clock(), 0)):
+        if not self._readable(deadline - self._clock()):
             if self._clock() >= deadline:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
+            return
         try:
             data = self._sock.recv(_PIECE)
         except BlockingIOError:
@@ -155,11 +173,44 @@ class Connection:
             raise self._place.lost(self.session.end_of_data())
         self.session.receive_data(data)
 
+    def _readable(self, seconds: float) -> bool:
+        """Waits until the socket can be read. False when so many seconds have passed, or `wake` was called; perhaps
+        also before."""
+        ready = self._selector.select(None if seconds == math.inf else min(max(seconds, 0), _LONGEST))
+        for key, _ in ready:
+            if key.fileobj is self._sock:
+                return True
+        if ready and self._wakers is not None:
+            with contextlib.suppress(OSError):
+                self._wakers[0].recv(_PIECE)
+        return False
+
+    def make_wakeable(self) -> None:
+        """Before the first `wake`. Not while another thread reads."""
+        if self._wakers is None:
+            self._wakers = socket.socketpair()
+            for end in self._wakers:
+                end.setblocking(False)
+            self._selector.register(self._wakers[0], selectors.EVENT_READ)
+
+    def wake(self) -> None:
+        """Lets a thread that reads look again at what it waits for, and send what there is to send. May be called by
+        any thread at any time, also by a signal's handler."""
+        if self._wakers is not None:
+            with contextlib.suppress(OSError):
+                self._wakers[1].send(b"!")
+
     def close(self) -> None:
         """Ends the connection. A thread that reads it wakes up, and closes the socket itself: while it waits on the
         descriptor, that must not become another file's."""
+        if self._ended:
+            return
         self._ended = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         if not self._busy:
-            self._sock.close()
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for each in (self._sock, *(self._wakers or ())):
+            each.close()

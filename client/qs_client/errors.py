@@ -118,3 +118,10 @@ class ProtocolMismatch(ServerUnavailable):
 
 class NoAnswer(ServerUnavailable, TimeoutError):
     """No answer came within the client's timeout. Whether the request was carried out is not known."""
+
+
+class OtherProcess(RuntimeError):
+    """The subscription was made before a fork, and belongs to the parent: subscribe again in this process."""
+
+    def __init__(self) -> None:
+        super().__init__("this subscription belongs to the process that was forked: subscribe again in this one")

@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from .errors import NoAnswer, ProtocolMismatch, ServerUnavailable
-from .session import TooLong, Unexpected
+from .session import Cut, TooLong, Unexpected
 
 _UNKNOWN = "whether a request was carried out is not known"
 
@@ -53,8 +53,14 @@ class Place:
         """The system says that the connection is over."""
         return self.lost(f"broke the connection ({error.strerror or error})")
 
-    def misfit(self, error: Unexpected) -> ProtocolMismatch:
-        """What came can not be read: it will not be otherwise next time."""
+    def misfit(self, error: Unexpected) -> ServerUnavailable:
+        """The stream is out of step. A request that was cut off can be sent again; what came and cannot be read, will
+        not be otherwise next time."""
+        if isinstance(error, Cut):
+            return ServerUnavailable(
+                f"a request did not reach {self.name} whole ({error}), so it was not carried out: the network cut it "
+                "off; call again"
+            )
         if isinstance(error, TooLong):
             return ProtocolMismatch(
                 f"{self.name} sent more than this client takes ({error}): give {self.client} a larger max_document"

@@ -16,16 +16,17 @@ from qs_schemas import (
     Limits,
     Message,
     Peer,
-    ReceiveMessage,
     ReleaseMessage,
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas.errors import TOO_LARGE
+from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 
-from .errors import CLOSING, exception_for
+from .errors import CLOSING
+from .skimming import Skim, may_hold_messages, releases_of
+from .waiting import Mailbox, Pending, Returning, Subscription
 
-_OF_A_DOCUMENT = frozenset((400, 408, 413))
+_OF_A_DOCUMENT = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
 
 
@@ -37,89 +38,8 @@ class TooLong(Unexpected):
     """A document over the client's bound."""
 
 
-class Waiting:
-    """What can be waited for. wake: called when it may be ready; None when nobody waits."""
-
-    __slots__ = ("wake",)
-
-    def __init__(self) -> None:
-        self.wake: Callable[[], None] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has come."""
-        raise NotImplementedError
-
-    def _has_come(self) -> None:
-        if self.wake is not None:
-            self.wake()
-
-
-class Pending(Waiting):
-    """A request that is being asked. answer: its own kind of message or an `Error`, None until it has come."""
-
-    __slots__ = ("answer", "request")
-
-    def __init__(self, request: Message) -> None:
-        super().__init__()
-        self.request = request
-        self.answer: Message | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether the answer has come."""
-        return self.answer is not None
-
-    def settle(self, answer: Message) -> None:
-        """Its answer has come."""
-        self.answer = answer
-        self._has_come()
-
-
-class Mailbox(Waiting):
-    """Messages in the order in which they came."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._messages: deque[Message] = deque()
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is one."""
-        return bool(self._messages)
-
-    def put(self, message: Message) -> None:
-        """Adds one."""
-        self._messages.append(message)
-        self._has_come()
-
-    def take(self) -> Message | None:
-        """The oldest, or None."""
-        return self._messages.popleft() if self._messages else None
-
-
-class Subscription(Mailbox):
-    """The deliveries of one subscribe request. asked: the request itself, and its answer."""
-
-    __slots__ = ("asked", "over", "request")
-
-    def __init__(self, request: Subscribe, asked: Pending) -> None:
-        super().__init__()
-        self.request = request
-        self.asked = asked
-        self.over = False  # no delivery is wanted any more, or none will come
-
-    def next(self) -> GetMessage | None:
-        """The next delivery, or None until one comes. ServerError when the server has ended the subscription."""
-        message = self.take()
-        if isinstance(message, Error):
-            self.put(message)  # it is the last one, and stays
-            raise exception_for(message)
-        if isinstance(message, GetMessage) and message.qid is None:
-            message.qid = self.request.qid  # a server may leave out what was named in the request
-        return message if isinstance(message, GetMessage) else None
+class Cut(Unexpected):
+    """The server could not read a document of ours to its end: the network has cut it off."""
 
 
 class Session:
@@ -132,7 +52,9 @@ class Session:
     def __init__(self, limits: Limits = CLIENT_LIMITS) -> None:
         self.kept = Mailbox()
         self.stray: Callable[[Message], None] | None = None
-        self._peer = Peer(limits)
+        self.returns: list[ReleaseMessage] = []  # what is to be given back on another connection
+        self._skim: Skim | None = None
+        self._peer = Peer(limits, keep_too_large=True)
         self._numbers = itertools.count(1)
         self._loose = False
         self._pending: dict[str | None, Pending] = {}  # in the order in which they were asked
@@ -177,28 +99,34 @@ class Session:
         return subscription
 
     def end(self, subscription: Subscription) -> Pending | None:
-        """Unsubscribes, and gives back what was not taken, be it here or on its way. What it asked for that, None when
-        the subscription was over."""
+        """Unsubscribes, and gives back what was not taken, be it here or on its way. Returns what asks for that, None
+        when the server had ended the subscription."""
         if subscription.over:
-            return None
+            return subscription.ending
         subscription.over = True
-        asked = self.ask(Unsubscribe(subscription=subscription.request.req))
+        subscription.ending = asked = self.ask(Unsubscribe(subscription=subscription.request.req))
         # First it ends, then they go back: else the server would send them here again.
         while (message := subscription.take()) is not None:
             self._release(message)
         return asked
 
-    def drop(self, pending: Pending) -> None:
-        """Nobody waits for the answer any more: when it comes, the messages in it are given back."""
-        pending.wake = lambda: self._give_back(pending)
+    def drop(self, pending: Pending) -> Returning:
+        """Nobody waits for the answer any more: when it comes, the messages in it are given back. What tells when they
+        are."""
+        returning = Returning()
+        pending.wake = lambda: returning.begin(self._give_back(pending))
         if pending.ready:
-            self._give_back(pending)
+            pending.wake()
+        return returning
 
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
         """Takes what came, in pieces of any size. `route` makes something of it."""
-        self._peer.receive_data(data)
+        if self._skim is not None:
+            self._skim.feed(data)
+        else:
+            self._peer.receive_data(data)
 
     def end_of_data(self) -> str:
         """How the server's end of the stream came about, in words."""
@@ -210,11 +138,16 @@ class Session:
 
         Unexpected when it belongs to nobody or cannot be read: the stream is out of step then, and must be closed.
         """
+        if self._skim is not None:
+            return self._skimmed(self._skim)
         message = self._peer.next_event()
         if message is None:
             return False
         if isinstance(message, Fault):
-            raise (TooLong if message.error is TOO_LARGE else Unexpected)(message.text)
+            if message.error is not TOO_LARGE:
+                raise Unexpected(message.text)
+            self._skim = Skim(self._peer.too_large, message.text)
+            return self._skimmed(self._skim)
         if message.req is None:
             self._without_req(message)
         elif (pending := self._pending.get(message.req)) is not None:
@@ -225,6 +158,16 @@ class Session:
             self._keep(message)
         return True
 
+    def _skimmed(self, skim: Skim) -> bool:
+        """An answer that is too long to be kept is read to its end all the same if it has messages in it: they go
+        back."""
+        pending = self._pending.get(skim.req)
+        if pending is not None and may_hold_messages(pending.request):
+            if not skim.ended:
+                return False
+            self.returns = skim.releases(pending.request)
+        raise TooLong(skim.text)
+
     def answer_to(self, pending: Pending) -> Message | None:
         """The answer to a request, or None until more bytes come. Routes what comes before it, and no more."""
         while pending.answer is None and self.route():
@@ -232,7 +175,7 @@ class Session:
         return pending.answer
 
     def next_delivery(self, subscription: Subscription) -> GetMessage | None:
-        """The subscription's next delivery, or None until more bytes come. ServerError when it has ended."""
+        """The subscription's next delivery, or None until more bytes come. ServerError or Ended when it has ended."""
         while (message := subscription.next()) is None and self.route():
             pass
         return message
@@ -249,8 +192,8 @@ class Session:
         if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
         del self._pending[message.req]
-        if isinstance(message, Error) and isinstance(request, Subscribe):
-            self._subscriptions.pop(message.req, None)
+        if isinstance(message, Error) and (refused := self._subscriptions.pop(message.req, None)) is not None:
+            refused.over = True
         if isinstance(request, Unsubscribe):
             self._subscriptions.pop(request.subscription, None)
         pending.settle(message)
@@ -268,10 +211,15 @@ class Session:
 
     def _without_req(self, message: Message) -> None:
         """An error that is about the connection goes to whoever waits on it. One that is about a document, to the first
-        that has no answer: answers come in order. What then happens to the others, the end of the stream will tell."""
+        that has no answer: answers come in order. What then happens to the others, the end of the stream will tell.
+
+        A 400 does not blame a request: each is well-formed and has a `req`, so the server has not read it whole.
+        """
         if not isinstance(message, Error) or (self._loose and message.code not in CLOSING):
             self._keep(message)
             return
+        if message.code == BAD_REQUEST.code:
+            raise Cut(message.text)
         concerned = list(self._pending.values())
         if message.code in _OF_A_DOCUMENT:
             concerned = concerned[:1]
@@ -295,18 +243,12 @@ class Session:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def _give_back(self, pending: Pending) -> None:
-        if isinstance(pending.answer, ReceiveMessage):
-            for delivery in pending.answer.messages:
-                delivery.qid = delivery.qid or getattr(pending.request, "qid", None)
-                self._released(delivery.qid, delivery.mid, delivery.receives)
-        elif isinstance(pending.answer, Subscribe) and (found := self._subscriptions.get(pending.request.req)):
-            self.end(found)
+    def _give_back(self, pending: Pending) -> list[Pending]:
+        if isinstance(pending.answer, Subscribe) and (found := self._subscriptions.get(pending.request.req)):
+            ending = self.end(found)
+            return [] if ending is None else [ending]
+        return [self.ask(release) for release in releases_of(pending.request, pending.answer)]
 
     def _release(self, message: Message) -> None:
-        if isinstance(message, GetMessage):
-            self._released(message.qid, message.mid, message.receives)
-
-    def _released(self, qid: str | None, mid: int | None, receives: int | None) -> None:
-        if qid is not None and mid is not None:
-            self.ask(ReleaseMessage(qid, mid, receives))  # whatever the answer says, nobody waits for it
+        for release in releases_of(message, message):
+            self.ask(release)  # whatever the answer says, nobody waits for it

@@ -21,7 +21,7 @@ from .job_stream import claimed_rows
 from .running import Progress, Running, Stop, Turn, begin, translated, wait
 
 BATCH = 100_000
-"""Messages of a batch, at most, where nothing else is said. The server makes less of it in queues of files: 10,000."""
+"""Messages of a batch, at most, where nothing else is said."""
 
 BATCH_BYTES = 256 * 1024 * 1024
 """Bytes of a batch, at most, and one message at least."""
@@ -62,9 +62,10 @@ def archive(
 
     queues: names, each archived once though given twice; host, port: of the queue server; every: seconds from one batch
     to the next of a run that goes on until it is stopped, None for what is in the queues now; batch: messages, at most;
-    schema: of XML payloads, which then get the columns `document` and `_corrupt_record`; body: `binary`, or `string`
-    for payloads that are UTF-8; accept_loss: go on though messages that were claimed have been purged, or the queue was
-    made anew; stop: asked for from outside; progress: told of each batch.
+    schema: of XML payloads, from `read_schema` or any structure; they get the columns `document` and `_corrupt_record`,
+    which says why a payload does not fit; body: `binary`, or `string` for payloads that are UTF-8; accept_loss: go on
+    though messages that were claimed have been purged, or the queue was made anew; stop: asked for from outside;
+    progress: told of each batch.
 
     A batch is acknowledged once its files are in the table and durable. A run that was interrupted anywhere is taken up
     by the next one. Raises NoServerError, NoSuchQueueError, CheckpointLostError, SchemaMismatchError, DataLossError,

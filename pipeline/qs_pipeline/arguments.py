@@ -90,6 +90,13 @@ def period(text: str) -> float:
     return value
 
 
+def name(text: str) -> str:
+    """The name of a queue or a directory: not empty, as a variable of a shell that is not set is."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def setting(text: str) -> tuple[str, str]:
     """KEY=VALUE of Spark."""
     key, equals, value = text.partition("=")
@@ -187,19 +194,21 @@ def _archive(add: _Add) -> None:
         "A message is deleted from its queue once it is there. A run that was interrupted, or killed, is taken up by "
         "the next. DIR/_qs holds what the archive knows of itself: keep it with the files.",
     )
-    parser.add_argument("queues", metavar="QUEUE", nargs="+")
-    parser.add_argument("--to", required=True, metavar="DIR", help="a directory, or a URI that Hadoop knows")
+    parser.add_argument("queues", type=name, metavar="QUEUE", nargs="+")
+    parser.add_argument("--to", type=name, required=True, metavar="DIR", help="a directory, or a URI that Hadoop knows")
     parser.add_argument(
         "--xml-schema",
         metavar="FILE",
         help="an XSD, or a schema of Spark as DDL or JSON: adds the column document with the payload's content, and "
-        "_corrupt_record with the payload where it is malformed or does not fit; body stays, and nothing is dropped",
+        "_corrupt_record with the reason why a payload does not fit; body stays, and nothing is dropped",
     )
-    parser.add_argument("--xml-root", metavar="NAME", help="the element that payloads are, when the XSD has several")
+    parser.add_argument(
+        "--xml-root", metavar="NAME", help="the element that payloads are: needed when the XSD has several"
+    )
     parser.add_argument(
         "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
     )
-    _runs(parser, 100_000, "100000, which a queue of files makes batches of 10000, and 256 MiB")
+    _runs(parser, 100_000, "100000, and 256 MiB")
 
 
 def _report(add: _Add) -> None:
@@ -208,8 +217,8 @@ def _report(add: _Add) -> None:
         "times, throughput and redeliveries, from the server's lifecycle record",
         "HISTORY is the directory that queue-server.py --history writes to.",
     )
-    parser.add_argument("history", metavar="HISTORY")
-    parser.add_argument("--to", required=True, metavar="DIR", help="a directory for the report")
+    parser.add_argument("history", type=name, metavar="HISTORY")
+    parser.add_argument("--to", type=name, required=True, metavar="DIR", help="a directory for the report")
     parser.add_argument(
         "--top", type=positive, default=20, metavar="N", help="rows of its lists of messages, 1 to 1000 (default: 20)"
     )
@@ -223,8 +232,8 @@ def _replay(add: _Add) -> None:
         "is chosen and kept at the first run (DIR/_qs/replays), so an archive may grow meanwhile. A replay that is "
         "finished is not done again without --again.",
     )
-    parser.add_argument("archive", metavar="DIR", help="that qs-pipeline archive --to was given")
-    parser.add_argument("--to", required=True, metavar="QUEUE")
+    parser.add_argument("archive", type=name, metavar="DIR", help="that qs-pipeline archive --to was given")
+    parser.add_argument("--to", type=name, required=True, metavar="QUEUE")
     parser.add_argument(
         "--where",
         metavar="SQL",
@@ -246,17 +255,19 @@ def _route(add: _Add) -> None:
         "batch by itself: an aggregate is one of a batch. Avoid what differs from run to run (rand(), "
         "current_timestamp()): a batch that was interrupted is computed again.",
     )
-    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("queue", type=name, metavar="QUEUE")
     parser.add_argument("--sql", required=True, metavar="FILE", help="the query")
-    parser.add_argument("--to", required=True, metavar="QUEUE")
+    parser.add_argument("--to", type=name, required=True, metavar="QUEUE")
     parser.add_argument(
         "--errors",
+        type=name,
         metavar="QUEUE",
         help="gets the payload of each message whose row has a body that is NULL; the query has to give the column mid "
         "too. Without it such a row ends the job",
     )
     parser.add_argument(
         "--state",
+        type=name,
         metavar="DIR",
         help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server and queue)",
     )

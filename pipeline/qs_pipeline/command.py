@@ -86,6 +86,8 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
         raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
     terminal = sys.stderr is not None and sys.stderr.isatty()
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
+    if not arguments.verbose:
+        _silence_spark()
     _CHECKS.get(arguments.job, lambda _: None)(arguments)  # what is wrong there is said before Spark's start of seconds
     line.say("starting Spark")
     conf = dict(arguments.conf)
@@ -100,13 +102,21 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
     return _SIGNALLED + ending.signal if ending.signal else 0
 
 
+def _silence_spark() -> None:
+    """Keeps Spark's Python part from logging what is wrong with a query, which is told in one line anyway."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def _check_archive(arguments: Namespace) -> None:
-    from .documents import schema_text  # noqa: PLC0415
+    from .documents import check_schema_file  # noqa: PLC0415
 
     if arguments.xml_schema is not None:
-        schema_text(arguments.xml_schema)
+        check_schema_file(arguments.xml_schema, root=arguments.xml_root)
     elif arguments.xml_root is not None:
-        raise UsageError("--xml-root says which element of an XSD is meant: give --xml-schema too")
+        raise UsageError("--xml-root names the element that payloads are: give --xml-schema too")
     _require(arguments, *arguments.queues)
 
 

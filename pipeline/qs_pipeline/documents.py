@@ -8,57 +8,100 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from .document_check import VERDICT, Rules, check_payloads
 from .errors import SchemaMismatchError, UsageError
 from .translate import from_text
+from .xml_parsing import Xsd, read_xsd
 
 DOCUMENT = "document"
 CORRUPT = "_corrupt_record"
 
+_UNREADABLE = "Spark cannot read it: a value is not of its column's type, or elements are nested more than 1,000 deep"
 
-def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> StructType:
-    """The schema of a document's content, every field nullable. path: of this machine; root: of an XSD, the name of the
-    element that payloads are, when it declares several.
 
-    UsageError when the file cannot be read; SchemaMismatchError when it is no schema, or not one of a document.
+class DocumentSchema(StructType):
+    """The columns for a document's content, every one nullable, and what a document has to be like to fill them."""
+
+    def __init__(self, content: StructType, *, root: str | None = None, xsd: Xsd | None = None) -> None:
+        """content: where it says NOT NULL, documents without that do not fit; root: the name of the element that
+        documents are, `{namespace}name` or `name`, None for any; xsd: what documents have to be valid by.
+
+        SchemaMismatchError when there would be no columns, or columns that no document can fill.
+        """
+        super().__init__(_nullable(content).fields)
+        _must_be_fillable(content, DOCUMENT)
+        if not content.fields:
+            raise SchemaMismatchError("there are no elements or attributes in it: there would be no columns")
+        if CORRUPT in content.names:
+            raise SchemaMismatchError(f"it has a field {CORRUPT}, which is where it stands why a payload does not fit")
+        self.rules = Rules((self if xsd is not None else content).json(), root, xsd)
+
+    @classmethod
+    def typeName(cls) -> str:  # noqa: N802 - Spark's, which would make it of the name of this class
+        return StructType.typeName()
+
+
+def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> DocumentSchema:
+    """Reads the schema of payloads from a file of this machine. root: the name of the element that payloads are. An XSD
+    that declares several elements needs it; with DDL and JSON it may also be `{namespace}name`.
+
+    UsageError when a file cannot be read; SchemaMismatchError when it is no schema, or not one of a document. What is
+    wrong with an XSD is said with its line.
     """
-    text = schema_text(path)
-    schema = _parse(spark, path, text, root)
-    if not isinstance(schema, StructType) or not schema.fields:
-        raise SchemaMismatchError(
-            f"{path} describes no document with elements or attributes: there would be no columns"
-        )
-    if CORRUPT in schema.names:
-        raise SchemaMismatchError(f"{path} has a field {CORRUPT}, which is where malformed payloads go: rename it")
-    nullable: StructType = _nullable(schema)
-    return nullable
-
-
-def schema_text(path: str) -> str:
-    """What is in a schema file. UsageError when it cannot be read."""
+    data = schema_bytes(path)
+    if is_xsd(data):
+        xsd = read_xsd(path)
+        name = _chosen(xsd, root)
+        content, root = _columns_of_xsd(spark, xsd, name), xsd.tag(name)
+    else:
+        xsd, content = None, _columns_of_text(path, data)
     try:
-        return Path(path).read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        return DocumentSchema(content, root=root, xsd=xsd)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(f"{path}: {error}") from error
 
 
-def _parse(spark: SparkSession, path: str, text: str, root: str | None) -> DataType:
+def check_schema_file(path: str, *, root: str | None = None) -> None:
+    """Checks what can be checked without Spark: that the file can be read, and all of an XSD but its columns. Raises as
+    `read_schema` does."""
+    if is_xsd(schema_bytes(path)):
+        _chosen(read_xsd(path), root)
+
+
+def schema_bytes(path: str) -> bytes:
+    """The content of a schema file. UsageError when it cannot be read."""
     try:
-        if text.startswith("<"):
-            return _of_xsd(spark, path, text, root)
-        if text.startswith("{"):
-            return StructType.fromJson(json.loads(text))
-        return StructType.fromDDL(text)
-    except SchemaMismatchError:
-        raise
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def is_xsd(data: bytes) -> bool:
+    """Whether the content of a schema file is XML."""
+    return data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
+
+
+def _columns_of_text(path: str, data: bytes) -> StructType:
+    try:
+        text = data.decode("utf-8-sig").strip()
+        schema: DataType = StructType.fromJson(json.loads(text)) if text.startswith("{") else StructType.fromDDL(text)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: {error}") from error
     except PySparkException as error:
         reason = _first_line(error)
-    except Exception as error:  # of Spark's JSON reader, or of Java's XML reader: any
+    except Exception as error:  # of Spark's JSON reader: any
         reason = str(from_text(str(error)))
+    else:
+        if isinstance(schema, StructType):
+            return schema
+        reason = f"{schema.simpleString()} has no fields"
     raise SchemaMismatchError(f"{path} is no XSD, and no schema of Spark as DDL or JSON: {reason}")
 
 
@@ -66,22 +109,66 @@ def _first_line(error: PySparkException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).split(" SQLSTATE:")[0]
 
 
-def _of_xsd(spark: SparkSession, path: str, text: str, root: str | None) -> DataType:
-    java: Any = spark._jvm
-    read = java.org.apache.spark.sql.execution.datasources.xml.XSDToSchema.read(text)
-    roots = StructType(sorted(StructType.fromJson(json.loads(read.json())).fields, key=lambda each: each.name))
-    if root is None and len(roots.fields) != 1:
+def _chosen(xsd: Xsd, root: str | None) -> str:
+    """The name of the element that payloads are."""
+    if not xsd.elements:
         raise SchemaMismatchError(
-            f"{path} declares {len(roots.fields)} elements ({', '.join(roots.names) or 'none'}): "
-            "--xml-root NAME says which of them payloads are"
+            f"{xsd.path} declares no element, only types: there is nothing that payloads could be"
         )
-    if root is not None and root not in roots.names:
-        raise SchemaMismatchError(f"{path} declares no element {root!r}, but {', '.join(roots.names) or 'none'}")
-    return roots[root or roots.names[0]].dataType
+    declared = ", ".join(xsd.elements)
+    if root is None and len(xsd.elements) != 1:
+        raise SchemaMismatchError(
+            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): --xml-root NAME says which of them "
+            "payloads are"
+        )
+    if root is not None and root not in xsd.elements:
+        raise SchemaMismatchError(f"{xsd.path} declares no element {root!r}, but {declared}")
+    return root or xsd.elements[0]
+
+
+def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
+    """The columns that Spark makes of the element. All files that it will read for that have been checked."""
+    java: Any = spark._jvm
+    try:
+        path = java.org.apache.hadoop.fs.Path("file", "", xsd.path)
+        read = java.org.apache.spark.sql.execution.datasources.xml.XSDToSchema.read(path)
+    except Exception as error:  # Java's, of any kind
+        cause = str(error)
+        reason = "types that contain themselves" if "StackOverflowError" in cause else str(from_text(cause))
+        raise SchemaMismatchError(
+            f"{xsd.path} is a valid XSD, but Spark cannot make columns of it ({reason}): give the columns as DDL"
+        ) from error
+    kinds = [each.dataType for each in StructType.fromJson(json.loads(read.json())).fields if each.name == name]
+    if len(kinds) != 1 or not isinstance(kinds[0], StructType):
+        raise SchemaMismatchError(
+            f"{xsd.path}: the element {name!r} has no elements or attributes: there would be no columns"
+        )
+    return kinds[0]
+
+
+def _must_be_fillable(kind: Any, place: str) -> None:
+    """SchemaMismatchError for columns that elements cannot be told apart for."""
+    if isinstance(kind, ArrayType):
+        _must_be_fillable(kind.elementType, place)
+    if not isinstance(kind, StructType):
+        return
+    names: set[str] = set()
+    for each in kind.fields:
+        if ":" in each.name:
+            raise SchemaMismatchError(
+                f"the field {each.name!r} of {place} has a prefix: name it without, and it matches any prefix"
+            )
+        if each.name.lower() in names:
+            raise SchemaMismatchError(
+                f"{place} has the field {each.name!r} twice (upper and lower case are the same to Spark): which one an "
+                "element belongs to cannot be told"
+            )
+        names.add(each.name.lower())
+        _must_be_fillable(each.dataType, f"{place}.{each.name}")
 
 
 def _nullable(kind: Any) -> Any:
-    """The type with every part of it nullable: a payload may lack anything."""
+    """The type with every part of it nullable: what is not there is null."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _nullable(each.dataType), True) for each in kind.fields])
     if isinstance(kind, ArrayType):
@@ -93,11 +180,26 @@ def _nullable(kind: Any) -> Any:
 
 def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     """The rows with two columns more, of which one is null in each row: `document`, the payload's content as that type,
-    and `_corrupt_record`, the payload where it is malformed or does not fit. `body` stays as it is."""
+    and `_corrupt_record`, the reason why the payload does not fit. `body` stays as it is.
+
+    rows: with the payload in a column `body`, binary or string; schema: from `read_schema`, or any structure.
+    """
+    if not isinstance(schema, DocumentSchema):
+        schema = DocumentSchema(schema)
     parsed = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    text = F.make_valid_utf8(F.col("body").cast("string"))
-    filled = rows.withColumn("_parsed", F.from_xml(text, parsed, options))
-    corrupt = F.col("_parsed").getField(CORRUPT)
-    content = F.struct(*(F.col("_parsed").getField(name).alias(name) for name in schema.names))
-    return filled.select(*rows.columns, F.when(corrupt.isNull(), content).alias(DOCUMENT), corrupt.alias(CORRUPT))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "ignoreNamespace": "true"}
+    verdict, document = F.col("_verdict"), F.col("_parsed")
+    # Spark's reader sees only what has been checked.
+    read = F.when(verdict.misfit.isNull(), F.from_xml(F.col("body").cast("string"), parsed, options))
+    unread = F.when(document.getField(CORRUPT).isNotNull(), F.coalesce(verdict.doubt, F.lit(_UNREADABLE)))
+    content = F.struct(*(document.getField(name).alias(name) for name in schema.names))
+    checked = rows.withColumn("_verdict", _checking(schema.rules)(F.col("body").cast("binary")))
+    found = checked.withColumn("_parsed", read).withColumn(CORRUPT, F.coalesce(verdict.misfit, unread))
+    return found.select(*rows.columns, F.when(F.col(CORRUPT).isNull(), content).alias(DOCUMENT), CORRUPT)
+
+
+def _checking(rules: Rules) -> Any:
+    def check(bodies: pa.Array) -> pa.Array:
+        return check_payloads(bodies, rules)
+
+    return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # it finds the third argument by itself

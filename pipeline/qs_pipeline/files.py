@@ -68,6 +68,8 @@ def file_errors() -> Iterator[None]:
         yield
     except ConnectionError:  # a JVM that has ended, or a server: no file
         raise
+    except NotADirectoryError as error:
+        raise UsageError(f"{error.filename} cannot be there, as a file is in the place of its directory") from error
     except OSError as error:
         raise PipelineError(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 

@@ -11,6 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from socketserver import BaseServer
 from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
@@ -116,7 +117,14 @@ def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
         raise PipelineError(f"Spark did not start: {error}{_last_words(log)}") from error
     if log is not None:
         context.setLogLevel("ERROR")
+        silence(context._accumulatorServer)
     return SparkSession.builder.getOrCreate()
+
+
+def silence(server: BaseServer) -> None:
+    """Keeps a server of Spark's Python part from printing the traceback of a connection that has ended. The JVM may end
+    its own before that part is told of the stop: on a busy machine, at the end of a run in which nothing failed."""
+    vars(server)["handle_error"] = lambda request, address: None
 
 
 def _last_words(log: IO[bytes] | None) -> str:

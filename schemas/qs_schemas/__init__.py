@@ -44,15 +44,14 @@ from .messages import (
 )
 from .parse import parse
 from .peer import Fault, Peer
-from .serialize import serialize
+from .serialize import LINE_END, serialize
 from .wire import NAMESPACE
 
 __all__ = [
-    "CLIENT_LIMITS", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim", "ClaimMessages",
-    "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode", "ExtendMessage", "Fault",
-    "Framer",
-    "GetClaim", "GetMessage", "Limits", "ListClaims", "ListMessages", "ListQueues", "Message", "NewQueue", "Part",
-    "Peer", "Ping", "ProtocolError", "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions",
-    "QueueStats", "Receipt", "ReceiveMessage", "ReleaseClaim", "ReleaseMessage", "StageMessages", "Subscribe",
-    "Unsubscribe", "parse", "serialize",
+    "CLIENT_LIMITS", "LINE_END", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim",
+    "ClaimMessages", "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode",
+    "ExtendMessage", "Fault", "Framer", "GetClaim", "GetMessage", "Limits", "ListClaims", "ListMessages",
+    "ListQueues", "Message", "NewQueue", "Part", "Peer", "Ping", "ProtocolError", "PublishStaged", "PurgeQueue",
+    "PushMessage", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "ReleaseClaim",
+    "ReleaseMessage", "StageMessages", "Subscribe", "Unsubscribe", "parse", "serialize",
 ]  # fmt: skip

@@ -3,10 +3,11 @@
 Of an element it uses what `Element` names; no XML library is imported here.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from .errors import BAD_REQUEST, ErrorCode
+from .errors import BAD_REQUEST, NOT_FOUND, ErrorCode
 from .messages import (
     OPERATIONS,
     Claim,
@@ -24,6 +25,9 @@ from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUE
 
 NS = f"{{{NAMESPACE}}}"
 _MID, _ENTRY = f"{NS}mid", f"{NS}message"
+_AN_ID = re.compile("[0-9]{1,18}")
+_NO_ID = 0
+"""Stands in the list of a request for an id that is not one of ours. No message has it."""
 
 
 class Element(Protocol):
@@ -87,9 +91,20 @@ def _whole(element: Element) -> int:
     return int(element.text or "")
 
 
-def _mid_or_receipt(element: Element) -> int | Receipt:
+def _mid(element: Element) -> int | str:
+    """The id of a message; the text itself when it is not one of ours."""
+    text = _text(element)
+    return text if _AN_ID.fullmatch(text) is None else int(text)
+
+
+def _mid_or_receipt(element: Element, request: bool) -> int | Receipt:
+    mid = _mid(element)
+    if isinstance(mid, str):
+        if not request:
+            raise RefusedError("'mid' has to be a message id: a decimal number of at most 18 digits")
+        mid = _NO_ID
     receives = element.get("receives")
-    return _whole(element) if receives is None else Receipt(_whole(element), int(receives))
+    return mid if receives is None else Receipt(mid, int(receives))
 
 
 def _queue_info(element: Element) -> QueueInfo:
@@ -164,18 +179,24 @@ def _list_reader(field: str, read: _Read) -> _Reader:
     return reader
 
 
-def _mid_reader(kinds: _Kinds) -> _Reader:
+def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
+    """named: whether a request says with it which message is meant. If not, that of a request is ignored."""
+
     def reader(values: _Values, element: Element) -> None:
-        values["mid"] = _whole(element)
-        _read_attributes(element, kinds, values)
+        if named or values["type"] != "request":
+            values["mid"] = _mid(element)
+            _read_attributes(element, kinds, values)
 
     return reader
 
 
-def _messages_reader(fields: frozenset[str], read_entry: _Read) -> _Reader:
+def _messages_reader(fields: frozenset[str], read_entry: _Read, named: bool) -> _Reader:
+    """named: as of `_mid_reader`, for the ids in the list."""
+
     def reader(values: _Values, element: Element) -> None:
-        if "mids" in fields:
-            values["mids"] = [_mid_or_receipt(child) for child in element if child.tag == _MID]
+        request = values["type"] == "request"
+        if "mids" in fields and (named or not request):
+            values["mids"] = [_mid_or_receipt(child, request) for child in element if child.tag == _MID]
         if "messages" in fields:
             values["messages"] = [read_entry(child) for child in element if child.tag == _ENTRY]
 
@@ -206,8 +227,13 @@ class Plan(NamedTuple):
             reader = self.children.get(tag)
             if reader is not None:
                 reader(values, child)
-        if values["type"] == "request":
+        request = values["type"] == "request"
+        if request:
             self._check_required(values)
+        if isinstance(mid := values.get("mid"), str):
+            if request:
+                raise RefusedError(f"no message has the id {mid[:100]!r}", NOT_FOUND)
+            values["mid"] = None
         return self.cls(**values)
 
     def _check_required(self, values: _Values) -> None:
@@ -227,18 +253,24 @@ def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
     return {f"{NS}{name}": _plan(cls, payload) for name, cls in OPERATIONS.items()}
 
 
+def _names(cls: type[Message], field: str) -> bool:
+    """Whether the requests of a class say with this field which messages they are about."""
+    return any(field in group for group in cls.required)
+
+
 def _plan(cls: type[Message], payload: _Read) -> Plan:
     fields = fields_of(cls)
     children = {name: _field_reader(field, read) for name, (field, read) in _FIELDS.items() if field in fields}
     if "payload" in fields:
         children["payload"] = _field_reader("payload", payload)
     if "mid" in fields:
-        children["mid"] = _mid_reader(_kinds(MID, fields))
+        children["mid"] = _mid_reader(_kinds(MID, fields), _names(cls, "mid"))
     if "queues" in fields:
         children["queues"] = _list_reader("queues", _queue_info if cls is QueueStats else _text)
     if "mids" in fields or "messages" in fields:
         answers = cls.op in ("receive-message", "get-claim")
-        children["messages"] = _messages_reader(fields, (_delivery_reader if answers else _draft_reader)(payload))
+        read_entry = (_delivery_reader if answers else _draft_reader)(payload)
+        children["messages"] = _messages_reader(fields, read_entry, _names(cls, "mids"))
     if "early" in fields:
         children["m"] = _early_reader(children["messages"])
     return Plan(cls, _kinds(OP, fields), {f"{NS}{name}": reader for name, reader in children.items()})

@@ -19,6 +19,10 @@ from .limits import REQ, Limits
 _BOM = b"\xef\xbb\xbf"
 _SPACE = rb"[ \t\r\n]"
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
+_SPACES = re.compile(_SPACE + rb"*+")
+EMPTY_LINE = b"\r\n\r\n"
+_UNFINISHED = len(EMPTY_LINE) - 1
+_BLANK = 0x20
 # Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Those of groups
 # are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive one began when its last round fails.
 _NAME = rb"[^\x00-\x20<>/=\"'!?&]++"
@@ -96,8 +100,11 @@ _RUN_BEFORE_ROOT, _RUN = _runs()
 class Framer:
     """Splits a stream into documents. `feed` bytes, then call `next_document` until it returns None."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, limits: Limits = Limits(), *, keep_too_large: bool = False) -> None:  # noqa: B008 - frozen
+        """keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
+        self._keep_too_large = keep_too_large
+        self.too_large = b""
         self._usual = _usual(limits.depth, limits.attributes)
         self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
         self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
@@ -105,6 +112,9 @@ class Framer:
         self._start = 0  # where the next document, or white space before it, stands; 0 when it has been begun
         self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
+        self._behind: bytes | bytearray = b""  # the last bytes of what has been passed over, once there was a document
+        self.empty_line = False
+        """Whether a document has ended with an empty line: CR LF CR LF is in the white space behind it."""
         self._reset()
 
     def _reset(self) -> None:
@@ -133,12 +143,35 @@ class Framer:
         if self._failed is not None:
             return
         if self._start >= len(self._buffer):
+            if data and data[0] <= _BLANK:
+                self._look_behind(data)
             self._buffer = data if type(data) is bytes else bytes(data)
             self._start = 0
         else:
             own = self._own()
             own += data
         self._last = -1
+
+    def _forget(self) -> None:
+        """Drops the buffer: all of it has been passed over."""
+        if self._buffer:
+            self._behind = self._buffer[-_UNFINISHED:]
+        self._buffer, self._start = b"", 0
+
+    # An empty line may come together with its document, or later, and in pieces.
+
+    def _look_behind(self, data: bytes | bytearray | memoryview) -> None:
+        """White space has come, and everything before has been passed over: there it may follow a document."""
+        self._forget()
+        spaces = _SPACES.match(data)
+        if self._behind and spaces is not None:
+            self._behind += spaces[0]
+            self.empty_line = self.empty_line or EMPTY_LINE in self._behind
+            self._behind = self._behind[-_UNFINISHED:]
+
+    def _look_at_end(self, end: int) -> None:
+        """A document has been passed over, and some white space behind it. end: of both."""
+        self.empty_line = self._buffer.find(EMPTY_LINE, self._buffer.rfind(b">", 0, end), end) >= 0
 
     def _own(self) -> bytearray:
         """Makes the buffer one that can grow, with nothing before the next document."""
@@ -164,7 +197,9 @@ class Framer:
         found = read(self._buffer, self._start)
         if found is None:
             return None
-        self._start = found[1]
+        end = self._start = found[1]
+        if self._buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+            self._look_at_end(end)
         return found[0]
 
     def _has_end(self) -> bool:
@@ -183,7 +218,7 @@ class Framer:
             raise self._failed
         if not self._begun:
             if self._start >= len(self._buffer):
-                self._buffer, self._start = b"", 0
+                self._forget()
                 return None
             # Only before a document's first step, or the bytes of one that comes in pieces were looked at again.
             long = len(self._buffer) - self._start > _LONG
@@ -191,7 +226,9 @@ class Framer:
             if whole is not None and whole.end(1) - whole.start(1) <= self._limits.document:
                 document = whole[1]
                 if len(document) <= self._few or self._has_few(document):
-                    self._start = whole.end()
+                    end = self._start = whole.end()
+                    if self._buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+                        self._look_at_end(end)
                     return document
         try:
             return self._scan()
@@ -207,6 +244,8 @@ class Framer:
 
     def close(self, error: ProtocolError) -> None:
         """Nothing more is read: what is kept is dropped, and so is what comes."""
+        if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
+            self.too_large = bytes(self._buffer)
         self._failed = error
         self._buffer, self._start = b"", 0
         self._begun = False
@@ -258,8 +297,14 @@ class Framer:
         if self._at > self._limits.document:
             raise self._too_large()
         document = bytes(self._buffer[: self._at])
-        self._start = self._at
-        self._own()
+        spaces = _SPACES.match(self._buffer, self._at)
+        self._start = self._at if spaces is None else spaces.end()
+        if not self.empty_line:
+            self._look_at_end(self._start)
+        if self._start < len(self._buffer):
+            self._own()
+        else:
+            self._forget()
         broken, root = self._broken, self._root
         self._reset()
         if broken is not None:

@@ -2,12 +2,15 @@
 
 A request and its answer are the same class; `type` tells them apart, as bucker's clients know it: what `recv()` returns
 after `send(ListQueues())` is a `ListQueues`. Every field can be set; None, False and empty lists are not written.
-Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8).
-Nothing here parses or checks: see `parse` and `serialize`.
+Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8). A field of
+text takes a str, or bytes in UTF-8, which it decodes; anything else is a TypeError at once: see `checked`. What else
+there is to check is the business of `parse` and `serialize`.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from .checked import check_texts
 
 
 class Receipt(NamedTuple):
@@ -109,6 +112,24 @@ class Message:
     req: str | None = None
     resp: str | None = None
 
+    if TYPE_CHECKING:  # what `check_texts` adds
+        _type: ClassVar[str]
+        _req: ClassVar[str | None]
+        _resp: ClassVar[str | None]
+
+    @property
+    def request_id(self) -> str | None:
+        """Another name of `req`, which is bucker's."""
+        return self.req
+
+    @request_id.setter
+    def request_id(self, req: str | None) -> None:
+        self.req = req
+
+    def answers(self, resp: str) -> None:
+        """Makes it the response of that id."""
+        self._type, self._resp = "response", resp  # type: ignore[misc]
+
     @staticmethod
     def parse(xml: str | bytes) -> "Message":
         """The message in a document. ProtocolError when it is not exactly one. (bucker's `Message.parse`)"""
@@ -190,6 +211,10 @@ class PushMessage(Message):
     messages: list[Draft] = field(default_factory=list)
     mid: int | None = None
     mids: list[int] = field(default_factory=list)
+
+    if TYPE_CHECKING:
+        _qid: ClassVar[str | None]
+        _key: ClassVar[str | None]
 
 
 @dataclass(slots=True)
@@ -442,3 +467,7 @@ OPERATIONS: dict[str, type[Message]] = {
     )
 }  # fmt: skip
 """The class of each operation's messages, by the name that stands in `op`."""
+
+_CHECKED: tuple[type, ...] = (Message, Error, *OPERATIONS.values(), Draft, QueueOptions)
+for _cls in _CHECKED:
+    check_texts(_cls)

@@ -22,6 +22,7 @@ from .wire import NAMESPACE
 _ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload", "error"))
 # How many times `list_length` entries they may have: names are short, and a batch of Spark has thousands of parts.
 _LISTS = {f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10}
+_TYPES = ("request", "response", "error")
 _PARSER = etree.XMLParser(
     # Whatever a declaration says: UTF-8. huge_tree lifts libxml2's own bounds; the framer's hold.
     encoding="utf-8", resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=True,
@@ -53,11 +54,12 @@ def _documentation() -> dict[str, str]:
 _EXPECTED = _documentation()
 
 
-def parse(document: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
+def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> Message:  # noqa: B008 - frozen
     """The message that a document stands for.
 
-    document: one whole document, as the framer gives it. Raises ProtocolError: 400 when it is not well-formed (closes),
-    not valid, or lacks what its operation needs; 501 when the operation is unknown.
+    document: one whole document, as the framer gives it; serving: as of `Peer`. Raises ProtocolError: 400 when it is
+    not well-formed (closes), not valid, or lacks what its operation needs; 404 when a request names a message by an id
+    that is not one of ours; 501 when the operation is unknown.
     """
     if _DOCTYPE.match(document) is not None:  # the framer lets none through; should it, no entity is read here either
         raise ProtocolError(MALFORMED, "not well-formed: a DOCTYPE is refused")
@@ -69,13 +71,13 @@ def parse(document: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 
     try:
         if b"!" in document and b"<!--" in document:  # the first is quick, and mostly enough
             _strip_foreign(root)
-        return _message(root, req, limits)
+        return _message(root, req, limits, serving)
     except RefusedError as refused:
         req = None if req is None or len(req) > REQ else req
         raise ProtocolError(refused.error, refused.text, req) from None
 
 
-def _message(root: etree._Element, req: str | None, limits: Limits) -> Message:
+def _message(root: etree._Element, req: str | None, limits: Limits, serving: bool) -> Message:
     if root.tag != _ROOT:
         name = etree.QName(root)
         raise RefusedError(
@@ -95,12 +97,22 @@ def _message(root: etree._Element, req: str | None, limits: Limits) -> Message:
     usual = not long and len(tags) == len(children) and _CHILDREN.issuperset(tags)
     if not usual or not _SCHEMA.validate(root):
         _validate(root, children, long, failed=usual)
-    kind = root.get("type", "request")
+    kind = _type(root, serving)
     if kind == "error":
         return _error(root)
     if op is None:
         raise RefusedError("the element 'op' is missing: it says which operation is meant")
     return _PLANS[op[0].tag].message(children, op, {"type": kind, "req": req, "resp": root.get("resp")})
+
+
+def _type(root: etree._Element, serving: bool) -> str:
+    """The message's type: what the document says, but that a server is sent requests and errors only."""
+    kind = root.get("type", "request")
+    if serving and kind != "error":
+        return "request"
+    if kind not in _TYPES:
+        raise RefusedError(f"'type' of 'qs' has to be request, response or error, not {kind[:100]!r}")
+    return kind
 
 
 def _is_long(element: etree._Element, bound: int) -> bool:

@@ -1,6 +1,6 @@
 """One side of a connection, without the connection: bytes in, events out; a message in, bytes out.
 
-A peer does not know whether it is a client or a server; both use it, and so do tests, with two of them back to back.
+Clients and servers use the same peer, and so do tests, with two of them back to back.
 """
 
 from collections.abc import Iterator
@@ -52,11 +52,34 @@ def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B
 class Peer:
     """The state of one stream. `receive_data`, then iterate over `events`; `send` gives the bytes of a message."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        *,
+        serving: bool = False,
+        early: bool = False,
+        keep_too_large: bool = False,
+    ) -> None:
+        """serving: what comes in is asked of this side: a document with an operation is a request, whatever its type
+        says, but for `error`; early: the other side is sent documents that end with an empty line from the first on;
+        keep_too_large: what has come of a document over the limit stays in `too_large`, and is not dropped."""
         self._limits = limits
-        self._framer = Framer(limits)
-        self._plain = PlainReader(limits)
+        self._serving = serving
+        self._framer = Framer(limits, keep_too_large=keep_too_large)
+        self._framer.empty_line = early
+        self._plain = PlainReader(limits, serving)
         self._closed = False
+
+    @property
+    def too_large(self) -> bytes:
+        """What has come of the document that was over the limit."""
+        return self._framer.too_large
+
+    @property
+    def early(self) -> bool:
+        """Whether the other side ends its documents with an empty line, and so what it is sent ends in the same way:
+        see `serialize`. From the first document on that has ended so."""
+        return self._framer.empty_line
 
     @property
     def begun(self) -> bool:
@@ -93,7 +116,7 @@ class Peer:
                 return None
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
-            return parse(document, self._limits)
+            return parse(document, self._limits, self._serving)
         except ProtocolError as error:
             if error.error.closes:
                 self._closed = True
@@ -102,5 +125,6 @@ class Peer:
 
     def send(self, message: Message) -> bytes:
         """The bytes that stand for the message. ValueError when a field holds what XML cannot carry."""
-        document = write(message)
-        return serialize(message) if document is None else document
+        early = self._framer.empty_line
+        document = None if early else write(message)
+        return serialize(message, early) if document is None else document

@@ -249,11 +249,11 @@ def _check_length(entries: int, elements: int, limits: Limits) -> None:
 def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
     """Half as long as the class takes, which counts here."""
     message = object.__new__(PushMessage)
-    message.type = "request"
-    message.req = message.resp = None
-    message.qid = qid
+    message._type = "request"  # type: ignore[misc] # text, which needs no check
+    message._req = message._resp = message._key = None  # type: ignore[misc]
+    message._qid = qid  # type: ignore[misc]
     message.payload = payload
-    message.delay = message.key = message.mid = None
+    message.delay = message.mid = None
     message.messages = messages
     message.mids = []
     return message
@@ -441,8 +441,10 @@ _READERS: dict[bytes, _Reader] = {
 class PlainReader:
     """Reads plain documents within limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, serving: bool = False) -> None:
+        """serving: as of `Peer`."""
         self._limits = limits
+        self._serving = serving
         self._fits = (
             limits.depth >= _DEPTH and limits.attributes >= _ATTRIBUTES and limits.elements >= _ELEMENTS
         )  # where not, nothing is plain
@@ -454,7 +456,7 @@ class PlainReader:
         if head is None or not self._fits:
             return None
         kind, req, resp, attributes, op, written = head.groups()
-        request = kind != b"response"
+        request = kind != b"response" or self._serving
         try:
             qid = None if written is None else _qid(written)
             if request and qid is None and op != b"ping":
@@ -468,11 +470,11 @@ class PlainReader:
             if op == b"stage-messages":
                 _check_stage(message)
             if not request:
-                message.type = "response"
+                message._type = "response"  # type: ignore[misc]
             if req is not None:
-                message.req = _value(req)
+                message._req = _value(req)  # type: ignore[misc]
             if resp is not None:
-                message.resp = _value(resp)
+                message._resp = _value(resp)  # type: ignore[misc]
         except _DeclinedError:
             return None
         return found

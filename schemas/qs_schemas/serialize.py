@@ -1,8 +1,13 @@
-"""From a message to the bytes that stand for it: one document, one line, no prefixes, `\\r\\n` at its end."""
+"""From a message to the bytes that stand for it: one document, one line, no prefixes, `\\r\\n` at its end.
+
+For a client that ends its documents with an empty line, one follows the line.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .checked import text
+from .framing import EMPTY_LINE
 from .messages import (
     OPERATIONS,
     Claim,
@@ -21,7 +26,8 @@ from .text import escape, escape_payload, escape_payloads, to_base64
 from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
-_END = b"</qs>\r\n"
+LINE_END = b"\r\n"
+_END, _EARLY_END = b"</qs>" + LINE_END, b"</qs>" + EMPTY_LINE
 _BASE64 = b' encoding="base64"'
 _Named = tuple[tuple[str, str, Callable[[Any], str]], ...]
 
@@ -85,9 +91,9 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
     written = [
-        f"<queue>{escape(queue)}</queue>"
-        if isinstance(queue, str)
-        else f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
+        f"<queue{_attributes(queue, _QUEUE)}>{escape(queue.qid)}</queue>"
+        if isinstance(queue, QueueInfo)
+        else f"<queue>{escape(text('queues', queue))}</queue>"  # one may have been added to the list
         for queue in queues
     ]
     return f"<queues>{''.join(written)}</queues>".encode()
@@ -149,16 +155,21 @@ _PLANS = {cls: _Plan(cls, {}) for cls in OPERATIONS.values()}
 _REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 
 
-def serialize(message: Message) -> bytes:
-    """The document, with its line end. ValueError when a field holds what XML cannot carry (payloads can hold
-    anything); TypeError for a bare Message."""
+def serialize(message: Message, early: bool = False) -> bytes:
+    """The document, with its line end.
+
+    early: for a client that ends its documents with an empty line: so does this one, and the answer to list-messages
+    has its ids in `m` too, where such clients look for them. ValueError when a field holds what XML cannot carry
+    (payloads can hold anything); TypeError for a bare Message.
+    """
+    end = _EARLY_END if early else _END
     head = f'{_HEAD} type="{escape(message.type)}"'
     if message.req is not None:
         head += f' req="{escape(message.req)}"'
     if message.resp is not None:
         head += f' resp="{escape(message.resp)}"'
     if isinstance(message, Error):
-        return f'{head} xml:lang="en-US">{_error(message)}'.encode() + _END
+        return f'{head} xml:lang="en-US">{_error(message)}'.encode() + end
     plan = (_REQUEST_PLANS if message.type == "request" else _PLANS).get(type(message))
     if plan is None:
         raise TypeError(f"{type(message).__name__} is not the message of an operation")
@@ -169,14 +180,21 @@ def serialize(message: Message) -> bytes:
             continue
         parts.append(write(value))
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]
-        parts.append(f"<mid{_attributes(message, plan.mid)}>{message.mid}</mid>".encode())  # type: ignore[attr-defined]
+        parts.append(f"<mid{_attributes(message, plan.mid)}>{int(message.mid)}</mid>".encode())  # type: ignore[attr-defined]
     if plan.lists:
         entries = b"".join([write(value) for field, write in plan.lists if (value := getattr(message, field))])
         if entries or _keep_empty(message, "messages"):
-            tag = b"m" if isinstance(message, ListMessages) and message.early else b"messages"
-            parts.append(b"<%b>%b</%b>" % (tag, entries, tag))
-    parts.append(_END)
+            parts += [b"<%b>%b</%b>" % (tag, entries, tag) for tag in _list_tags(message, early)]
+    parts.append(end)
     return b"".join(parts)
+
+
+def _list_tags(message: Message, early: bool) -> tuple[bytes, ...]:
+    if not isinstance(message, ListMessages):
+        return (b"messages",)
+    if early and message.type == "response":
+        return b"messages", b"m"
+    return (b"m",) if message.early else (b"messages",)
 
 
 def _keep_empty(message: Message, field: str) -> bool:

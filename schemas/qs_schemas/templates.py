@@ -79,9 +79,9 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 def _push(message: PushMessage) -> Written:
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
-    if message.key is not None:
-        attributes += f' key="{escape(message.key)}"'
-    qid, payload, mid = _qid(message.qid), message.payload, message.mid
+    if message._key is not None:
+        attributes += f' key="{escape(message._key)}"'
+    qid, payload, mid = _qid(message._qid), message.payload, message.mid
     if mid is not None:
         if payload is not None or message.messages or message.mids:
             raise _UnusualError
@@ -89,11 +89,11 @@ def _push(message: PushMessage) -> Written:
     if payload is not None:
         if message.messages or message.mids or not isinstance(payload, bytes | str):
             raise _UnusualError
-        return attributes, qid, write_payload(payload, message.type == "request")
+        return attributes, qid, write_payload(payload, message._type == "request")
     if message.messages:
         if message.mids:
             raise _UnusualError
-        return attributes, qid, _drafts(message.messages, message.type == "request")
+        return attributes, qid, _drafts(message.messages, message._type == "request")
     if not message.mids:
         raise _UnusualError
     return attributes, qid, _mids(message.mids)
@@ -120,7 +120,7 @@ def _receive(message: ReceiveMessage) -> Written:
     attributes = (
         _number("max", message.max) + _seconds("visibility", message.visibility) + _seconds("wait", message.wait)
     )
-    if message.type == "request":
+    if message._type == "request":
         if message.messages:
             raise _UnusualError
         return attributes, _qid(message.qid), b""
@@ -148,7 +148,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
 
 
 def _claim(message: GetClaim) -> Written:
-    if message.type == "request" or message.consumer is not None or message.part is not None:
+    if message._type == "request" or message.consumer is not None or message.part is not None:
         raise _UnusualError
     if message.seq is not None or message.parts is not None:
         raise _UnusualError
@@ -160,7 +160,7 @@ def _stage(message: StageMessages) -> Written:
         raise _UnusualError
     attributes = _number("part", message.part) + _number("batch", message.batch) + _number("attempt", message.attempt)
     producer = "" if message.producer is None else f"<producer>{_name(message.producer)}</producer>"
-    return attributes, _qid(message.qid) + producer, _drafts(message.messages, message.type == "request")
+    return attributes, _qid(message.qid) + producer, _drafts(message.messages, message._type == "request")
 
 
 def _delete(message: DeleteMessage) -> Written:
@@ -169,7 +169,7 @@ def _delete(message: DeleteMessage) -> Written:
         if message.mids:
             raise _UnusualError
         return "", f"{qid}<mid{_number('receives', message.receives)}>{_whole(mid)}</mid>", b""
-    if not message.mids and message.type == "request":
+    if not message.mids and message._type == "request":
         raise _UnusualError
     return "", qid, _mids(message.mids)
 
@@ -188,7 +188,7 @@ def _get(message: GetMessage) -> Written:
     )
     if payload is None:
         return attributes, _qid(message.qid) + mid, b""
-    return attributes, _qid(message.qid), write_payload(payload, message.type == "request") + mid.encode()
+    return attributes, _qid(message.qid), write_payload(payload, message._type == "request") + mid.encode()
 
 
 def _release(message: ReleaseMessage) -> Written:
@@ -226,9 +226,9 @@ def write(message: Message) -> bytes | None:
     template = _TEMPLATES.get(type(message))
     if template is None:
         return None
-    req, resp = message.req, message.resp
+    req, resp = message._req, message._resp
     try:
-        head = _HEADS[message.type]
+        head = _HEADS[message._type]
         if req is not None:
             head += f' req="{escape(req)}"'
         if resp is not None:

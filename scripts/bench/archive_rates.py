@@ -58,10 +58,17 @@ def measured(server: Listening, messages: int, work: Callable[[], object]) -> Sp
     return Spent(time.monotonic() - started, cpu_seconds([server.process.pid]) - cpu, messages)
 
 
-def fill(server: Listening, client: QueueClient, queue: str, count: int) -> None:
+def numbered(number: int) -> str:
+    """A payload of 1 KiB."""
+    return str(number).ljust(SIZE, "x")
+
+
+def fill(
+    server: Listening, client: QueueClient, queue: str, count: int, payload: Callable[[int], str] = numbered
+) -> None:
     """New messages, and time for the server to write them to files."""
     client.new_queue(queue)
-    client.push_many(queue, (str(number).ljust(SIZE, "x") for number in range(count)))
+    client.push_many(queue, (payload(number) for number in range(count)))
     print(f"{count:,} messages are in {queue}", flush=True)
     deadline = time.monotonic() + 60 + count / 5_000
     before = -1.0

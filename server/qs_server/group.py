@@ -20,6 +20,7 @@ from qs_schemas import (
     ListMessages,
     ListQueues,
     Message,
+    NewQueue,
     PushMessage,
     QueueStats,
     ReceiveMessage,
@@ -43,7 +44,6 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchClaimError: table.NOT_FOUND,
     engine.NoSuchPartError: table.NOT_FOUND,
     engine.ClaimOrderError: table.CONFLICT,
-    engine.BatchTooLargeError: table.BAD_REQUEST,
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
@@ -251,7 +251,7 @@ class Group:
         except BadRequestError as error:
             answer = _error(event, table.BAD_REQUEST, str(error))
         except OSError as error:
-            answer = _disk_error(event, error)
+            answer = _disk_error(event, error, self._service.storage)
         except Exception:
             answer = _error(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
             _logger.exception("resp %s: %s failed", answer.resp, event.op)
@@ -262,8 +262,8 @@ class Group:
     def _run(self, request: Message) -> Message | None:
         """The answer, or None when the handler waits."""
         if self._running is None:
-            if request.type != "request":
-                return _error(request, table.BAD_REQUEST, f"this is a {request.type}; only requests are taken")
+            if isinstance(request, Error):
+                return _error(request, table.BAD_REQUEST, "this is an error; only requests are taken")
             handler = HANDLERS.get(type(request))
             if handler is None:
                 return _error(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
@@ -285,8 +285,8 @@ class Group:
 
     def _answer(self, answer: Message) -> None:
         if not isinstance(answer, Error):
-            answer.type = "response"
-        if answer.resp is None:
+            answer.answers(new_resp())
+        elif answer.resp is None:
             answer.resp = new_resp()
         self._answers.append(answer)
         size = _SIZES.get(type(answer))
@@ -298,7 +298,7 @@ class Group:
         for at, answer in enumerate(self._answers):
             key = first_mid(answer)
             if key is not None and key in failures:
-                self._answers[at] = _disk_error(answer, failures[key])
+                self._answers[at] = _disk_error(answer, failures[key], self._service.storage)
 
     def fail(self, error: Exception) -> None:
         self._answers = [
@@ -319,11 +319,19 @@ def _refused(about: Message, error: engine.StorageError) -> Error:
     return answer
 
 
-def _disk_error(about: Message, error: Exception) -> Error:
-    if isinstance(error, FileNotFoundError):
+def _disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
+    if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return _error(about, table.NOT_FOUND, "the directory of the queue is gone")
     partly = isinstance(about, CopyMessage) and about.mids
     return _storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
+
+
+def _queues_of(about: Message) -> list[str]:
+    """The queues that a request names, and that are to be there."""
+    if isinstance(about, NewQueue):
+        return []
+    qid = getattr(about, "qid", None)
+    return [*([] if qid is None else [qid]), *getattr(about, "queues", ())]
 
 
 def _storage_error(about: Message, error: Exception, remark: str) -> Error:

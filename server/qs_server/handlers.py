@@ -92,13 +92,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
 
 def is_plain_push(request: wire.PushMessage) -> bool:
     """Whether a request stores one message, and says nothing but which."""
-    return (
-        request.payload is not None
-        and not request.messages
-        and request.delay is None
-        and request.key is None
-        and request.type == "request"
-    )
+    return request.payload is not None and not request.messages and request.delay is None and request.key is None
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message:

@@ -17,6 +17,7 @@ from qs_serving.listening import StartError
 
 from .history_files import HistoryDisk, HistoryFolder, OpenFile
 from .options import HistoryOptions
+from .storage.disk import reason_of
 from .storage.engine import Clock
 from .storage.lifecycle import Event
 
@@ -218,7 +219,7 @@ def open_history(options: HistoryOptions, root: str, clock: Clock, disk: History
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         folder.recover()
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise StartError(f"cannot keep the history in {path}: {reason}; name another with --history") from None
     return History(folder, size=options.size, age=options.age, clock=clock)
 

@@ -18,15 +18,16 @@ from .storage.journal.repair import Repaired, repair
 from .storage.journal.salvage import Hole, Piece
 
 _PROGRAM = "queue-journal.py"
+_INTERRUPTED = 130
 _TRIES = 5
 """How often a journal is looked at again that a server has changed meanwhile."""
 _CHECK = """\
 Says what is in each segment, and what is torn or damaged. Changes nothing, and may be used while the server runs.
-Exit codes: 0 a server starts with it, 1 it is damaged or cannot be read, 2 wrong usage."""
+Exit codes: 0 a server starts with it, 1 it is damaged or cannot be read, 2 wrong usage, 130 interrupted."""
 _REPAIR = """\
 Keeps everything that can be read of a journal that is damaged, and sets the files aside as they are, in
 DIR/.journal/damaged-TIME. No server may be running. Interrupted, it has lost nothing: give it again.
-Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usage."""
+Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usage, 130 interrupted."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,10 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = os.path.join(parsed.root, DIRECTORY)
     try:
         if not os.path.isdir(directory):
-            raise StorageError(f"there is no journal in {parsed.root}; --root names the directory of the queues")
+            found = (
+                f"{parsed.root} is a file" if os.path.isfile(parsed.root) else f"there is no journal in {parsed.root}"
+            )
+            raise StorageError(f"{found}; --root names the directory of the queues")
         if parsed.command == "check":
             return _check(directory, verbose=parsed.verbose)
         return _repair(directory)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except InUseError:
         error = f"a server is using {directory}: stop it first"
     except BrokenPipeError:

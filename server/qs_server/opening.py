@@ -16,7 +16,7 @@ from .options import ServerOptions
 from .remotes import Remotes
 from .storage.directories import DirectoriesEngine
 from .storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
-from .storage.disk import Disk
+from .storage.disk import Disk, reason_of
 from .storage.engine import Clock, Durability, Engine, StorageError
 from .storage.files import FilesEngine
 from .storage.journal.engine import JournalEngine
@@ -110,7 +110,7 @@ def _opened(root: str, make: Callable[[], Opened], refused: str | None = None) -
     try:
         return make()
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         where = f" ({error.filename})" if error.filename not in (None, root) else ""
         raise StartError(f"cannot use root {root}: {reason}{where}; name another with --root") from None
     except StorageError as error:

@@ -38,7 +38,8 @@ class SqsOptions:
 class ServerOptions:
     """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
     None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and port of
-    each server that keeps queues of that storage."""
+    each server that keeps queues of that storage; early: every client is taken for one that ends its documents with an
+    empty line."""
 
     root: str
     host: str = "127.0.0.1"
@@ -51,3 +52,4 @@ class ServerOptions:
     cache: int = CACHE
     memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
     sqs: SqsOptions = field(default_factory=SqsOptions)
+    early: bool = False

@@ -1,18 +1,15 @@
 """The queue server: the parts put together, from the listening socket to the last answer."""
 
-import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import trio
 
 from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
-from qs_serving.listening import (
-    Announce,
-    open_listeners,
-    raise_descriptor_limit,
-    serve_until_signalled,
-)
+from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
+from qs_serving.stopping import StopError, serve_until_signalled
 from qs_serving.transport import Transport
 
 from .changes import Changes
@@ -25,11 +22,10 @@ from .options import ServerOptions
 from .remotes import Remotes
 from .spilling import Spiller
 from .stock import Fetching
-from .storage.engine import SECOND, Clock, Engine
+from .storage.engine import SECOND, Clock, Engine, UnfinishedError
 from .subscriptions import Subscriptions
 from .waiting import Waiters
 
-_logger = logging.getLogger(__name__)
 _EXPIRE_SLICE = 500
 """Leases that one batch ends, so that many at once do not keep requests waiting."""
 _TRY_AGAIN = 1
@@ -50,6 +46,7 @@ class Server(Acceptor[Connection]):
         """history: what the engine tells of its messages, None for no record; remotes: queues that others keep."""
         super().__init__(options.limits)
         self._wire = options.wire
+        self._early = options.early
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
@@ -79,7 +76,7 @@ class Server(Acceptor[Connection]):
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
         return Connection(
             stream,
-            Peer(self._wire),
+            Peer(self._wire, serving=True, early=self._early),
             self._limits,
             writers,
             wire=self._wire,
@@ -117,20 +114,33 @@ class Server(Acceptor[Connection]):
 
 
 async def run_server(options: ServerOptions, announce: Announce) -> None:
-    """Serves until SIGTERM or SIGINT. StartError."""
+    """Serves until SIGTERM or SIGINT. StartError, StopError."""
     raise_descriptor_limit(options.limits.connections)
-    with recording(options.history, options.root, wall_clock) as history:
-        storage = open_storage(options, wall_clock, history)
+    with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
+        remotes = open_remotes(options, wall_clock, history)
         try:
-            remotes = open_remotes(options, wall_clock, history)
-            try:
-                listeners = await open_listeners(options.host, options.port)
-                server = Server(storage, options, history=history, remotes=remotes)
-                await serve_until_signalled(server, partial(server.serve, listeners), listeners, announce)
-            finally:
-                remotes.close()
+            listeners = await open_listeners(options.host, options.port)
+            server = Server(storage, options, history=history, remotes=remotes)
+            serve = partial(server.serve, listeners)
+            await serve_until_signalled(server, serve, listeners, announce, options.limits.grace)
         finally:
-            try:
-                storage.close()
-            except OSError as error:
-                _logger.error("the last changes may not survive a power loss: %s", error)
+            remotes.close()
+
+
+@contextmanager
+def _storage_of(options: ServerOptions, history: History | None) -> Iterator[Engine]:
+    """The engine on the root, for the length of a with block. StartError; StopError when it could not be closed as it
+    should be, unless the block has failed already."""
+    storage = open_storage(options, wall_clock, history)
+    try:
+        yield storage
+    except BaseException:
+        with suppress(OSError, UnfinishedError):
+            storage.close()
+        raise
+    try:
+        storage.close()
+    except UnfinishedError as error:
+        raise StopError(str(error)) from None
+    except OSError as error:
+        raise StopError(f"the last changes may not survive a power loss: {error}") from None

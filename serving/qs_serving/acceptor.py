@@ -11,6 +11,7 @@ from qs_schemas import errors as table
 from .conversation import Conversation
 from .hub import Hub
 from .options import ServerLimits
+from .patience import within
 from .transport import SocketTransport, Transport
 
 C = TypeVar("C", bound=Conversation)
@@ -50,11 +51,15 @@ class Acceptor(Generic[C]):
                 self._clients = clients
                 with trio.CancelScope() as self._listening:
                     await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
-                clients.cancel_scope.deadline = trio.current_time() + self._limits.grace
+                reading.start_soon(self._end_grace, clients.cancel_scope)
             reading.cancel_scope.cancel()
         self._hub.close()
         if clients.cancel_scope.cancelled_caught:
             _logger.warning("clients that did not read their answers in time were cut off")
+
+    async def _end_grace(self, clients: trio.CancelScope) -> None:
+        await within(self._limits.grace, trio.sleep_forever)
+        clients.cancel()
 
     def stop(self) -> None:
         """Takes no more connections or requests. What is begun is finished and answered."""

@@ -14,6 +14,7 @@ from qs_schemas import Limits
 
 from .listening import Announce, StartError
 from .options import ServerLimits
+from .stopping import StopError
 from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
@@ -47,6 +48,13 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
+    parser.add_argument(
+        "--end-of-document",
+        choices=["line", "empty-line"],
+        default="line",
+        help="what follows each document that is sent; 'empty-line' is for early clients that only listen: those that "
+        "send anything are known by how they end it (default: %(default)s)",
+    )
     return parser
 
 
@@ -122,12 +130,13 @@ def _announcing(program: str) -> Announce:
 
 
 def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
-    """Runs a server. Exit codes: 0 stopped as asked, 1 could not start, 130 interrupted before it listened."""
+    """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
+    interrupted before it listened."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         trio.run(run, options, _announcing(program))
-    except StartError as error:
+    except (StartError, StopError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -9,12 +9,13 @@ from collections import deque
 
 import trio
 
-from qs_schemas import ErrorCode, Fault, Message, Peer
+from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
 from .answers import new_resp
 from .options import ServerLimits
 from .outbox import Outbox
+from .patience import STEPS, within
 from .transport import CHUNK, Transport
 
 _logger = logging.getLogger(__name__)
@@ -31,10 +32,11 @@ class Conversation:
         self._peer = peer
         self._limits = limits
         self._outbox = Outbox(stream, writers, self._written)
+        self._early = peer.early
         self._events: deque[Message | Fault] = deque()
         self._more = False  # there may be events beyond those that are taken
-        self._begun_at: float | None = None
-        self._timed = False  # the document that has begun has to be complete by the deadline of the connection's life
+        self._steps = 0  # that are left of the time in which the client has to do something
+        self._timed = False  # the present step ends at the deadline of the connection's life
         self._unanswered = 0  # bytes that came since the last time that everything was answered
         self._ended = False  # the client sends nothing more
         self._stopping = False
@@ -54,21 +56,15 @@ class Conversation:
         self._life.cancel()
 
     async def serve(self) -> None:
-        """Until the client has gone, or is refused. Closes the stream."""
+        """Serves the client until it has gone, or is refused. Closes the stream."""
         try:
-            refused = False
-            with self._life:
-                refused = await self._converse()
-            if refused:
-                pass  # with the fault that ended the stream
+            if await self._live():
+                pass  # it has been told
             elif self._refusal is not None:
-                with trio.move_on_after(self._limits.linger):
-                    await self.refuse(*self._refusal)
+                self._put_error(*self._refusal)
+                await self._close_gently()
             elif self._stopping:
                 await self.refuse(table.SHUTTING_DOWN, self.stopping_text)
-            elif self._life.cancel_called:
-                late = f"a document was begun and not completed within {self._limits.document_time:g} s"
-                await self.refuse(table.TIMEOUT, late)
         except trio.BrokenResourceError as error:
             _logger.debug("%s: %s", error, error.__cause__)
         except Exception:
@@ -76,6 +72,19 @@ class Conversation:
         finally:
             self._outbox.close()
             await self._stream.aclose()
+
+    async def _live(self) -> bool:
+        """Whether the client has been told why nothing more is read. Its time is counted here, step by step."""
+        while True:
+            with self._life:
+                return await self._converse()
+            if self._stopping or self._refusal is not None:
+                return False
+            self._life, self._timed = trio.CancelScope(), False
+            if not self._events:
+                self._spend_step()
+            if self._refusal is not None:
+                return False
 
     async def _converse(self) -> bool:
         """Whether the client has been told why nothing more is read."""
@@ -112,13 +121,15 @@ class Conversation:
         while not self._stopping and not self._at_hand:
             if self._ended:
                 return False
-            self._time_document()
+            self._keep_time()
             self._interruptible = self._life
             await self._listen()
             self._interruptible = None
-        self._document_in_time()
-        # Too late is too late, also when the rest came in the same moment: what is refused must not be done as well.
-        return self._at_hand and not self._life.cancel_called
+        if self._timed:
+            self._stop_time()
+        if self._life.cancel_called:  # in the same moment: what is begun now must not be cancelled
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return self._at_hand
 
     async def _listen(self) -> None:
         """Sleeps while what comes can be taken without the task."""
@@ -129,36 +140,60 @@ class Conversation:
         self._take(data)
         if self._ended:
             self._stream.rouse()
-        elif not self._events:
-            self._time_document()
-        elif not self._timed or self._document_in_time():
+        elif self._events:
+            if self._timed:
+                self._stop_time()
             self._begin()
+        else:
+            self._keep_time()
 
     def _idle(self) -> None:
         """Everything is answered, and the task has slept on: more is read."""
         self._unanswered = 0
         if self._peer.begun:
-            self._time_document()
+            self._keep_time()
         self._interruptible = self._life
         self._stream.resume()
 
-    def _time_document(self) -> None:
-        """From its first byte: a client that sends a byte a second must not hold on to its place."""
-        if self._peer.begun:
-            if self._begun_at is None:
-                self._begun_at = trio.current_time()
-            self._timed = True
-            self._life.deadline = self._begun_at + self._limits.document_time
+    # -- the client's time ----------------------------------------------------------------------------------------
 
-    def _document_in_time(self) -> bool:
-        """Something is complete. False when that was too late."""
-        if not self._timed:
-            return True
-        if self._life.cancel_called:
-            return False
+    def _time_allowed(self) -> float | None:
+        """Seconds that the client has for what it is at; None: as many as it likes. From the first byte of a document:
+        a client that sends a byte a second must not hold on to its place."""
+        return self._limits.document_time if self._peer.begun else None
+
+    def _time_over(self) -> None:
+        """The client has not done in time what it was at."""
+        late = f"a document was begun and not completed within {self._limits.document_time:g} s"
+        self._refusal = table.TIMEOUT, late
+
+    def _keep_time(self) -> None:
+        """Lets the client's time run, if it has only so much, and it does not run yet."""
+        if self._timed:
+            return
+        seconds = self._time_allowed()
+        if seconds is not None:
+            self._steps = self._steps or STEPS
+            self._timed = True
+            self._life.deadline = trio.current_time() + seconds / STEPS
+
+    def _stop_time(self) -> None:
+        """Stops the time: the client has done something, or is not waited for."""
         self._timed = False
         self._life.deadline = float("inf")
-        return True
+
+    def _spend_step(self) -> None:
+        """Looks at the socket when a step is over. What lies there had come before anybody looked, so that the step
+        was not the client's: it does not count."""
+        data = self._stream.look()
+        if data is not None:
+            self._take(data)
+            return
+        self._steps -= 1
+        if self._steps <= 0:
+            self._time_over()
+
+    # -- events ---------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes | bytearray) -> None:
         """Turns bytes into events."""
@@ -180,9 +215,18 @@ class Conversation:
             event = next_event()
             if event is None:
                 self._more = False
-                return
+                break
             events.append(event)
-            self._begun_at = None
+            self._steps = 0
+        if self._early is not self._peer.early:
+            self._end_what_was_sent()
+
+    def _end_what_was_sent(self) -> None:
+        """The client has turned out to look for an empty line behind each document: maybe it has the answer to the
+        first, and its empty line came behind that."""
+        self._early = self._peer.early
+        if self._outbox.used:
+            self._outbox.put(LINE_END)
 
     async def _read_ahead(self, waiting: trio.CancelScope) -> None:
         """Takes requests that come during a wait, up to the bounds; then the client has to wait too. At the end of the
@@ -199,16 +243,30 @@ class Conversation:
     # -- refusing -------------------------------------------------------------------------------------------------
 
     async def refuse(self, error: ErrorCode, text: str) -> None:
-        """Sends an error and closes. It answers the next request, if there is one."""
-        waiting = next((event for event in self._events if isinstance(event, Message)), None)
-        fault = Fault(error, text, None if waiting is None else waiting.req)
-        await self._outbox.send(self._peer.send(fault.message(new_resp())))
+        """Sends what is in the outbox, and an error, and closes."""
+        self._put_error(error, text)
+        await self._outbox.drained()
         await self._close_gently()
 
+    def _put_error(self, error: ErrorCode, text: str) -> None:
+        """Says why nothing more is read. It answers the next request, if there is one."""
+        waiting = next((event for event in self._events if isinstance(event, Message)), None)
+        fault = Fault(error, text, None if waiting is None else waiting.req)
+        self._outbox.put(self._peer.send(fault.message(new_resp())))
+
     async def _close_gently(self) -> None:
-        """What still arrives is read and dropped for a moment: closing at once would destroy the error on its way."""
-        with trio.move_on_after(self._limits.linger):
-            await self._outbox.drained()
-            await self._stream.send_eof()
-            while await self._stream.receive_some(CHUNK):
-                pass
+        """Sends what is left, and reads and drops what still arrives for a moment: closing at once would destroy what
+        is on its way. A client that has not taken everything by then is a slow one. It has as long for that as a
+        document may take, as a line that it got half of is worse than none."""
+        if await within(self._limits.linger, self._part):
+            return
+        for _ in range(int(self._limits.document_time)):
+            if not (self._outbox.unsent or self._stream.backlog()) or await within(1, self._part):
+                return
+
+    async def _part(self) -> None:
+        """Returns when the client has taken everything, and has ended its side of the stream."""
+        await self._outbox.drained()
+        await self._stream.send_eof()
+        while await self._stream.receive_some(CHUNK):
+            pass

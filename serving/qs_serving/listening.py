@@ -1,31 +1,17 @@
-"""From a host and a port to sockets that clients can connect to, and from signals to a stop."""
+"""From a host and a port to sockets that clients can connect to."""
 
 import errno
-import logging
 import resource
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 import trio
 
-_logger = logging.getLogger(__name__)
 Announce = Callable[[str, int], None]
 """Is called with host and port once clients can connect."""
 
 
 class StartError(Exception):
     """The process cannot start. The text says why, and what to do, in one line."""
-
-
-class Stoppable(Protocol):
-    """A server that can be stopped."""
-
-    def stop(self) -> None:
-        """Gently."""
-
-    def cut_off(self) -> None:
-        """At once, after `stop`."""
 
 
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
@@ -40,30 +26,6 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
             await other.aclose()
         del listeners[1:]
     return listeners
-
-
-async def serve_until_signalled(
-    server: Stoppable, serve: Callable[[], Awaitable[None]], listeners: list[trio.SocketListener], announce: Announce
-) -> None:
-    """Runs `serve` until it returns, as it does some time after SIGTERM or SIGINT. A second signal hurries it."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, server)
-            host, port = listeners[0].socket.getsockname()[:2]
-            announce(host, port)
-            await serve()
-            nursery.cancel_scope.cancel()
-
-
-async def _stop_on_signal(signals: AsyncIterator[int], server: Stoppable) -> None:
-    stopping = False
-    async for _ in signals:
-        if stopping:
-            server.cut_off()
-        else:
-            _logger.info("stopping")
-            stopping = True
-            server.stop()
 
 
 def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:

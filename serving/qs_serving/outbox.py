@@ -17,7 +17,7 @@ class Outbox:
     """Documents in the order in which they were put. Once the stream is broken, it takes everything and sends nothing:
     whoever reads from the stream finds out by himself."""
 
-    __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent")
+    __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent", "used")
 
     def __init__(
         self, transport: Transport, nursery: trio.Nursery, written: Callable[[Any], None] = lambda token: None
@@ -31,11 +31,14 @@ class Outbox:
         self._broken = False
         self.unsent = 0
         """Bytes that the socket has not taken."""
+        self.used = False
+        """Whether anything has been put in."""
 
     def put(self, data: bytes, token: Any = None) -> bool:
         """Sends bytes. True: the socket has taken them all. False: `written(token)` says when it has, if it ever does;
         a token of None is not told."""
         sent = 0
+        self.used = True
         if not self._waiting:
             if self._broken:
                 return False
@@ -61,7 +64,8 @@ class Outbox:
     async def drained(self) -> None:
         """Waits until the socket has taken everything. trio.BrokenResourceError."""
         while self._waiting:
-            self._drained = self._drained or trio.Event()
+            if self._drained is None:
+                self._drained = trio.Event()
             await self._drained.wait()
         if self._broken:
             raise trio.BrokenResourceError("connection lost")
@@ -80,10 +84,24 @@ class Outbox:
                     self._written(token)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.close()
+        except trio.Cancelled:
+            self.close()  # in the middle of a line, which nothing may be put behind
+            raise
         finally:
             if self._waiting is waiting:
                 self._waiting = None
             self._wake()
+
+    def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
+        """Takes out what is not to be sent any more. unwanted: says so, by the token. What has no token stays, and what
+        the socket may have begun to take, as that is sent to its end."""
+        waiting = self._waiting
+        if waiting:
+            begun, *rest = waiting
+            kept = [entry for entry in rest if entry[1] is None or not unwanted(entry[1])]
+            self.unsent -= sum(len(data) for data, _ in rest) - sum(len(data) for data, _ in kept)
+            waiting.clear()
+            waiting.extend([begun, *kept])
 
     def close(self) -> None:
         """What is left will not be sent."""

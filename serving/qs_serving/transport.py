@@ -5,7 +5,10 @@ waits only when the socket says that it would block; it can send without waiting
 the hub's sweep while the task that reads sleeps on.
 """
 
+import fcntl
 import socket
+import sys
+import termios
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -71,6 +74,10 @@ class Transport(ABC):
         """Every byte; waits while the other side does not read."""
 
     @abstractmethod
+    def backlog(self) -> int:
+        """How many bytes of those that were sent the other side has not taken yet."""
+
+    @abstractmethod
     async def send_eof(self) -> None:
         """Tells the other side that nothing more will come."""
 
@@ -87,14 +94,20 @@ class Transport(ABC):
             self._turns = 0
             await trio.lowlevel.checkpoint()
         self._most = min(max_bytes, CHUNK)
+        received: bytes | None = self.look()
+        if received is None:
+            self._turns = 0
+            received = await self._sleep(self._receive)
+        return received
+
+    def look(self) -> bytes | None:
+        """What has come, without waiting: none at the end of the stream, and None when there is nothing."""
         try:
             return self._receive_now(self._most)
         except BlockingIOError:
-            self._turns = 0
+            return None
         except OSError as error:
             raise trio.BrokenResourceError("connection lost") from error
-        received: bytes = await self._sleep(self._receive)
-        return received
 
     def _receive(self, data: bytes) -> None:
         self._wake(outcome.Value(data))
@@ -214,6 +227,12 @@ class SocketTransport(Transport):
         while rest:
             await trio.lowlevel.wait_writable(self._socket)
             rest = rest[self.send_now(rest) :]
+
+    def backlog(self) -> int:
+        try:
+            return int.from_bytes(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        except OSError:
+            return 0  # it is broken
 
     async def send_eof(self) -> None:
         try:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from documents import as_asked
 from lxml import etree
 
 from qs_schemas import (
@@ -62,7 +63,7 @@ def filled(cls: type[Any]) -> Any:
     return cls(**{name: value(name, hint) for name, hint in hints if typing.get_origin(hint) is not typing.ClassVar})
 
 
-REQUESTS = [filled(cls) for cls in OPERATIONS.values()]
+REQUESTS = [as_asked(filled(cls)) for cls in OPERATIONS.values()]
 ANSWERS = [cls(type="response", req="1", resp="5" * 64) for cls in OPERATIONS.values()]
 ERRORS = [Error(row.code, row.kind, row.when, req="1", resp="5" * 64) for row in errors.TABLE]
 SAMPLES: list[Message] = [
@@ -143,6 +144,20 @@ def test_conversation() -> None:
 def test_schema_accepts(message: Message) -> None:
     """qs.xsd is a schema that any validator can use, and what is written is valid against it."""
     SCHEMA.assertValid(etree.fromstring(serialize(message)))
+
+
+EARLY = [
+    serialize(ListMessages("a", mids=[1, 2], type="response"), early=True),
+    b'<qs xmlns="%b" type="Response" resp="%b"><mid>3f2504e0-4f89</mid><op><ping/></op></qs>',
+    b'<qs xmlns="%b" resp="%b"><messages><mid>none of ours</mid><mid/></messages><op><delete-message/></op></qs>',
+]
+
+
+@pytest.mark.parametrize("document", EARLY, ids=["ids twice", "an id of its own", "a list of them"])
+def test_schema_knows_early_clients(document: bytes) -> None:
+    """What early clients are sent, and what they send, is valid."""
+    filled_in = document if b"%b" not in document else document % (NAMESPACE.encode(), b"9" * 200)
+    SCHEMA.assertValid(etree.fromstring(filled_in))
 
 
 def test_schema_stands_alone() -> None:

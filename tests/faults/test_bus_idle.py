@@ -42,7 +42,9 @@ def _measure(server: ServerProcess, bus: BusProcess, clients: int, seconds: floa
                     found += mids(wire.line())
                 if what in ("ack", "name"):
                     wire.ask(acknowledge("q", *found))
-        settled(server.process.pid, bus.process.pid)  # what was acknowledged last is still being deleted
+        # What was acknowledged last is still being deleted, and the bus looks after the silent ones for some seconds,
+        # once a second.
+        settled(server.process.pid, bus.process.pid, seconds=1.2)
         control = polling(poll)
         try:
             found = woken(seconds, server.process.pid, bus.process.pid, control.pid)

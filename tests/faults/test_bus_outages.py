@@ -12,6 +12,7 @@ from bus_clients import Where, acknowledge, subscribe
 from bus_serving import BusProcess, lasting_port
 from documents import code, mids, new_queue, payloads, push, req, request
 from serving import FAST, ServerProcess, Wire, serving
+from stalls import pass_time
 
 WITHIN = 20
 
@@ -217,6 +218,47 @@ def test_the_queue_of_a_name_is_deleted(tmp_path: Path) -> None:
         at.ask(push("q", "two"))
         assert wire.handle() == "two"
         assert named.handle() == "two"
+        at.wait_for("q", 0)
+        at.wait_for("bus:q:n", 0)
+
+
+@pytest.mark.parametrize("monitored", [True, False])
+def test_the_queue_of_a_name_is_deleted_while_nobody_is_there(monitored: bool, tmp_path: Path) -> None:
+    """The next who subscribes to the name makes it anew, and stays."""
+    with place(tmp_path, *(("-q", "q") if monitored else ())) as at:
+        with at.connect(subscribe("q", name="n")):
+            pass
+        assert code(at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))) == 0
+        with at.connect(subscribe("q", name="n")) as named:
+            at.ask(push("q", "one"))
+            assert named.handle() == "one"
+        at.wait_for("bus:q:n", 0)
+
+
+def test_a_queue_is_deleted_while_a_name_has_no_room(tmp_path: Path) -> None:
+    """What could not be stored for a name of a queue that is deleted is not tried again, which is said once. When the
+    queue is there again, the name gets what is pushed to it."""
+    with place(tmp_path) as at:
+        with at.connect(subscribe("q", name="n")):
+            at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))
+            at.ask(new_queue("bus:q:n", '<options capacity="1"/>'))
+        with at.connect(subscribe("q", name="n")) as named, at.connect(subscribe("q", ack=False)) as plain:
+            for number in range(3):
+                at.ask(push("q", str(number)))
+            assert payloads(named.delivery()) == ["0"]
+            assert [payloads(plain.delivery())[0] for _ in range(3)] == ["0", "1", "2"]
+            while "has to be tried again" not in at.bus.log():
+                pass_time(0.01)
+            at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))
+            assert code(named.line()) == code(plain.line()) == 404
+        pass_time(2.5)  # the bus tries once a second what it tries again
+        assert at.bus.log().count("no more messages of 'q'") == 1, at.bus.log()
+        assert "works again" not in at.bus.log()
+        at.ask(new_queue("q"))
+        with at.connect(subscribe("q", name="n")) as named:
+            assert named.handle() == "0"
+            at.ask(push("q", "new"))
+            assert named.handle() == "new"
         at.wait_for("q", 0)
         at.wait_for("bus:q:n", 0)
 

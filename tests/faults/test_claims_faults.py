@@ -1,100 +1,133 @@
-"""Claims and batches of the journal on a disk that fails: what is refused has not happened, then nor later."""
+"""Claims and batches on disks that fail: an error changes nothing for good, and asking again does it once."""
 
 import errno
+import itertools
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from claims_run import acknowledge, claim, release, show
-from crashing import Place, segments_of
+from claim_calls import LOTS, acknowledge, claim, payloads, receive, release
+from engines import FaultyDisk, ManualClock, always, journal_engine
 
-OPERATIONS: dict[str, Callable[[Place], object]] = {
-    "claim": lambda place: claim(place.engine, "c", 2, 2),
-    "acknowledge": lambda place: acknowledge(place.engine, "c", 1),
-    "release": lambda place: release(place.engine, "c", 1),
-    "stage": lambda place: place.engine.batches("q").stage("p", (0, 1, 0), [b"more"] * 2),
-    "publish": lambda place: place.engine.batches("q").publish("p", 0, [(0, 0)]),
-    "purge": lambda place: place.engine.purge("q", place.mids("q")[1], 2),
+from qs_server.storage.engine import Draft, Durability, Engine, NoSuchClaimError, Options, State
+
+Shown = dict[str, object]
+
+
+class Prepared:
+    """Claims 1 and 2 of c with two messages each, three that are visible, a batch that is staged."""
+
+    def __init__(self, root: Path) -> None:
+        self.disk = FaultyDisk()
+        self.make = journal_engine(Durability.ALWAYS, always(self.disk))(root)
+        self.clock = ManualClock()
+        self.engine = self.make(self.clock)
+        self.engine.create("q", Options())
+        for number in range(7):
+            self.engine.push("q", [Draft(b"%d" % number)])
+            self.clock.tick()
+        claim(self.engine, 1, count=2)
+        claim(self.engine, 2, count=2)
+        self.engine.batches("q").stage("p", (0, 0, 0), [b"staged 0", b"staged 1"])
+        self.engine.batches("q").stage("p", (0, 1, 0), [b"staged 2"])
+        self.engine.commit()
+
+    def crash(self) -> None:
+        """Another process over what is there."""
+        self.disk.disarm()
+        self.disk.crash()
+        self.engine._watch.close()  # type: ignore[attr-defined]
+        self.engine = self.make(self.clock)
+
+    def shown(self) -> Shown:
+        """What there is to be seen: messages by state, and what is in each claim."""
+        claims = self.engine.claims("q")
+        found: Shown = {
+            f"{each.consumer} {each.seq}": payloads(claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS) or [])
+            for each in claims.all()
+        }
+        for state in (State.READY, State.IN_FLIGHT):
+            mids = self.engine.list_mids("q", state, 100, -1)
+            found[state.value] = [self.engine.get("q", mid, peek=True, visibility=None).payload for mid in mids]
+        return found
+
+
+def _release(engine: Engine) -> None:
+    try:
+        release(engine, 1)
+    except NoSuchClaimError:
+        assert [each.seq for each in engine.claims("q").all()] == [2]
+
+
+def _publish(engine: Engine) -> None:
+    engine.batches("q").publish("p", 0, [(0, 0), (1, 0)])
+    engine.commit()
+
+
+def _stage(engine: Engine) -> None:
+    engine.batches("q").stage("other", (0, 2, 0), [b"other"])
+    engine.commit()
+
+
+OPERATIONS: dict[str, Callable[[Engine], object]] = {
+    "claim": lambda engine: claim(engine, 3, count=2),
+    "first claim": lambda engine: claim(engine, 1, "d", count=2),
+    "acknowledge": lambda engine: acknowledge(engine, 2),
+    "release": _release,
+    "stage": _stage,
+    "publish": _publish,
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Six messages, of which two are in a claim, and a batch that is staged."""
-    segments_of(monkeypatch, 1 << 15, 1 << 15)
-    place = Place(tmp_path / "root")
-    place.queue("q")
-    place.push("q", *(b"%d" % number for number in range(6)))
-    claim(place.engine, "c", 1, 2)
-    place.engine.batches("q").stage("p", (0, 0, 0), [b"staged", b"too"])
-    place.engine.commit()
-    yield place
-    place.leave()
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
-def all_of(place: Place) -> object:
-    store = place.engine._journal._store
-    assert store is not None
-    batches = place.engine.batches("q").producers["p"]
-    staged = {name: sorted(part) for name, part in batches.staged.items()}
-    return show(place.engine, place.clock.now), staged, store.usage.total, place.engine.stats("q").new
+def reference(root: Path, operation: str) -> tuple[Shown, Shown]:
+    root.mkdir()
+    case = Prepared(root)
+    before = case.shown()
+    OPERATIONS[operation](case.engine)
+    after = case.shown()
+    case.engine.close()
+    return before, after
 
 
+@pytest.mark.parametrize("crash", [False, True], ids=["goes on", "crashes"])
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_commit_that_fails(place: Place, operation: str, error: int) -> None:
-    """All is as before, also after a crash; once more, with a sound disk, it is done, and is after a crash."""
-    before = all_of(place)
-    place.disk.refuse("_pwrite", "*.segment", error, times=1)
-    OPERATIONS[operation](place)
-    with pytest.raises(OSError, match=r"space|error"):
-        place.engine.commit()
-    assert all_of(place) == before
-    place.crash()
-    assert all_of(place) == before
-    OPERATIONS[operation](place)
-    place.engine.commit()
-    after = all_of(place)
-    assert after != before
-    place.crash()
-    assert all_of(place) == after
-    place.restart()
-    assert all_of(place) == after
-
-
-def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
-    """What was staged in it takes no room any more; its segments go; the next queue of its name knows nothing of it."""
-    place.queue("other")
-    place.engine.remove("q", force=True)
-    place.queue("q")
-    place.crash()
-    store = place.engine._journal._store
-    assert store is not None
-    assert store.usage.total == 0
-    for _ in range(30):
-        place.push("other", bytes(5000))
-        place.engine.purge("other", place.mids("other")[-1], 1)
-        place.engine.commit()
-        place.upkeep_all()
-    assert len(place.segments()) <= 3
-    assert claim(place.engine, "c", 1, 2) == []
-    assert place.engine.claims("q").all() == []
-
-
-def test_what_is_staged_is_compacted(place: Place) -> None:
-    """A staged batch and a claim are copied to the end of the log as often as it takes, and stay as they are."""
-    place.queue("other")
-    before = all_of(place)
-    for _ in range(40):
-        place.push("other", bytes(5000))
-        place.engine.purge("other", place.mids("other")[-1], 1)
-        place.engine.commit()
-        place.upkeep_all()
-    assert all_of(place) == before
-    assert len(place.segments()) <= 3
-    place.crash()
-    assert all_of(place) == before
-    place.engine.batches("q").publish("p", 0, [(0, 0)])
-    place.engine.commit()
-    place.crash()
-    assert place.payloads("q")[-2:] == [b"staged", b"too"]
+def test_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -> None:
+    """At each file operation: an error, and all is as before, or done; with room again it is done once, for good."""
+    before, after = reference(tmp_path / "reference", operation)
+    failures = 0
+    for at in itertools.count(1):
+        (root := tmp_path / f"{at}").mkdir()
+        case = Prepared(root)
+        case.disk.arm(at, errno.ENOSPC, lasting=lasting)
+        try:
+            OPERATIONS[operation](case.engine)
+            failed = False
+        except OSError:
+            failed = True
+            failures += 1
+        reached = bool(case.disk.failed)
+        case.disk.disarm()
+        if crash:
+            case.crash()
+        assert case.shown() == (before if failed else after)
+        if failed or operation != "stage":
+            OPERATIONS[operation](case.engine)
+        for _ in range(2):
+            assert case.shown() == after
+            case.crash()
+        if operation == "stage":
+            case.engine.batches("q").publish("other", 0, [(2, 0)])
+            assert payloads(receive(case.engine))[3:] == [b"other"]
+        case.engine.close()
+        if not reached:
+            assert failures
+            return

@@ -1,6 +1,7 @@
 """Directory queues while others work on the same directory: the package dirq 1.8 in other processes, and single races
 played step by step."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_disks import SteppingDisk
+from dirq_disks import PurgingDisk, SteppingDisk
+from dirq_sharing import Foreign
 
 from qs_server.storage.dirq import Queue, QueueSimple
+from qs_server.storage.disk import Disk
 
 WORKER = Path(__file__).with_name("dirq_worker.py")
 OF_EACH = 4
 """Processes of ours, and of the original."""
 OLD = time.time() - 10_000
 SCHEMA = {"body": "string"}
+BYTES_SCHEMA = {"body": "binary", "header": "table?"}
 
 
 def hammer(layout: str, directory: Path, seconds: float) -> list[dict[str, Any]]:
@@ -81,6 +85,44 @@ def test_each_element_once(tmp_path: Path, layout: str) -> None:
 def test_each_element_once_for_longer(tmp_path: Path, layout: str) -> None:
     """The same for half a minute each."""
     check(layout, tmp_path / "q", 30)
+
+
+# -- purges at every step ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whose", ["ours", "original"])
+@pytest.mark.parametrize("layout", ["dirq-simple", "dirq"])
+def test_a_purge_at_each_step_of_an_element_s_life(tmp_path: Path, layout: str, whose: str) -> None:
+    """Between any two steps of adding, locking, getting and removing an element, a purge of either changes nothing."""
+
+    def played(path: Path, at: int) -> int:
+        disk = PurgingDisk()
+        foreign = Foreign(layout, path)
+        purger: Any = foreign.queue if whose == "original" else opened(path, Disk())
+
+        def purge() -> None:
+            with contextlib.suppress(*([OSError] if whose == "original" else [])):
+                purger.purge()
+
+        disk.at, disk.happen = at, purge
+        queue = opened(path, disk)
+        names = [queue.add(b"x" if layout == "dirq-simple" else {"body": b"x", "header": {}}) for _ in range(2)]
+        assert list(queue.names()) == names
+        assert all(map(queue.lock, names))
+        assert foreign.payload(names[0]) == b"x"
+        queue.remove(names[0])
+        queue.unlock(names[1])
+        assert queue.count() == 1
+        assert foreign.consume() == [b"x"]
+        assert [each for each in path.rglob("*") if len(each.name) >= 14] == []
+        return disk.steps
+
+    def opened(path: Path, disk: Disk) -> Any:
+        return QueueSimple(path, disk=disk) if layout == "dirq-simple" else Queue(path, schema=BYTES_SCHEMA, disk=disk)
+
+    steps = played(tmp_path / "undisturbed", -1)
+    for at in range(1, steps + 1):
+        played(tmp_path / str(at), at)
 
 
 # -- QueueSimple, step by step ----------------------------------------------------------------------------------------

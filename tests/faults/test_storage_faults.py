@@ -2,13 +2,13 @@
 
 import errno
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engines import OPERATIONS, Bench, FaultyDisk, always, files_engine
+from small_disk import small_disk
 
 from qs_server.storage.engine import (
     Draft,
@@ -320,17 +320,10 @@ def test_every_call_of_a_run(tmp_path: Path, attributes: bool, code: int, lastin
 # -- a disk that is really full
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mounted)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"A REALLY FULL DISK WAS NOT TESTED: no tmpfs can be mounted here: {done.stderr.strip()}")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "256k") as mounted:
+        yield mounted
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])

@@ -52,5 +52,5 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def q(path: Path) -> Iterator[vsqs.Queue]:
     """A queue as a library, at `path`, whose clock stands still."""
-    with vsqs.Queue(path, sync=False, clock=ManualClock()) as made:
+    with vsqs.Queue(path, create=True, sync=False, clock=ManualClock()) as made:
         yield made

@@ -80,10 +80,6 @@ WRONG = {
         request("delete-message", "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages>"),
         "either 'mid' or 'messages'",
     ),
-    "a response": (subscribe("q").replace("<qs ", '<qs type="response" '), "response"),
-    "an early response": (
-        request("list-queues", "<queues><queue>q</queue></queues>").replace("<qs ", '<qs type="response" '), "response"
-    ),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """BusClient and AsyncBusClient against scripted buses: loops, acknowledgements, outages, the end."""
 
+import itertools
 import logging
 import queue
 import signal
@@ -31,6 +32,7 @@ from qs_client import (
     ShuttingDown,
     Subscribe,
 )
+from qs_client.bus_session import BusSession
 from qs_schemas import Peer
 
 
@@ -377,6 +379,86 @@ def test_cancelled_while_it_waits(backend: str) -> None:
             assert server.connections <= 2
 
     with scripted(script) as server:
+        run(backend, main)
+
+
+def slow_to_connect(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Makes it take a while until a new connection may be used, as over a long way."""
+
+    async def late(sock: socket.socket) -> None:
+        await anyio.sleep_until(begun.setdefault(sock, anyio.current_time() + seconds))
+        await wait_writable(sock)
+
+    begun: dict[socket.socket, float] = {}
+    wait_writable = anyio.wait_writable
+    monkeypatch.setattr(anyio, "wait_writable", late)
+
+
+@both
+def test_polled_through_an_outage(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls that are shorter than a pause, and than connecting takes, do not begin either anew: after an outage the
+    loop gets messages again."""
+    pause = 0.15
+    told: list[str] = []
+
+    async def main() -> None:
+        async with abus_of(server, on_trouble=told.append) as bus:
+            messages = bus.subscribe("q", ack=True)
+            messages._session._pause = itertools.repeat(pause)
+            got: list[int | None] = []
+            while got != [1, 2]:
+                with anyio.move_on_after(pause / 5):
+                    got.append((await messages.__anext__()).mid)
+
+    slow_to_connect(monkeypatch, pause)
+    monkeypatch.setattr(BusSession, "_end_outage", lambda session: None)  # which would begin with other pauses
+    with scripted(delivering(1, then=lambda conversation: None), reset, delivering(2)) as server:
+        run(backend, main)
+        assert server.connections == 3
+    assert len(told) == 1
+
+
+@both
+def test_polled_while_the_bus_is_late(backend: str) -> None:
+    """The time within which the bus has to take the subscription is not begun anew by each poll."""
+
+    async def main() -> None:
+        async with abus_of(server, timeout=0.15, reconnect=False) as bus:
+            messages = bus.subscribe("q")
+
+            async def poll() -> None:
+                while True:
+                    with anyio.move_on_after(SOON):
+                        await messages.__anext__()
+
+            with pytest.raises(NoAnswer):
+                await poll()
+
+    with scripted(lambda conversation: conversation.wait_for_close()) as server:
+        run(backend, main)
+
+
+@both
+def test_aclose_during_a_pause(backend: str) -> None:
+    """aclose() of the iterator ends a loop that waits in another task for the next attempt to connect, at once."""
+    tried = threading.Event()
+
+    async def main() -> None:
+        bus = abus_of(server, on_trouble=lambda text: tried.set())
+        messages = bus.subscribe("q", ack=True)
+        messages._session._pause = itertools.repeat(2 * GIVE_UP)
+
+        async with anyio.create_task_group() as group:
+
+            async def loop() -> None:
+                assert [message async for message in messages] == []
+
+            group.start_soon(loop)
+            await until(tried.is_set)
+            await anyio.wait_all_tasks_blocked()
+            await messages.aclose()
+
+    with scripted(reset) as server:
         run(backend, main)
 
 

@@ -31,6 +31,7 @@ from documents import (
     text,
 )
 from serving import FAST, ServerProcess, Wire, serving
+from stalls import stopped
 
 from qs_schemas import (
     OPERATIONS,
@@ -336,6 +337,32 @@ def test_who_says_nothing_gets_what_comes_to_be_monitored(shared_server: ServerP
                 assert set(found) <= set(pushed)
 
 
+def test_who_says_nothing_when_nobody_subscribes_any_more(shared_server: ServerProcess, producer: Wire, q: str) -> None:
+    """Without -q, a queue is monitored for as long as a client is subscribed to it: one that only connects gets nothing
+    of a queue whose only subscriber has left before, even if something of it was still to be deleted then; and its
+    messages stay there, new."""
+    kept = f"{q}-kept"
+    producer.ask(new_queue(kept))
+    with bus_serving(shared_server) as bus, Wire(bus) as subscriber:
+        assert code(subscriber.ask(subscribe(kept))) == 0
+        with Wire(bus) as other:
+            assert code(other.ask(subscribe(q, ack="client"))) == 0
+            handled = push_one(producer, q)
+            assert mids(other.line()) == [handled]
+            with stopped(shared_server):
+                assert code(other.ask(delete(q, handled))) == 0
+                other.close()
+                assert code(subscriber.ask(PING)) == 501  # the bus has seen that the other has gone, or does next
+        wait_until(lambda: push_one(producer, q) in stored(producer, q, "new"))
+        with Wire(bus) as silent:
+            while not select.select([silent.socket], [], [], 0.05)[0]:  # until the bus knows that it says nothing
+                push_one(producer, kept)
+            mid, last = push_one(producer, q), push_one(producer, kept)
+            while (line := silent.line()) and mids(line) != [last]:
+                assert f"<qid>{kept}</qid>" in line
+            assert mid in stored(producer, q, "new")
+
+
 # -- the queues of -q -------------------------------------------------------------------------------------------------
 
 
@@ -410,11 +437,14 @@ def test_list_queues_of_early_clients(style: Callable[[str], str], connect: Conn
     """`list-queues` with queues subscribes to them, however it is written: the answer lists them, then messages come,
     and are handled when they are written."""
     wire = connect()
+    empty_line = style(q).endswith("\r\n\r\n")
     answer = wire.ask(style(q))
+    assert not empty_line or wire.line() == "\r\n"
     assert "<op><list-queues/></op>" in answer
     assert f"<queues><queue>{q}</queue></queues>" in answer
     mid = push_one(producer, q, "for an early client")
     line = wire.line()
+    assert not empty_line or wire.line() == "\r\n"
     assert (mids(line), payloads(line)) == ([mid], ["for an early client"])
     assert gone(producer, q)
 

@@ -56,7 +56,7 @@ def free_port() -> int:
 FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
-    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace",
+    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace", "--end-of-document",
 ]  # fmt: skip
 
 
@@ -86,6 +86,7 @@ BAD_FLAGS = [
     ["--settle", "-1"], ["--settle", "nan"], ["--outbox", "0"], ["--max-hold", "0"], ["--max-connections", "0"],
     ["--document-time", "0"], ["--grace", "-1"], ["--server", "nowhere:port"], ["--server", ":1"], ["-s", "host:0"],
     ["-s", "host:99999"], ["--queue", ""], ["-q", "a,,b"], ["-q", "a,"], ["extra"], ["--polic", "hold"],
+    ["--end-of-document", "dot"],
 ]  # fmt: skip
 
 
@@ -348,3 +349,30 @@ def test_a_stop_without_the_server(tmp_path: Path) -> None:
     assert "Traceback" not in bus.log()
     with serving(tmp_path / "root", *FAST) as again, Wire(again) as wire:
         assert stored(wire, "q") == sent
+
+
+@pytest.mark.parametrize(("grace", "signals"), [("1", 1), ("60", 2)])
+def test_a_stop_with_a_server_that_does_not_answer(tmp_path: Path, grace: str, signals: int) -> None:
+    """When the server is there and silent the bus ends within --grace and 5 s, or after a second signal within 5 s; it
+    says that the server was not told, and what was handled comes again."""
+    server = ServerProcess(tmp_path / "root", *FAST)
+    bus = BusProcess(server, "--grace", grace, log=tmp_path / "bus.log")
+    with Wire(server) as wire, Wire(bus) as client:
+        wire.ask(new_queue("q"))
+        client.ask(subscribe("q", ack="client"))
+        sent = mids(wire.ask(push("q", "x")))
+        assert mids(client.line()) == sent
+        server.process.send_signal(signal.SIGSTOP)
+        assert code(client.ask(delete("q", sent[0]))) == 0
+        began = time.monotonic()
+        bus.process.send_signal(signal.SIGTERM)
+        assert code(client.line()) == 503
+        if signals == 2:
+            bus.process.send_signal(signal.SIGTERM)
+    try:
+        assert bus.wait() == 0
+        assert time.monotonic() - began < 6
+        assert "is delivered again" in bus.log()
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        assert server.stop() == 0

@@ -314,6 +314,30 @@ def test_a_silent_server(backend: str) -> None:
 
 
 @both
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_calls_time_out(backend: str, count: int) -> None:
+    """However many calls a silent server leaves without answer, each raises NoAnswer."""
+    raised: list[type[BaseException]] = []
+
+    async def main() -> None:
+        connection = await opened(server)
+
+        async def ping() -> None:
+            try:
+                await connection.call(calls.ping(), SOON)
+            except OSError as error:
+                raised.append(type(error))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(ping)
+
+    with scripted(lambda conversation: conversation.wait_for_close()) as server:
+        run(backend, main)
+    assert raised == [NoAnswer] * count
+
+
+@both
 def test_a_server_that_does_not_read(backend: str) -> None:
     """Sending has its time too: a server that reads nothing holds nobody longer than the timeout."""
     done = threading.Event()

@@ -17,6 +17,7 @@ from qs_client import (
     Conflict,
     Draft,
     Error,
+    GetMessage,
     ListQueues,
     Message,
     NewQueue,
@@ -83,6 +84,48 @@ def test_buckers_session(shared_server: ServerProcess) -> None:
     assert "bucker" in answer.queues
     assert Message.parse(answer.xml()) == answer
     q.disconnect()
+
+
+def test_a_program_of_bucker(shared_server: ServerProcess) -> None:
+    """A queue named by bytes, an id of the request, a push that was parsed from what another server once answered, and
+    the id of a message as text."""
+    kept = (
+        f'<qs xmlns="http://purl.oclc.org/DEFUZE/qs" resp="{"1e58" * 16}" type="response"><op><push-message /></op>'
+        f"<qid>ported</qid><mid>{'3664' * 16}</mid><payload>aGVsbG8=</payload></qs>"
+    )
+    q = QueueClient(shared_server.host, shared_server.port, timeout=20)
+    q.connect()
+    m = NewQueue()
+    m.request_id = "1215619200.5"
+    m.qid = b"ported"  # type: ignore[assignment]
+    q.send(m)
+    assert q.recv().request_id == "1215619200.5"
+    q.send(Message.parse(kept))
+    answer = q.recv()
+    assert isinstance(answer, PushMessage)
+    assert answer.mid is not None
+    for mid in (str(answer.mid), str(answer.mid).encode()):
+        got = GetMessage("ported", peek=True)
+        got.mid = mid  # type: ignore[assignment]
+        q.send(got)
+        answered = q.recv()
+        assert isinstance(answered, GetMessage)
+        assert answered.payload == b"aGVsbG8="
+    q.disconnect()
+
+
+def test_a_name_that_is_bytes(client: QueueClient, qid: str) -> None:
+    """A name that is bytes is the queue of that name in UTF-8; one of another type is a TypeError, and nothing is
+    sent."""
+    name: Any = qid.encode()
+    mid = client.push(name, b"x")
+    assert list(client.list_messages(name)) == [mid]
+    assert [delivery.qid for delivery in client.receive([name])] == [qid]
+    client.delete(name, mid)
+    for wrong in (5, str, ["q"]):
+        with pytest.raises(TypeError):
+            client.new_queue(wrong)  # type: ignore[arg-type]
+    assert not any(known.startswith("b'") for known in client.queues())
 
 
 def test_push_receive_delete(client: QueueClient, qid: str) -> None:

@@ -2,22 +2,28 @@
 
 import gc
 import queue
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import pytest
 from backends import both, run, until
-from scripted_server import GIVE_UP, Conversation, ScriptedServer, answer_bytes, client_of, scripted
+from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
 
 from qs_client import (
     AsyncQueueClient,
     DeleteMessage,
+    Deliveries,
     Error,
     GetMessage,
     Message,
     NotFound,
     Ping,
+    QueueClient,
     ReleaseMessage,
     ServerUnavailable,
     Subscribe,
@@ -230,8 +236,33 @@ def test_calls_of_others_while_a_subscription_waits(backend: str) -> None:
 
 
 @both
-def test_a_subscription_that_is_cancelled_as_it_begins(backend: str) -> None:
-    """Cancelled before the server's answer to subscribe, it is ended when that comes, and its messages go back."""
+def test_a_subscription_that_is_polled_as_it_begins(backend: str) -> None:
+    """A poll that ends before the server has answered leaves the subscription begun: the next one goes on with it."""
+    go_on = threading.Event()
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def script(conversation: Conversation) -> None:
+        assert go_on.wait(GIVE_UP)
+        subscription(seen, 1)(conversation)
+
+    async def main() -> None:
+        async with aclient(server) as client, client.subscribe("q") as messages:
+            for _ in range(3):
+                with anyio.move_on_after(SOON):
+                    await messages.__anext__()
+            go_on.set()
+            assert (await messages.__anext__()).mid == 1
+
+    with scripted(script) as server:
+        run(backend, main)
+        assert server.connections == 1
+    assert [type(message) for message in noted(seen, 2)] == [Subscribe, Unsubscribe]
+    assert seen.empty()
+
+
+@both
+def test_a_subscription_that_nobody_polls_any_more(backend: str) -> None:
+    """Cancelled before the server's answer to subscribe and then closed, it is ended, and its messages go back."""
     go_on = threading.Event()
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
@@ -241,17 +272,143 @@ def test_a_subscription_that_is_cancelled_as_it_begins(backend: str) -> None:
 
     async def main() -> None:
         async with aclient(server) as client:
-            messages = client.subscribe("q")
-            async with anyio.create_task_group() as group:
-                group.start_soon(messages.__anext__)
-                await anyio.wait_all_tasks_blocked()
-                group.cancel_scope.cancel()
-            go_on.set()
-            while seen.qsize() < 3:
-                await client.ping()
-        await until(lambda: True)
+            async with client.subscribe("q") as messages:
+                with anyio.move_on_after(SOON):
+                    await messages.__anext__()
+                go_on.set()
+            await client.ping()
 
     with scripted(script) as server:
         run(backend, main)
-    kinds = [type(message) for message in noted(seen, seen.qsize()) if not isinstance(message, Ping)]
-    assert kinds == [Subscribe, Unsubscribe, ReleaseMessage]
+    assert [type(message) for message in noted(seen, 3)] == [Subscribe, Unsubscribe, ReleaseMessage]
+
+
+class Silence:
+    """A server that answers `count` requests, and nothing after them; known to have read one that it leaves so."""
+
+    def __init__(self, count: int) -> None:
+        self.reached = threading.Event()
+        self._count = count
+
+    def __call__(self, conversation: Conversation) -> None:
+        for _ in range(self._count):
+            conversation.answer(conversation.read())
+        if not self._count:
+            conversation.read()
+        self.reached.set()
+        conversation.wait_for_close()
+
+
+def waiting_loop(client: QueueClient, silence: Silence) -> tuple[Deliveries, threading.Thread, list[object]]:
+    """A loop in a thread, which waits where the server has fallen silent; how it ended will stand in the list."""
+    messages, ended = client.subscribe("q"), []
+
+    def loop() -> None:
+        try:
+            ended.append(list(messages))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    assert silence.reached.wait(GIVE_UP)
+    return messages, thread, ended
+
+
+def test_close_from_another_thread() -> None:
+    """close() ends a loop that waits in another thread for a delivery; the messages on their way go back, and the
+    client works on, on the same connection."""
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    reached = threading.Event()
+
+    def script(conversation: Conversation) -> None:
+        subscribe = conversation.read()
+        conversation.answer(subscribe)
+        reached.set()
+        unsubscribe = conversation.read()
+        assert unsubscribe is not None
+        conversation.write(delivered(subscribe, 7))
+        conversation.answer(unsubscribe)
+        while (request := conversation.read()) is not None:
+            conversation.answer(request)
+            seen.put(request)
+
+    with scripted(script) as server, client_of(server) as client:
+        silence = Silence(1)
+        silence.reached = reached
+        messages, thread, ended = waiting_loop(client, silence)
+        messages.close()
+        thread.join(GIVE_UP)
+        assert ended == [[]]
+        with pytest.raises(StopIteration):
+            next(messages)
+        client.ping()
+        assert server.connections == 1
+    release, ping = noted(seen, 2)
+    assert isinstance(release, ReleaseMessage)
+    assert release.mid == 7
+    assert isinstance(ping, Ping)
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_close_while_the_server_is_silent(answered: int) -> None:
+    """close() ends the loop of another thread also when the server does not answer any more, within the timeout."""
+    silence = Silence(answered)
+    with scripted(silence) as server, client_of(server, timeout=0.2) as client:
+        messages, thread, ended = waiting_loop(client, silence)
+        messages.close()
+        thread.join(GIVE_UP)
+        assert ended == [[]]
+
+
+def test_close_in_the_handler_of_a_signal() -> None:
+    """close() may be called by a signal's handler, in the thread that waits: the loop ends."""
+    code = """
+import signal, sys
+from qs_client import QueueClient
+messages = QueueClient("127.0.0.1", int(sys.argv[1])).subscribe("q")
+signal.signal(signal.SIGTERM, lambda *_: messages.close())
+for message in messages:
+    print(message.text, flush=True)
+"""
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    with (
+        scripted(subscription(seen, 1)) as server,
+        subprocess.Popen([sys.executable, "-c", code, str(server.port)], stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        while ") S " not in Path(f"/proc/{child.pid}/stat").read_text():
+            pass  # until it waits for the next one
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=GIVE_UP)
+    assert (child.returncode, output) == (0, b"")
+
+
+@both
+@pytest.mark.parametrize("answered", [0, 1])
+def test_aclose_from_another_task(backend: str, answered: int) -> None:
+    """aclose() ends a loop that waits in another task, at once: for the subscription or for a delivery, and also when
+    the server does not answer any more."""
+    silence = Silence(answered)
+    ended: list[object] = []
+
+    async def main() -> None:
+        client = aclient(server)
+        messages = client.subscribe("q")
+
+        async def loop() -> None:
+            ended.append([message async for message in messages])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(loop)
+            await until(silence.reached.is_set)
+            client.timeout = SOON
+            await messages.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await messages.__anext__()
+        await client.disconnect()
+
+    with scripted(silence) as server:
+        run(backend, main)
+    assert ended == [[]]

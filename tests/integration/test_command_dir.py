@@ -48,7 +48,7 @@ def test_several_at_once(path: Path, layout: str) -> None:
 def test_lines(path: Path) -> None:
     """Each line of stdin is a message, as it is, empty ones too; the last one needs no end."""
     dir_tool("pump", path, "--lines", stdin=b"one\n\n\xff\r\nlast")
-    with vsqs.Queue(path) as queue:
+    with vsqs.Queue(path, create=True) as queue:
         assert [queue.receive(timeout=0)[1] for _ in range(5)] == [b"one", b"", b"\xff\r", b"last", None]
 
 
@@ -78,7 +78,7 @@ def test_rate_after_a_pause(path: Path) -> None:
     """Lines that come late, and all at once, do not come faster than --rate for that."""
     pump = start("pump", path, "--lines", "--rate", 20)
     assert pump.stdin is not None
-    with vsqs.Queue(path) as queue:
+    with vsqs.Queue(path, create=True) as queue:
         pump.stdin.write("1\n")
         pump.stdin.flush()
         assert queue.receive(timeout=WITHIN)[1] == b"1"
@@ -92,7 +92,7 @@ def test_rate_after_a_pause(path: Path) -> None:
 
 def test_capacity(path: Path) -> None:
     """Pump waits while the queue is full: by --capacity, or by its own options."""
-    with vsqs.Queue(path) as queue:
+    with vsqs.Queue(path, create=True) as queue:
         pump = start("pump", path, "--capacity", 2, "--count", 3)
         mids = [queue.receive(60, timeout=WITHIN)[0] for _ in range(2)]
         assert queue.receive(timeout=0.3) == (None, None)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
+from small_disk import small_disk
 
 from qs_server.dir_command import main
 from qs_server.dir_tools.layouts import LAYOUTS
@@ -43,7 +44,7 @@ def test_interrupted_at_full_speed(path: Path, layout: str) -> None:
 
 def test_terminated(path: Path) -> None:
     """SIGTERM ends it as Ctrl-C does, and shows in the exit code."""
-    with vsqs.Queue(path) as queue:
+    with vsqs.Queue(path, create=True) as queue:
         queue.publish(b"x")
         sink = start("sink", path, "--print")
         assert sink.stdout is not None
@@ -114,17 +115,10 @@ def _message_files(path: Path) -> list[Path]:
     return [found for found in path.rglob("*") if found.is_file() and not found.name.startswith(".")]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(mounted)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"A REALLY FULL DISK WAS NOT TESTED: no tmpfs can be mounted here: {done.stderr.strip()}")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "128k") as mounted:
+        yield mounted
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

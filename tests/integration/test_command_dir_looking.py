@@ -1,8 +1,10 @@
 """qs-dir ls and purge: each state of a message, in each layout, beside the package dirq; and what qs-dir refuses."""
 
+import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dir_tool import DIRQ, WITHIN, age, dir_tool, element, listed, original_dirq, states, tree
@@ -13,7 +15,7 @@ from vsqs_original import original, output
 
 from qs_server.dir_command import main
 from qs_server.dir_tools.arguments import command_line
-from qs_server.dir_tools.layouts import LAYOUTS
+from qs_server.dir_tools.layouts import LAYOUTS, layout_of
 from qs_server.storage.engine import Draft, Durability
 from qs_server.storage.files import FilesEngine
 
@@ -90,6 +92,31 @@ def test_purge_vsqs(tmp_path: Path) -> None:
     engine = FilesEngine(str(tmp_path), clock=lambda: 0, durability=Durability.NONE)
     assert engine.get("q", 5, peek=True, visibility=None).receives == 1
     engine.close()
+
+
+def test_what_a_server_delays(path: Path) -> None:
+    """An element that a server is adding with a delay is shown as being written, and purged when it is old."""
+    original_dirq(path, "dirq")
+    unfinished = path / "temporary/0123456789abcd.delayed"
+    (unfinished / "locked").mkdir(parents=True)
+    assert [(each["name"], each["state"]) for each in listed(path)] == [("temporary/0123456789abcd", "being-written")]
+    age(unfinished, 400)
+    assert dir_tool("purge", path).stdout == f"{path}: 1 unfinished element removed, 0 old locks removed\n"
+    assert listed(path) == []
+
+
+def test_a_directory_that_is_purged_while_it_is_looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout is told though the intermediate directory is gone when it is opened: it was empty."""
+    (path / "00000001").mkdir(parents=True)
+    scandir = os.scandir
+
+    def purged(directory: str) -> Any:
+        if directory.endswith("00000001"):
+            os.rmdir(directory)
+        return scandir(directory)
+
+    monkeypatch.setattr(os, "scandir", purged)
+    assert layout_of(str(path)) == "dirq-simple"
 
 
 @pytest.mark.parametrize("layout", DIRQ)

@@ -13,6 +13,7 @@ from broken_journals import flip, middle_of
 from documents import mids, new_queue, payloads, push, receive
 from serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
 
+from qs_server import journal_command
 from qs_server.storage.disk import Disk
 from qs_server.storage.journal.recovery import numbers_in
 
@@ -200,3 +201,25 @@ def test_the_reader_has_gone(killed: Path) -> None:
     command.stderr.close()
     assert command.wait(READY_WITHIN) in (0, 1, -signal.SIGPIPE)
     assert b"Traceback" not in error
+
+
+def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends it with exit code 130, without a word."""
+
+    def interrupt(directory: str, disk: Disk) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / ".journal").mkdir()
+    monkeypatch.setattr(journal_command, "examine", interrupt)
+    for command in ("check", "repair"):
+        assert journal_command.main([command, "--root", str(tmp_path)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_root_is_a_file(tmp_path: Path) -> None:
+    """It says what it is."""
+    file = tmp_path / "file"
+    file.write_text("")
+    done = journal("check", "--root", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"queue-journal.py: {file} is a file; --root names the directory of the queues\n"

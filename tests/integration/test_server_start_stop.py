@@ -37,13 +37,15 @@ def one_line(error: str) -> bool:
 
 
 def test_the_root_is_a_file(tmp_path: Path) -> None:
-    """A root that is a file, or below one: one line that says so and what to do, exit code 1."""
+    """A root that is a file, or below one: one line that says so, which, and what to do, exit code 1."""
     file = tmp_path / "file"
     file.write_text("")
     for root in (file, file / "below"):
         exit_code, out, error = start_that_fails("--root", str(root), "--port", "0")
         assert (exit_code, out, one_line(error)) == (1, "", True), error
         assert "--root" in error
+        assert "is a file, not a directory" in error
+        assert str(file) in error
 
 
 def give_up_roots_rights() -> None:

@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from documents import new_queue, payloads, receive
 from engines import ManualClock
+from serving import ServerProcess, Wire
 
+from qs_client import QueueClient
+from qs_server.storage import foreign
 from qs_server.storage import vsqs as queue
 
 LONG = 20
@@ -137,3 +141,99 @@ def test_no_text(q: queue.Queue) -> None:
     with pytest.raises(TypeError):
         q.publish("text")  # type: ignore[arg-type]
     assert names(q) == []
+
+
+def test_a_mistyped_directory(tmp_path: Path) -> None:
+    """A queue is not made where there is none, nor of a directory that holds other things, unless that is asked for.
+    What is refused says what to do, and is left as it is."""
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-me.txt").write_text("hello")
+    for path in (tmp_path / "missing" / "q", tmp_path / "q", tmp_path / "letters"):
+        with pytest.raises(queue.QueueException, match="create=True") as refused:
+            queue.Queue(path)
+        assert str(path) in str(refused.value)
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["letters", "to-me.txt"]
+    for path in (tmp_path / "missing" / "q", tmp_path / "q", tmp_path / "letters"):
+        with queue.Queue(path, create=True, sync=False) as made:
+            made.publish(b"x")
+        with queue.Queue(path) as opened:
+            assert opened.size() == 1
+
+
+def test_directories_that_are_queues(tmp_path: Path) -> None:
+    """A directory that is empty, or has options, is a queue; so is that of a queue of files beside a running server."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "options").mkdir()
+    (tmp_path / "options" / ".queue.toml").write_text("capacity = 1")
+    (tmp_path / "options" / "notes").write_text("")
+    for name in ("empty", "options"):
+        with queue.Queue(tmp_path / name) as opened:
+            assert opened.size() == 0
+
+
+def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
+    """While a server has a queue in its journal the library refuses it, says which storage that is and what to do, and
+    changes nothing; but for publishing, if nothing else is wanted. A queue of files beside it is nobody's alone."""
+    path = server.root / "q"
+    manager = queue.QueueManager(server.root)
+    for opened in (lambda: queue.Queue(path), lambda: queue.Queue(path, create=True), lambda: manager.get_queue("q")):
+        with pytest.raises(queue.QueueException, match=r"storage 'journal'.*use `qs` and the server, or stop it"):
+            opened()
+    with pytest.raises(queue.QueueException, match="the root of a server"):
+        queue.Queue(server.root)
+    with queue.Queue(path, publish_only=True) as publisher:
+        mid = publisher.publish(b"by hand")
+        assert payloads(wire.ask(receive("q", wait=LONG))) == ["by hand"]
+        for forbidden in (publisher.size, publisher.receive, lambda: publisher.delete(mid)):
+            with pytest.raises(queue.QueueException, match="publish_only"):
+                forbidden()
+    wire.ask(new_queue("files", '<options storage="files"/>'))
+    with queue.Queue(server.root / "files") as shared:
+        shared.publish(b"x")
+        assert shared.size() == 1
+    wire.close()
+    assert server.stop() == 0
+    with queue.Queue(path) as afterwards:
+        assert afterwards.size() == 1
+
+
+def test_publishing_leaves_claims_alone(server: ServerProcess, wire: Wire) -> None:
+    """What is in a claim, or staged, of a server that runs stays so when somebody publishes beside it."""
+    with QueueClient(server.host, server.port) as client:
+        client.push_many("q", [b"a", b"b"])
+        client.claim_messages("q", "consumer", 1)
+        client.stage_messages("q", "producer", [b"staged"], batch=0)
+        with queue.Queue(server.root / "q", publish_only=True) as publisher:
+            publisher.publish(b"c")
+        assert [message.payload for message in client.get_claim("q", "consumer", 1)] == [b"a", b"b"]
+        client.publish_staged("q", "producer", 0, [(0, 0)])
+        assert payloads(wire.ask(receive("q", max=9, wait=LONG))) == ["c", "staged"]
+
+
+def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is named in the log once, whether it was there or comes; of thousands, some; hidden ones never."""
+    for name in ("hello.txt", ".hidden", "007"):
+        (tmp_path / name).write_text("")
+    with queue.Queue(tmp_path, create=True, sync=False) as q:
+        (tmp_path / "later").write_text("")
+        for _ in range(2):
+            q._queue.rescan()
+            assert q.size() == 0
+        assert [record.args[0] for record in caplog.records] == [  # type: ignore[index]
+            *(str(tmp_path / name) for name in sorted(("hello.txt", "007"), key=os.listdir(tmp_path).index)),
+            str(tmp_path / "later"),
+        ]
+        for number in range(100):
+            (tmp_path / f"x{number}").write_text("")
+        assert q.size() == 0
+        assert len(caplog.records) == foreign.MOST + 1
+        assert "no more are named" in caplog.records[-1].getMessage()
+
+
+def test_a_file_that_is_no_message_in_a_queue_of_the_server(server: ServerProcess, wire: Wire) -> None:
+    """The server's log names it once, and takes up the one that comes after it."""
+    (server.root / "q" / "order.txt").write_text("one")
+    (server.root / "q" / ".tmp").write_text("two")
+    (server.root / "q" / ".tmp").rename(server.root / "q" / "1700000000000000")
+    assert payloads(wire.ask(receive("q", wait=LONG))) == ["two"]
+    assert server.log().count(f"{server.root}/q/order.txt is no message") == 1

@@ -30,7 +30,7 @@ def test_original_receives_ours(q: queue.Queue) -> None:
 
 def test_ours_receives_the_originals(path: Path) -> None:
     """Ours receives what the original published, in order, and our window hides it from the original."""
-    with queue.Queue(path) as q:
+    with queue.Queue(path, create=True) as q:
         mids = output(original("publish", path, "m", 3))
         assert q.receive(60, timeout=0) == (mids[0], b"m-0")
         assert output(original("consume", path, 1)) == [f"{mids[1]} m-1", f"{mids[2]} m-2"]
@@ -41,7 +41,7 @@ def test_ours_receives_the_originals(path: Path) -> None:
 
 def test_original_window_ends(path: Path) -> None:
     """A message that a process of the original took with it when it died comes back when its window ends."""
-    with queue.Queue(path) as q:
+    with queue.Queue(path, create=True) as q:
         mid = q.publish(b"x")
         output(original("receive", path, 1))
         assert q.receive(timeout=LONG) == (mid, b"x")
@@ -50,7 +50,7 @@ def test_original_window_ends(path: Path) -> None:
 def test_our_window_ends(path: Path) -> None:
     """A message that ours did not delete is received by the original when its window has ended."""
     clock = ManualClock(int(time.time() * 1e6) - 10**6)
-    with queue.Queue(path, clock=clock) as q:
+    with queue.Queue(path, create=True, clock=clock) as q:
         mid = q.publish(b"x")
         q.receive(visibility_timeout=0.5)
     assert output(original("consume", path, 1)) == [f"{mid} x"]
@@ -81,14 +81,14 @@ def test_everybody_at_once(path: Path) -> None:
     mids: list[list[str]] = [[], []]
 
     def publish(name: int) -> None:
-        with queue.Queue(path, sync=False) as q:
+        with queue.Queue(path, create=True, sync=False) as q:
             mids[name] += [q.publish(f"ours{name}-{n}".encode()) for n in range(count)]
 
     def drained() -> bool:
         return all(process.poll() is not None for process in consumers)
 
     def consume(found: list[tuple[str, str]]) -> None:
-        with queue.Queue(path, sync=False) as q:
+        with queue.Queue(path, create=True, sync=False) as q:
             while True:
                 mid, data = q.receive(visibility_timeout=60, timeout=0.1)
                 if mid is not None:
@@ -119,7 +119,7 @@ def test_ready_messages_of_everybody_in_order(path: Path) -> None:
     """What both have published waits in the order of the ids, and each publisher's in the order of its publishing."""
     path.mkdir()
     processes = [original("publish", path, f"original{n}", 20) for n in range(2)]
-    with queue.Queue(path) as q:
+    with queue.Queue(path, create=True) as q:
         for n in range(20):
             q.publish(f"ours-{n}".encode())
         for process in processes:

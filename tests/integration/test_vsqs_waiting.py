@@ -48,7 +48,7 @@ def waiting(q: queue.Queue, *functions: Callable[[], object]) -> tuple[list[thre
 
 def test_blocked_publisher_goes_on(path: Path) -> None:
     """A publisher that waits for room goes on after a delete."""
-    with queue.Queue(path, capacity=1) as q:
+    with queue.Queue(path, create=True, capacity=1) as q:
         first = q.publish(b"a")
         [thread], found = waiting(q, lambda: q.publish(b"b"))
         q.delete(first)
@@ -89,7 +89,7 @@ def test_wake_up(q: queue.Queue, publish: Callable[[queue.Queue], str]) -> None:
 
 def test_wake_up_by_an_expiring_window(path: Path) -> None:
     """A receiver that waits gets a message when somebody else's window for it ends."""
-    with queue.Queue(path) as q, queue.Queue(path) as other:
+    with queue.Queue(path, create=True) as q, queue.Queue(path) as other:
         mid = q.publish(b"x")
         other.receive(visibility_timeout=0.2)
         start = time.monotonic()
@@ -131,7 +131,7 @@ def test_close_closes_descriptors(path: Path) -> None:
     """A closed queue holds nothing open."""
     before = os.listdir("/proc/self/fd")
     for _ in range(5):
-        with queue.Queue(path) as q:
+        with queue.Queue(path, create=True) as q:
             q.publish(b"x")
             q.receive(timeout=0.01)
             q.receive(timeout=0.01)
@@ -142,7 +142,7 @@ def test_close_closes_descriptors(path: Path) -> None:
 def test_threads(path: Path) -> None:
     """Several threads publish, receive and delete on one queue: each message is handled once."""
     handled: list[bytes] = []
-    with queue.Queue(path, capacity=10, sync=False) as q:
+    with queue.Queue(path, create=True, capacity=10, sync=False) as q:
 
         def publish(name: int) -> None:
             for n in range(50):
@@ -177,8 +177,8 @@ def test_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr("qs_server.storage.inotify.Inotify.__init__", refuse)
-        blind = queue.Queue(path, sync=False)
-    with blind, queue.Queue(path) as other:
+        blind = queue.Queue(path, create=True, sync=False)
+    with blind, queue.Queue(path, create=True) as other:
         mid = other.publish(b"x")
         assert blind.size() == 1
         assert blind.receive(timeout=0) == (mid, b"x")

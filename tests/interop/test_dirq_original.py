@@ -91,6 +91,29 @@ def test_locks_of_the_other(tmp_path: Path, make: Make, other: Make) -> None:
     assert one.lock(name) is two.lock(name) is False
 
 
+def test_their_purge_of_what_is_being_added(tmp_path: Path) -> None:
+    """The original removes new elements without a file, and the lock of any; at one with a file it raises, and has not
+    looked at old locks. With maxtemp=0 it does. Our purge leaves all of that alone."""
+    theirs, ours = their_queue(tmp_path), our_queue(tmp_path)
+    name = theirs.add(content(their_queue, 0))
+    theirs.lock(name)
+    os.utime(tmp_path / name, (0, 0))
+    element = tmp_path / "temporary" / ("1" * 14)
+    (element / "locked").mkdir(parents=True)
+    ours.purge(maxlock=0)
+    assert (element / "locked").exists()
+    theirs.purge(maxlock=0)
+    assert not element.exists()
+    (element / "locked").mkdir(parents=True)
+    (element / "body").touch()
+    with pytest.raises(OSError, match="not empty"):
+        theirs.purge()
+    assert os.listdir(element) == ["body"]
+    assert theirs.lock(name) is False
+    theirs.purge(maxtemp=0)
+    assert theirs.lock(name) is True
+
+
 @pairs
 def test_purge_of_the_other(tmp_path: Path, make: Make, other: Make) -> None:
     """Stale locks and temporary elements of one are purged by the other; young ones are not."""

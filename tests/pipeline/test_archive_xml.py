@@ -1,4 +1,6 @@
-"""XML payloads as typed columns: schema files of three kinds, payloads that fit and payloads that do not."""
+"""XML payloads as typed columns: schema files of three kinds, payloads that fit and payloads that do not.
+
+What is found wrong with a payload is tested without Spark: tests/unit/test_pipeline_documents.py."""
 
 import json
 import zipfile
@@ -33,6 +35,12 @@ XSD = """\
 </xs:schema>
 """
 DDL = "id INT, item ARRAY<STRING>, _at TIMESTAMP"
+RECURSIVE = """\
+<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+  <xs:element name="part" type="P"/>
+  <xs:complexType name="P"><xs:sequence><xs:element name="part" type="P" minOccurs="0"/></xs:sequence></xs:complexType>
+</xs:schema>
+"""
 
 
 def file(tmp_path: Path, text: str) -> str:
@@ -75,10 +83,14 @@ def test_an_xsd_of_several_elements(spark: SparkSession, tmp_path: Path) -> None
         "<xs:schema",
         "id INT, _corrupt_record STRING",
         "INT",
+        "a STRUCT<id: INT, ID: STRING>",
+        "`n:id` INT",
+        RECURSIVE,
     ],
 )
 def test_no_schema(spark: SparkSession, tmp_path: Path, text: str) -> None:
-    """The file is named, in one line, and nothing of Java's."""
+    """The file is named, in one line, and nothing of Java's. Also when elements could not be told apart by their
+    columns, and when Spark has no columns for an XSD that is valid."""
     with pytest.raises(SchemaMismatchError) as told:
         read_schema(spark, file(tmp_path, text))
     assert str(tmp_path) in str(told.value)
@@ -100,14 +112,17 @@ GOOD = {
     "<?xml version='1.0'?>\n<!-- c --><order><id>2</id><unknown/></order>": (2, None),
     "<order xmlns='urn:x'><item>&lt;ä&gt;</item></order>": (None, ["<ä>"]),
 }
-BAD: list[str | bytes] = [
-    "<order><id>1</id>",
-    "<order><id>one</id></order>",
-    "no XML at all",
-    "",
-    b"\xff\xfe<order/>",
-    '<!DOCTYPE o [<!ENTITY e SYSTEM "file:///etc/hostname">]><order><id>1</id><item>&e;</item></order>',
-]
+BAD: dict[str | bytes, str] = {
+    "<order><id>1</id>": "not well-formed: Premature end of data",
+    "<order><id>one</id></order>": "order/id is 'one', which its column of the type int cannot hold",
+    "<order><id>1<!-- c -->2</id></order>": "Spark cannot read it",
+    "<order><id>1</id><id>2</id></order>": "order/id is repeated",
+    "<order><id>1</id></order><order/>": "not well-formed: Extra content at the end",
+    "no XML at all": "not well-formed: Start tag expected",
+    "": "not well-formed: Document is empty",
+    b"\xff\xfe<order/>": "not well-formed: Start tag expected",
+    '<!DOCTYPE o [<!ENTITY e SYSTEM "file:///etc/hostname">]><order><id>1</id><item>&e;</item></order>': "a DOCTYPE",
+}
 
 
 @pytest.mark.long  # ten seconds, on two cores
@@ -126,15 +141,44 @@ def test_none_is_dropped(queue: SparkQueue, tmp_path: Path, capsys: pytest.Captu
     assert [(each["id"], each["item"]) for each in documents[: len(GOOD)]] == list(GOOD.values())
     assert f"{documents[0]['_at']:%Y-%m-%d %H:%M}" == "2025-06-30 12:00"
     assert documents[len(GOOD) :] == [None] * len(BAD)
-    corrupt = [row["_corrupt_record"] for row in found]
-    assert corrupt[: len(GOOD)] == [None] * len(GOOD)
-    assert [text == body for text, body in zip(corrupt[len(GOOD) :], BAD, strict=True)] == [
-        isinstance(b, str) for b in BAD
-    ]
+    assert [row["_corrupt_record"] for row in found[: len(GOOD)]] == [None] * len(GOOD)
+    assert [(row["body"], told) for row, told in zip(found[len(GOOD) :], BAD.values(), strict=True)
+            if told not in row["_corrupt_record"]] == []  # fmt: skip
     assert asked(to, "SELECT sum(document.id) FROM TABLE WHERE _corrupt_record IS NULL") == [(3,)]
     capsys.readouterr()
     assert main(["archive", queue.name, "--to", str(to), "--server", server]) == SchemaMismatchError.exit_code
     assert "begun with other columns (document:" in capsys.readouterr().err
+
+
+FITS = """<n:order at="2025-06-30T12:00:00Z" xmlns:n="urn:o"><n:id>1</n:id><n:item>a</n:item></n:order>"""
+MISFITS = {
+    FITS.replace("n:order", "n:ordre"): "the root is '{urn:o}ordre', not '{urn:o}order'",
+    FITS.replace("urn:o", "urn:x"): "the root is '{urn:x}order', not '{urn:o}order'",
+    FITS.replace("<n:id>1</n:id>", ""): "not valid: Element '{urn:o}item': This element is not expected",
+    FITS.replace("<n:id>", "<n:id>1</n:id><n:id>"): "not valid: Element '{urn:o}id': This element is not expected",
+    FITS.replace("<n:item>a", "<n:more/><n:item>a"): "not valid: Element '{urn:o}more': This element is not expected",
+    FITS + FITS: "not well-formed: Extra content at the end of the document",
+    FITS + "garbage": "not well-formed: Extra content at the end of the document",
+    FITS.replace(">1<", ">one<"): "not valid: Element '{urn:o}id': 'one' is not a valid value",
+    FITS.replace("12:00:00Z", "12:00"): "not valid: Element '{urn:o}order', attribute 'at'",
+}
+
+
+@pytest.mark.parametrize("body", ["binary", "string"])
+def test_payloads_that_an_xsd_does_not_allow(queue: SparkQueue, tmp_path: Path, body: str) -> None:
+    """Each has the reason in `_corrupt_record` and no document, and its body as it was; prefixes do not matter."""
+    queue.push(FITS, *MISFITS)
+    head = '<xs:schema targetNamespace="urn:o" elementFormDefault="qualified" '
+    schema = read_schema(queue.spark, file(tmp_path, (XSD % "").replace("<xs:schema ", head)))
+    to, client = tmp_path / "archive", queue.client
+    archive(queue.spark, [queue.name], str(to), host=client.host, port=client.port, schema=schema, body=body)
+    fits, *found = rows(to)
+    assert (fits["document"]["id"], fits["document"]["item"]) == (1, ["a"])
+    assert fits["_corrupt_record"] is None
+    assert [row["body"] for row in found] == [each.encode() if body == "binary" else each for each in MISFITS]
+    assert [row["document"] for row in found] == [None] * len(MISFITS)
+    told = [row["_corrupt_record"] for row in found]
+    assert [each for each, reason in zip(told, MISFITS.values(), strict=True) if reason not in (each or "")] == []
 
 
 # -- a real feed ----------------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 from pyspark.errors import AnalysisException, PySparkException
 
 from qs_client import NoAnswer, NotFound, ServerUnavailable, Stale
@@ -16,6 +18,7 @@ from qs_pipeline.archive_layout import QueueState, archive_id, partition
 from qs_pipeline.checkpoint import COMMITS, OFFSETS, Checkpoint
 from qs_pipeline.files import LocalFiles
 from qs_pipeline.java import find_java, java_version
+from qs_pipeline.session import silence
 from qs_pipeline.translate import from_text, translate
 
 # -- Java -----------------------------------------------------------------------------------------------------------
@@ -71,6 +74,16 @@ def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.Monkey
     said = subprocess.run(called, capture_output=True, text=True, timeout=30, check=True)
     assert said.stdout.splitlines() == ["-cp", "x y", "--add-modules=jdk.other", ""]
     assert find_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}) == found
+
+
+def test_a_connection_that_ends_leaves_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """The JVM's connection to the accumulators of Spark's Python part may end before that is told of the stop."""
+    with AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "token") as server:
+        silence(server)
+        with socket.create_connection(server.server_address) as connection:
+            connection.sendall(b"token")
+        server.handle_request()
+    assert capsys.readouterr().err == ""
 
 
 # -- causes ---------------------------------------------------------------------------------------------------------

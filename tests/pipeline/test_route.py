@@ -154,6 +154,21 @@ def test_bad_queries_are_told_before_anything_is_claimed(spark: SparkSession, sq
     assert "Project" not in str(told.value)
 
 
+def test_a_wrong_query_is_told_in_one_line(
+    queue: SparkQueue,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What Spark's Python part logs of it, with the whole of Java's stack, is not shown beside that."""
+    (tmp_path / "q.sql").write_text("SELECT nope FROM messages")
+    server = f"{queue.client.host}:{queue.client.port}"
+    arguments = ["route", queue.name, "--sql", str(tmp_path / "q.sql"), "--to", queue.name, "--server", server]
+    assert main([*arguments, "--state", str(tmp_path / "state")]) == BadQueryError.exit_code
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [record.name for record in caplog.records if "QueryContext" in record.name] == []
+
+
 @pytest.mark.long  # seconds, on two cores
 @pytest.mark.parametrize(
     ("sql", "said"),

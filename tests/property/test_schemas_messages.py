@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 import pytest
+from documents import as_asked
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ ERRORS = st.builds(
     Error, WHOLE, TEXT, TEXT, req=st.none() | NAMED["req"], resp=st.none() | NAMED["resp"], type=st.just("error")
 )
 MESSAGES: dict[str, st.SearchStrategy[Any]] = {
-    **{op: of_class(cls).filter(complete) for op, cls in OPERATIONS.items()},
+    **{op: of_class(cls).map(as_asked).filter(complete) for op, cls in OPERATIONS.items()},
     "error": ERRORS,
 }
 ANY_MESSAGE = st.one_of(*MESSAGES.values())

@@ -5,7 +5,7 @@ import re
 import pytest
 import trio
 import trio.testing
-from bus_memory import World, nothing_left
+from bus_memory import EVERYTHING, World, nothing_left
 
 from qs_bus.feeds import PREFETCH
 from qs_bus.options import Policy
@@ -130,6 +130,69 @@ async def test_what_was_half_written_is_given_back(world: World) -> None:
     mid = world.push(q)
     client.leave()
     assert world.released(q) == [mid]
+    assert nothing_left(q)
+
+
+# -- who was silent ---------------------------------------------------------------------------------------------------
+
+
+async def test_one_that_was_silent_speaks(world: World) -> None:
+    """What a client got only because it was silent is given back when it speaks: what was written, what was begun,
+    what was not, and what was held. What was not begun is not sent any more."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, asked=False)
+    sent = [world.push(q) for _ in range(2)]
+    client.reader.credit = 10
+    sent += [world.push(q, "x" * 3000) for _ in range(6)]
+    await settled()
+    assert subscription.held
+    subscription.leave()
+    client.reader.take()
+    await settled()
+    assert client.got == sent[:3]
+    assert sorted(world.released(q)) == sent
+    assert world.deleted(q) == []
+    assert nothing_left(q)
+
+
+async def test_one_that_was_silent_stays_so(world: World) -> None:
+    """What was written to a silent client is handled once it is sure that it only listens, and not before; from then on
+    at once."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, asked=False)
+    first = world.push(q)
+    assert (client.got, world.deleted(q)) == ([first], [])
+    client.reader.stop_reading()
+    second = world.push(q)
+    subscription.be_sure()
+    assert world.deleted(q) == [first]
+    client.reader.take()
+    await settled()
+    assert world.deleted(q) == [second]
+    third = world.push(q)
+    assert world.deleted(q) == [third]
+    assert nothing_left(q)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+async def test_one_that_was_silent_beside_another(world: World, speaks: bool, first: bool) -> None:
+    """Nobody waits for the doubt about a silent client when another has handled the message, before or after; and its
+    end changes nothing."""
+    q = world.fan_out()
+    silent, other = world.client(credit=EVERYTHING if first else 0), world.client()
+    subscription = silent.join(q, asked=False)
+    other.join(q, ack=True)
+    mid = world.push(q)
+    assert world.deleted(q) == []
+    other.acknowledge(mid)
+    silent.reader.take()
+    await settled()
+    assert world.deleted(q) == [mid]
+    subscription.leave() if speaks else subscription.be_sure()
+    assert (world.deleted(q), world.released(q)) == ([], [])
     assert nothing_left(q)
 
 

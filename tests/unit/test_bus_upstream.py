@@ -146,6 +146,27 @@ async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.test
     assert [each.mid for each in upstream.asked if isinstance(each, ReleaseMessage)] == [1]
 
 
+async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
+    """A copy that fails because the queue of one of two names is gone is made at once for the other alone."""
+    await settled()
+    q = FanOut("q", upstream, 100, 100)
+    q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
+    q.names["m"] = FanOut("bus:q:m", upstream, 100, 100)  # type: ignore[assignment]
+    record = q.records[1] = Record(q, 1, 1, 1, None, 1, waiting=1)
+
+    async def prepare(upstream: Upstream) -> None:
+        del q.names["n"]
+
+    upstream._prepare = prepare
+    upstream.answers = lambda request: (
+        NO_QUEUE if isinstance(request, CopyMessage) and "bus:q:n" in request.queues else request
+    )
+    upstream.copies.add(q, 1)
+    began = trio.current_time()
+    await settled()
+    assert (record.handled, trio.current_time()) == (True, began)
+
+
 async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
     """What could be copied is not copied again; the rest is tried until it works; other queues do not wait for that."""
     full, other = FanOut("full", upstream, 100, 100), FanOut("other", upstream, 100, 100)

@@ -16,6 +16,7 @@ from qs_client.command_arguments import bus, command_line, positive, seconds, se
         ("[::1]:5", ("::1", 5)),
         ("[::1]", ("::1", 9876)),
         ("::1", ("::1", 9876)),
+        ("[fe80::1%lo]:5", ("fe80::1%lo", 5)),
     ],
 )
 def test_server(text: str, expected: tuple[str, int]) -> None:
@@ -23,7 +24,13 @@ def test_server(text: str, expected: tuple[str, int]) -> None:
     assert server(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]", "[::1]:",
+        "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1", "host:" + "9" * 5000,
+    ],
+)  # fmt: skip
 def test_no_server(text: str) -> None:
     """Anything else is a usage error that shows what is wanted."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"127\.0\.0\.1:9876"):
@@ -100,6 +107,8 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ["tail"], ["tail", "q", "-s", "h:1"], ["tail", "q", "-n", "0"],
         [], ["frobnicate"], ["push"], ["receive"], ["new"], ["rm"], ["delete", "q"], ["delete", "q", "x"],
         ["ls", "q", "--state", "odd"], ["receive", "q", "-n", "0"], ["receive", "q", "--wait", "-1"], ["ls", "a", "b"],
+        ["-s", "[::1", "ls"], ["ls", "--timeout", "1e9"], ["receive", "q", "--wait", "1e9"], ["ls", "--timeout", "nan"],
+        ["push", "q", "x", "--delay", "inf"], ["peek", "q", "9" * 5000], ["tail", "q", "--bus", "::1]"],
         ["-s", "h:x", "ls"], ["push", "q", "--dela", "3"], ["ls", "--timeout", "0"],
     ],
 )  # fmt: skip

@@ -37,6 +37,7 @@ from qs_client import (
     asking,
     batches,
     calls,
+    claim_calls,
     errors,
 )
 from qs_schemas import TABLE, ErrorCode, Message, Peer
@@ -231,12 +232,48 @@ def test_a_message_only_peeked_at_is_deleted_without_receipt() -> None:
         lambda: calls.push_many("q", "abc"),
         lambda: calls.push_many("q", b"abc"),
         lambda: calls.push_many("q", [5]),  # type: ignore[list-item]
+        *(lambda wrong=wrong: calls.new_queue(wrong) for wrong in (5, ["q"], True)),
+        lambda: calls.new_queue("q", storage=5),
+        lambda: calls.push("q", b"x", key=5),
+        lambda: calls.push(5, b"x"),
+        lambda: calls.receive([5]),
+        lambda: calls.receive(5),
+        lambda: calls.delete(5, 1),
+        lambda: calls.delete_many([("q", 1)]),
+        lambda: calls.copy("q", 1, [5]),
+        lambda: calls.list_messages(5),
+        lambda: calls.subscribe([5]),
+        lambda: claim_calls.claim_messages("q", 5, 1),
+        lambda: claim_calls.publish_staged("q", 5, 1, []),
     ],
 )
 def test_wrong_kinds_of_arguments(call: Callable[[], Generator[asking.Exchange, Message, Any]]) -> None:
     """What cannot be meant is a TypeError before anything is sent: no id, two ids, a number as payload, one as many."""
     with pytest.raises(TypeError):
         next(call())
+
+
+BYTES: list[Any] = [
+    calls.new_queue(b"\xc3\xa9"), calls.push(b"\xc3\xa9", b"\xff"), calls.receive(bytearray(b"\xc3\xa9")),
+    calls.delete(b"\xc3\xa9", 5), calls.delete_many(b"\xc3\xa9", [5]), calls.stats(b"\xc3\xa9"),
+    calls.copy(b"\xc3\xa9", 5, b"b"), claim_calls.ack_claim(b"\xc3\xa9", b"c", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", BYTES, ids=lambda call: call.__qualname__)
+def test_a_name_that_is_bytes(call: Generator[asking.Exchange, Message, Any]) -> None:
+    """A name that is bytes is meant as UTF-8, in every call; as are those of several queues."""
+    request = next(call).request
+    assert request.qid == "\xe9"  # type: ignore[attr-defined]
+    several: Any = [b"a", "b"]
+    received = next(calls.receive(several)).request
+    assert (received.queues, calls.subscribe(several).queues) == (["a", "b"], ["a", "b"])  # type: ignore[attr-defined]
+
+
+def test_a_name_that_is_not_utf8() -> None:
+    """Bytes that are not UTF-8 are a ValueError that says which field has them."""
+    with pytest.raises(ValueError, match="qid is not UTF-8"):
+        next(calls.new_queue(b"\xff"))  # type: ignore[arg-type]
 
 
 def test_push_many_goes_in_lists_of_1000() -> None:

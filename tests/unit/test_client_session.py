@@ -19,7 +19,8 @@ from qs_client import (
     Unsubscribe,
 )
 from qs_client.errors import closes
-from qs_client.session import Pending, Session, Subscription, Unexpected
+from qs_client.session import Cut, Session, Unexpected
+from qs_client.waiting import Pending, Subscription
 from qs_schemas import TABLE, Fault, Peer
 
 
@@ -142,7 +143,7 @@ def test_an_error_without_req_answers_whoever_waits() -> None:
         subscription.next()
 
 
-@pytest.mark.parametrize(("code", "kind"), [(413, "too-large"), (400, "bad-request"), (408, "timeout")])
+@pytest.mark.parametrize(("code", "kind"), [(413, "too-large"), (408, "timeout")])
 def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> None:
     """What is wrong with one document is said to the first that has no answer, as answers come in order; the others
     are not told that their requests were bad."""
@@ -151,6 +152,15 @@ def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> 
     come(session, Peer().send(Error(code, kind, "why")))
     assert isinstance(first.answer, Error)
     assert second.answer is None
+
+
+def test_a_document_that_was_cut_off() -> None:
+    """A 400 without req says that the stream was cut, as requests are well-formed: no request is called bad for it."""
+    session = Session()
+    pending, _ = ask(session, PushMessage("q", b"x"))
+    session.receive_data(Peer().send(Error(400, "bad-request", "the stream ended inside a document")))
+    with pytest.raises(Cut, match="inside a document"):
+        session.answer_to(pending)
 
 
 def test_posted_messages_are_kept_in_order() -> None:

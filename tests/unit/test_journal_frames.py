@@ -98,7 +98,7 @@ def test_a_full_segment() -> None:
 def test_a_header_is_checked() -> None:
     """Too short, another checksum, another version, another size: each is said."""
     data = segment(frame(1, b"a"))
-    for size, said in ((0, "0 bytes"), (59, "59 bytes"), (len(data) - 1, "should have")):
+    for size, said in ((0, "0 bytes"), (63, "63 bytes"), (len(data) - 1, "should have")):
         with pytest.raises(DamagedError, match=said):
             read_header(memoryview(data)[:size], size)
     data[20] ^= 1
@@ -106,7 +106,7 @@ def test_a_header_is_checked() -> None:
         header_of(data)
     other = bytearray(pack_header(Header(1, BLOCK, 1, 1, SALT)))
     other[:16] = b"qs-journal 9\n\0\0\0"
-    other[56:60] = crc32(other[:56]).to_bytes(4, "little")
+    other[60:64] = crc32(other[:60]).to_bytes(4, "little")
     with pytest.raises(DamagedError, match="another version"):
         header_of(other)
 

@@ -141,7 +141,7 @@ def test_a_frame_that_is_larger_than_a_segment(root: Path, monkeypatch: pytest.M
     """It gets a segment of its own size."""
     small_segments(monkeypatch, 4 * BLOCK)
     segments = written(root, b"small", b"x" * 100_000, b"after").segments
-    assert len(segments) == 3
+    assert max(segment.header.size for segment in segments) > 100_000
     assert delivered(root) == [b"small", b"x" * 100_000, b"after"]
 
 
@@ -221,9 +221,9 @@ def test_a_segment_that_could_not_be_placed(root: Path, step: str, error: int, m
 
     monkeypatch.setattr(journal, "_place", place)
     with pytest.raises(OSError, match="broken"):
-        journal._begin_segment(0, push=False)
+        journal._begin_segment(0, push=False, exact=False)
     monkeypatch.undo()
-    assert journal.failed is (error == errno.EIO)
+    assert (journal.failed is not None) is (error == errno.EIO)
     if not journal.failed:
         session.push("q", b"second")
     session.crash()

@@ -96,6 +96,13 @@ def test_a_state_without_the_way_of_its_batch(tmp_path: Path) -> None:
     assert RouteState(LocalFiles(str(tmp_path)), "in", WAY).name == "route-1"
 
 
+def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+    """It is wrong usage, and the path is named."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file/_qs/x cannot be there"), file_errors():
+        LocalFiles(str(tmp_path / "file")).read("_qs/x")
+
+
 def test_a_connection_is_no_file() -> None:
     """A JVM that has ended is not told as trouble with the disk; what the disk says is."""
     with pytest.raises(ConnectionRefusedError), file_errors():

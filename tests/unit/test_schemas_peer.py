@@ -1,6 +1,20 @@
 """A peer: events of a stream, its end, and faults as messages."""
 
-from qs_schemas import CLIENT_LIMITS, Error, Fault, Limits, Peer, Ping, PushMessage, errors, serialize
+import pytest
+
+from qs_schemas import (
+    CLIENT_LIMITS,
+    Error,
+    Fault,
+    GetMessage,
+    Limits,
+    ListMessages,
+    Peer,
+    Ping,
+    PushMessage,
+    errors,
+    serialize,
+)
 
 PING = serialize(Ping(req="1"))
 
@@ -71,3 +85,51 @@ def test_9_mib() -> None:
     assert isinstance(fault, Fault)
     assert (fault.error.code, fault.error.closes) == (413, True)
     assert taken == 8 * 2**20 + 65536
+
+
+BARE = PING.strip()
+COMMENTED = BARE.replace(b"<op>", b"<!-- not plain --><op>")
+EMPTY_LINE = b"\r\n\r\n"
+ENDS = [
+    (BARE + EMPTY_LINE, True),
+    (BARE + EMPTY_LINE + BARE, True),
+    (COMMENTED + EMPTY_LINE, True),
+    (b"<qs>" + b"<a/>" * 20_000 + b"</qs>" + EMPTY_LINE, True),  # over a bound, and refused
+    (BARE + b"\n" + EMPTY_LINE + b" ", True),
+    (BARE + b"\r\n" + BARE + EMPTY_LINE, True),
+    (BARE, False),
+    (PING, False),
+    (BARE + b"\n\n", False),
+    (BARE + b"\r\n \r\n", False),
+    (EMPTY_LINE + BARE + b"\r\n" + COMMENTED + b"\r\n", False),
+    (BARE.replace(b"<op>", EMPTY_LINE + b"<op>"), False),
+    (serialize(PushMessage("a", b"x", req="1")).replace(b">x<", b">" + EMPTY_LINE + b"<"), False),
+]
+
+
+@pytest.mark.parametrize(("data", "early"), ENDS)
+def test_an_empty_line_behind_a_document(data: bytes, early: bool) -> None:
+    """CR LF CR LF behind a document is seen however the bytes are cut; before the first document or inside of one it is
+    nothing."""
+    for size in (len(data), 1, 2, 3, 5, 1000) if len(data) < 1000 else (len(data), 999, 1000):
+        peer = Peer()
+        for start in range(0, len(data), size):
+            peer.receive_data(data[start : start + size])
+            list(peer.events())
+        assert peer.early == early, size
+
+
+def test_what_an_early_client_is_sent() -> None:
+    """From then on every document ends with an empty line, and the answer to list-messages has its ids twice."""
+    listed = ListMessages("a", mids=[5], type="response")
+    messages = [Ping(type="response"), GetMessage("a", 1, payload=b"x", type="response"), Error(404, "not-found", "x")]
+    peer = Peer()
+    assert peer.send(listed) == serialize(listed)
+    peer.receive_data(BARE + EMPTY_LINE)
+    list(peer.events())
+    for message in messages:
+        assert peer.send(message) == serialize(message) + b"\r\n"
+    ids = b"<messages><mid>5</mid></messages><m><mid>5</mid></m></qs>" + EMPTY_LINE
+    assert peer.send(listed).endswith(ids)
+    assert Peer(early=True).send(listed).endswith(ids)
+    assert b"<m>" not in peer.send(ListMessages("a"))

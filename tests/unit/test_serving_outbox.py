@@ -219,3 +219,43 @@ async def test_keepalive() -> None:
     assert idle + interval * count <= 30
     for each in (client, transport, listener):
         await each.aclose()
+
+
+async def test_two_wait_for_everything(pipe: Pipe, outbox: Outbox) -> None:
+    """Any number of tasks can wait until everything is sent, also after one that has given up."""
+    outbox.put(b"one")
+    with trio.move_on_after(0):
+        await outbox.drained()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outbox.drained)
+        nursery.start_soon(outbox.drained)
+        await settled()
+        pipe.give(3)
+    assert pipe.taken == b"one"
+
+
+async def test_what_is_withdrawn(pipe: Pipe, outbox: Outbox, told: list[object]) -> None:
+    """What is withdrawn is neither sent nor told of; what the socket may have begun to take is sent to its end."""
+    pipe.give(2)
+    for number in range(5):
+        outbox.put(b"<%d>" % number, number)
+    outbox.put(b"<no token>")
+    await settled()
+    outbox.withdraw(lambda token: token != 1)
+    assert outbox.unsent == len("><1><no token>")
+    pipe.give(100)
+    await settled()
+    assert (pipe.taken, told, outbox.unsent) == (b"<0><1><no token>", [0, 1], 0)
+
+
+async def test_cut_off_in_the_middle(pipe: Pipe, told: list[object]) -> None:
+    """When what sends is cancelled in the middle of something, nothing is put behind that half."""
+    async with trio.open_nursery() as nursery:
+        outbox = Outbox(pipe, nursery, told.append)
+        pipe.give(2)
+        outbox.put(b"one", 1)
+        await settled()
+        nursery.cancel_scope.cancel()
+    pipe.give(100)
+    assert not outbox.put(b"two", 2)
+    assert (pipe.taken, told) == (b"on", [])

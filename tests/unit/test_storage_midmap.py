@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from qs_server.storage import midmap, midset
+from qs_server.storage.index import midmap, midset
 from qs_server.storage.index.message_index import Index
 from qs_server.storage.index.midmap import MidMap
 from qs_server.storage.index.midset import MidSet

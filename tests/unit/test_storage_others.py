@@ -151,7 +151,7 @@ def test_a_receive_that_fails_is_an_arrival(tmp_path: Path) -> None:
 
 def test_a_library_queue_whose_directory_is_replaced(tmp_path: Path) -> None:
     """A queue of the library goes on when somebody removes its directory, and when it is made again."""
-    with vsqs.Queue(tmp_path / "q", sync=False) as queue:
+    with vsqs.Queue(tmp_path / "q", create=True, sync=False) as queue:
         queue.publish(b"lost with the directory")
         shutil.rmtree(tmp_path / "q")
         assert queue.size() == 0

@@ -1,5 +1,6 @@
 """`.queue.toml`."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,14 @@ def test_missing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong(tmp_path: Path, text: str, message: str) -> None:
-    """What is wrong is said with the file and the key."""
+    """What is wrong is said with the file and the key, and with every option that may stand there."""
     path = tmp_path / ".queue.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(StorageError, match=message) as caught:
         read_options(str(tmp_path), "files")
     assert str(path) in str(caught.value)
+    for option in fields(Options):
+        assert f"{option.name} = " in str(caught.value)
 
 
 def test_wrong_at_the_start(tmp_path: Path) -> None:

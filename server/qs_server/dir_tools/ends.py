@@ -59,13 +59,13 @@ class End(Protocol):
 class VsqsEnd:
     """The layout vsqs."""
 
-    def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float) -> None:
+    def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float, put_only: bool) -> None:
         """capacity: messages, None: what the directory says; visibility: seconds that a message is hidden when taken,
-        after which it comes back unless it was removed."""
+        after which it comes back unless it was removed; put_only: see `open_end`."""
         self._visibility = visibility
         # The library waits for room under the bound that it is given; over that of the directory it is an error.
         bounds = [bound for bound in (capacity, read_options(path, "files").capacity) if bound is not None]
-        self._queue = vsqs.Queue(path, min(bounds, default=None), sync=sync)
+        self._queue = vsqs.Queue(path, min(bounds, default=None), create=True, publish_only=put_only, sync=sync)
 
     def put(self, payload: bytes, seconds: float) -> bool:
         """As End."""
@@ -187,11 +187,19 @@ def _advice(path: str) -> str:
 
 
 def open_end(
-    path: str, layout: str, body: Body, *, sync: bool = True, capacity: int | None = None, visibility: float = 10
+    path: str,
+    layout: str,
+    body: Body,
+    *,
+    sync: bool = True,
+    capacity: int | None = None,
+    visibility: float = 10,
+    put_only: bool = False,
 ) -> End:
-    """Opens a directory, which is made if it is missing. OSError; StorageError."""
+    """Opens a directory, which is made if it is missing. put_only: nothing is going to be taken, so that a server may
+    have the queue in its journal. OSError; StorageError."""
     if layout == VSQS:
-        return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility)
+        return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility, put_only=put_only)
     return DirqEnd(open_dirq(path, layout, body, sync=sync), path, body if layout == DIRQ else None)
 
 

@@ -4,22 +4,16 @@ import os
 
 from ..storage.dirq.names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
 from ..storage.engine import StorageError
-from ..storage.journal.lock import is_in_use
+from ..storage.in_use import JOURNAL
 from ..storage.names import parse_message
-from ..storage.settings import FILE, read_options
+from ..storage.settings import FILE
 
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
 _EMPTY_SIMPLE = "?"
-_JOURNAL = ".journal"
-"""In a root, as `storage.journal.keeper` has it: to import that would take as long as all the rest."""
 
 
 class LayoutError(StorageError):
     """The directory holds something else than was asked for, or nothing that is known."""
-
-
-class InUseError(StorageError):
-    """A server has the queue, and would not know of what is done to it."""
 
 
 def layout_of(path: str, wanted: str | None = None) -> str | None:
@@ -48,7 +42,10 @@ def _told_by(entry: "os.DirEntry[str]") -> str | None:
     if entry.is_dir(follow_symlinks=False):
         if name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
             return DIRQ
-        return _layout_within(entry.path) if is_directory(name) else None
+        try:
+            return _layout_within(entry.path) if is_directory(name) else None
+        except FileNotFoundError:
+            return _EMPTY_SIMPLE  # a purge has just removed it: then it was empty
     if name == FILE or (parse_message(os.fsencode(name)) and entry.is_file(follow_symlinks=False)):
         return VSQS
     return None
@@ -66,7 +63,7 @@ def _layout_within(intermediate: str) -> str | None:
 
 
 def _is_root(path: str) -> bool:
-    return os.path.isdir(os.path.join(path, _JOURNAL))
+    return os.path.isdir(os.path.join(path, JOURNAL))
 
 
 def _hint(path: str) -> str:
@@ -87,13 +84,3 @@ def names_in(path: str) -> list[tuple[str, bool]]:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except FileNotFoundError:
         return []
-
-
-def check_no_server(path: str) -> None:
-    """InUseError when a server's journal has this queue of the layout vsqs: what is in the directory is not all of it,
-    and the server is the only one that may take messages out. docs/storage.md, "Who may touch it"."""
-    root = os.path.dirname(os.path.realpath(path))
-    if is_in_use(os.path.join(root, _JOURNAL)) and read_options(path, "journal").storage == "journal":
-        raise InUseError(
-            f"a server is running on {root}, and has this queue in its journal: use `qs` and the server, or stop it"
-        )

@@ -1,6 +1,5 @@
 """The messages of a queue's directory and their states, read from names and attributes. Changes nothing."""
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,11 +12,12 @@ from ..storage.dirq.names import (
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
     TEMPORARY_SUFFIX,
+    is_being_added,
     is_element,
 )
 from ..storage.disk import Disk
-from ..storage.engine import SECOND, Options
-from ..storage.names import NEW, message_name, parse_message, qid_of
+from ..storage.engine import SECOND
+from ..storage.names import NEW, message_name, parse_message
 from ..storage.settings import read_options
 from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
 
@@ -53,7 +53,7 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
     options = read_options(path, "files")
     unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
-    delays = _Delays(path, options)
+    delays = _Delays(path)
     found = filter(None, (parse_message(os.fsencode(name)) for name, is_dir in names_in(path) if not is_dir))
     for mid, expiry in sorted(found):
         name = f"{mid}.new" if expiry == NEW else message_name(mid, expiry)
@@ -75,11 +75,9 @@ def _of_vsqs(path: str, now: float) -> Iterator[Element]:
 class _Delays:
     """Until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
 
-    def __init__(self, path: str, options: Options) -> None:
-        qid = qid_of(os.path.basename(os.path.abspath(path))) or ""
-        space = hashlib.sha256(qid.encode()).hexdigest()[:8] if options.links else ""
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._stores = (ExtendedAttributes(Disk(), space), SidecarFiles(path, Disk(), sync=False))
+        self._stores = (ExtendedAttributes(Disk()), SidecarFiles(path, Disk(), sync=False))
 
     def end_of(self, name: str, mid: int) -> int:
         return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)
@@ -106,7 +104,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
     for within in (*intermediates(path), TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
         unfinished = {TEMPORARY_DIRECTORY: WRITTEN, OBSOLETE_DIRECTORY: REMOVED}.get(within)
         for name, is_dir in sorted(names_in(os.path.join(path, within))):
-            if not is_dir or not is_element(name):
+            if not is_dir or not (is_being_added(name) if within == TEMPORARY_DIRECTORY else is_element(name)):
                 continue
             status = _status(os.path.join(path, within, name))
             parts = names_in(os.path.join(path, within, name))
@@ -116,7 +114,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
             sizes = (_status(os.path.join(path, within, name, part)) for part, is_dir in parts if not is_dir)
             size = sum(each.st_size for each in sizes if each is not None)
             since = None if state == READY else now - status.st_mtime
-            yield Element(f"{within}/{name}", state, _age(name, now), size, since=since)
+            yield Element(f"{within}/{name[:14]}", state, _age(name, now), size, since=since)
 
 
 def _age(name: str, now: float) -> float:

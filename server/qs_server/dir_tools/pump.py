@@ -34,7 +34,12 @@ def pump(arguments: Namespace) -> int:
     meter = meter_for("stored", live=True)
     with Interrupts() as interrupts:
         end = open_end(
-            arguments.directory, layout, arguments.schema, sync=not arguments.no_sync, capacity=arguments.capacity
+            arguments.directory,
+            layout,
+            arguments.schema,
+            sync=not arguments.no_sync,
+            capacity=arguments.capacity,
+            put_only=True,
         )
         try:
             _pump_into(end, arguments, interrupts, meter)

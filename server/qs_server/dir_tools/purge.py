@@ -13,6 +13,7 @@ from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability
 from ..storage.filequeue import FileQueue
+from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
 from ..storage.vsqs import micros
@@ -20,7 +21,7 @@ from ..storage.watch import Watch
 from .bodies import Body
 from .ends import open_dirq
 from .errors import UsageError
-from .layouts import VSQS, check_no_server, layout_of, names_in
+from .layouts import VSQS, layout_of, names_in
 from .listing import LOCKED, UNFINISHED, elements
 from .meter import counted
 from .output import ToStdout

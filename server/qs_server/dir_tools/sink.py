@@ -10,7 +10,7 @@ from .ends import End, Taken, open_end
 from .errors import UsageError
 from .flow import TICK, cut_short, meter_for, opened_layout
 from .interrupts import Interrupts
-from .layouts import VSQS, check_no_server
+from .layouts import VSQS
 from .meter import Meter
 from .output import ToStdout
 
@@ -22,8 +22,6 @@ def sink(arguments: Namespace) -> int:
     layout = opened_layout(arguments, exists=True)
     if arguments.visibility is not None and layout != VSQS:
         raise UsageError("--visibility is for the layout vsqs: with dirq a lock stays until somebody takes it away")
-    if layout == VSQS:
-        check_no_server(arguments.directory)
     meter = meter_for("took", live=not (arguments.print and sys.stdout.isatty()))
     with Interrupts() as interrupts:
         visibility = 10.0 if arguments.visibility is None else arguments.visibility

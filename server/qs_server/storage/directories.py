@@ -9,7 +9,20 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from .disk import Disk
-from .engine import Background, Clock, Draft, Durability, Message, Options, Receipt, State, Stats, UnsupportedError
+from .engine import (
+    Background,
+    Clock,
+    Draft,
+    Durability,
+    Message,
+    Options,
+    Receipt,
+    State,
+    Stats,
+    StorageError,
+    UnfinishedError,
+    UnsupportedError,
+)
 from .journal.batches import LogBatches
 from .journal.claims import LogClaims
 from .journal.keeper import LogKeeper
@@ -110,10 +123,11 @@ class DirectoriesEngine(RootDirectory):
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        holder = (self._holders.own() if self._has_files else "journal") if held else ""
+        if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
+            return queue.take_first(count, visibility, max_bytes, held=held)
         try:
-            _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
-        except OSError:
+            _take_oldest(queues, found, count, visibility, max_bytes, held=held)
+        except (OSError, StorageError):
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
         return found
@@ -138,7 +152,7 @@ class DirectoriesEngine(RootDirectory):
         done: list[EngineQueue] = []
         try:
             for target in targets:
-                if target is source or not source.copy_to(mid, target):
+                if target is source or not target.take_in(mid, source):
                     continue
                 failures = target.flush()
                 if failures:
@@ -305,15 +319,16 @@ class DirectoriesEngine(RootDirectory):
     def close(self) -> None:
         try:
             self.commit()
-            self._journal.rest()
+            left = self._journal.rest()
             if (sync := self.background_sync()) is not None:
                 sync()
         finally:
             self._journal.close()
             for queue in list(self._queues.values()):
                 queue.close()
-            self._holders.close()
             self._watch.close()
+        if left is not None:
+            raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
 
 
 def _carries(target: Options, source: Options) -> bool:
@@ -332,7 +347,7 @@ def _take_oldest(
     visibility: int | None,
     max_bytes: int,
     *,
-    holder: str,
+    held: bool,
 ) -> None:
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
@@ -341,8 +356,8 @@ def _take_oldest(
             return
         mid, queue = first
         try:
-            message = queue.take(mid, visibility, room, holder=holder)
-        except OSError:
+            message = queue.take(mid, visibility, room, held=held)
+        except (OSError, StorageError):
             queue.arrived()  # it is there still, for whoever comes next
             raise
         if message is not None:

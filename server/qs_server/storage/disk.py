@@ -11,6 +11,10 @@ from .listing import file_blocks
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
+_NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
+"""Errors that mean that the kernel does not copy between these two files."""
+_PART = 1 << 20
+"""Bytes that are copied at a time where the kernel does not do it."""
 
 
 class Disk:
@@ -37,6 +41,7 @@ class Disk:
     _write = staticmethod(os.write)
     _pwrite = staticmethod(os.pwrite)
     _advise = staticmethod(os.posix_fadvise)
+    _copy_range = staticmethod(os.copy_file_range)
 
     def files_in(self, path: str) -> list[str]:
         """Names of the regular files in a directory."""
@@ -63,6 +68,21 @@ class Disk:
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
 
+    def copy(self, source: int, target: int) -> int:
+        """Writes what is left of an open file to another, inside the kernel where it can: the file systems may share
+        the blocks then. How many bytes."""
+        copied = 0
+        try:
+            while part := self._copy_range(source, target, 1 << 30):
+                copied += part
+        except OSError as error:
+            if error.errno not in _NO_RANGES:
+                raise
+        while data := self.read(source, _PART):  # nothing, if the kernel has copied it all
+            self.write(target, data)
+            copied += len(data)
+        return copied
+
     def begin_writing(self, fd: int) -> None:
         """Starts the write-out of a file, without waiting. With it, the syncs of many new files share journal
         commits: half as much again for 8 files, twice as many for 32 (ext4)."""
@@ -82,7 +102,8 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards."""
+        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards.
+        NotADirectoryError when one of them is something else."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -90,18 +111,10 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
             self.sync_directory(above)
-
-    def can_sync_file_system(self, device: int) -> bool:
-        """Whether `sync_file_system` does anything there: on FUSE it says so and does nothing. device: st_dev."""
-        wanted = f"{os.major(device)}:{os.minor(device)}"
-        try:
-            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-                kinds = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == wanted]
-        except (OSError, IndexError):
-            return False
-        return bool(kinds) and not any(kind.startswith("fuse") for kind in kinds)
 
     def sync_file_system(self, path: str) -> None:
         """Makes everything on the file system that holds the directory durable (syncfs(2))."""
@@ -132,6 +145,13 @@ class Disk:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
+
+
+def reason_of(error: OSError) -> str:
+    """Says in words why a directory cannot be used."""
+    if isinstance(error, NotADirectoryError):
+        return "it is a file, not a directory"
+    return error.strerror or str(error)
 
 
 def has_no_room(error: OSError) -> bool:

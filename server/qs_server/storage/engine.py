@@ -70,12 +70,12 @@ class NoSuchPartError(StorageError):
     """That part of the batch was not staged."""
 
 
-class BatchTooLargeError(StorageError):
-    """The batch has more than can be published at once."""
-
-
 class QueueFullError(StorageError):
     """The queue holds as many messages as its capacity allows, or no room is left for another id."""
+
+
+class UnfinishedError(StorageError):
+    """The engine is closed, and has left work for the next start. The text says what, and why; nothing is lost."""
 
 
 class BadQueueNameError(StorageError):
@@ -167,8 +167,6 @@ class Options:
     capacity: int | None = None
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
-    links: bool = False
-    """Whether its files may be those of other queues too (hard links), each with attributes of its own."""
     schema: str = ""
     """Of a queue in the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
     body: str = ""
@@ -226,6 +224,10 @@ class Engine(ABC):
     def options(self, qid: str) -> Options:
         """The options of a queue."""
 
+    def in_place(self, qid: str) -> bool:
+        """Whether a queue is still there: False also when somebody has removed its directory, and nobody knows yet."""
+        return qid in self.queues()
+
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
@@ -258,8 +260,8 @@ class Engine(ABC):
     ) -> list[Message]:
         """The oldest visible messages of all the queues, ordered by id; each becomes invisible for `visibility`
         (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first.
-        held: for a subscriber that is connected to this process. That need not survive anything: when the process
-        ends, the next one makes them visible."""
+        held: for a subscriber that is connected to this process. That need not survive anything; with Feature.HELD
+        they are visible as soon as a next process opens the engine."""
 
     @abstractmethod
     def read(self, qid: str, receipt: Receipt) -> Message:
@@ -267,8 +269,8 @@ class Engine(ABC):
         StaleReceiptError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        """Stores a message in other queues too, under its id, ready, and sharing its bytes where that is possible. A
-        queue that holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
+        """Stores a message in other queues too, under its id, ready; queues of the log share its bytes. A queue that
+        holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
         OtherMessageError for a queue in which the id is that of a message with another payload."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
@@ -299,11 +301,18 @@ class Engine(ABC):
 
     def claims(self, qid: str) -> LogClaims:
         """The claims on a queue's messages."""
-        raise UnsupportedError(f"the storage {self.options(qid).storage!r} has no claims")
+        raise self._only_in_the_journal(qid, "has no claims")
 
     def batches(self, qid: str) -> LogBatches:
         """The batches that producers stage for a queue."""
-        raise UnsupportedError(f"the storage {self.options(qid).storage!r} stages nothing")
+        raise self._only_in_the_journal(qid, "stages no batches")
+
+    def _only_in_the_journal(self, qid: str, lack: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"queue {qid!r} has the storage {self.options(qid).storage!r}, which {lack}: only queues of the storage "
+            "'journal' can. Make one (qs new --storage journal), or stop the server and change this one "
+            "(queue-journal.py convert)"
+        )
 
     @abstractmethod
     def last_mid(self, qid: str) -> int:
@@ -370,4 +379,5 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leaves everything durable and lets go of it."""
+        """Leaves everything durable and lets go of it. OSError: the last changes may not survive a power loss;
+        UnfinishedError: all of them do, and the next start has something left to do."""

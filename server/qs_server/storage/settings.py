@@ -8,6 +8,11 @@ from .disk import Disk
 from .engine import SECOND, Options, StorageError
 
 FILE = ".queue.toml"
+_KNOWN = (
+    "what may stand there: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
+    "capacity = messages (from 1), timestamps = 'us' or 'ms', "
+    "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
+)
 _LONGEST = 10**10
 """Seconds of visibility, some 300 years: its end has to be a number that a file name can carry."""
 
@@ -21,7 +26,7 @@ def read_options(directory: str, default_storage: str) -> Options:
     except FileNotFoundError:
         return Options(storage=default_storage)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path}: not TOML: {error}") from None
+        raise StorageError(f"{path}: not TOML ({error}); {_KNOWN}") from None
     options = Options(storage=default_storage)
     for key, value in found.items():
         try:
@@ -41,16 +46,11 @@ def _set(options: Options, key: str, value: object) -> None:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
-    elif key == "links" and isinstance(value, bool):
-        options.links = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
         setattr(options, key, value)
     else:
-        raise ValueError(
-            "known are storage (a name), visibility (seconds), capacity (messages, from 1), timestamps ('us' or 'ms'), "
-            "links (true or false), schema (NAME=TYPE,... of a dirq queue), body (the NAME that is the payload); this "
-            f"is {value!r}"
-        )
+        wrong = f"this cannot be {value!r}" if key in Options.__dataclass_fields__ else "there is no such option"
+        raise ValueError(f"{wrong}; {_KNOWN}")
 
 
 is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
@@ -64,8 +64,6 @@ def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -
         lines.append(f"capacity = {options.capacity}")
     if options.timestamps != "us":
         lines.append(f'timestamps = "{options.timestamps}"')
-    if options.links:
-        lines.append("links = true")
     for key, value in (("schema", options.schema), ("body", options.body)):
         if not is_plain(value):
             raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")

@@ -2,7 +2,7 @@
 
     from qs_server.storage import vsqs
 
-    queue = vsqs.Queue("/var/spool/orders")
+    queue = vsqs.Queue("/var/spool/orders", create=True)
     queue.publish(b"hello")
     mid, data = queue.receive(visibility_timeout=10)
     queue.delete(mid)
@@ -26,7 +26,9 @@ from .directory import Shared
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
 from .filequeue import FileQueue
-from .settings import read_options
+from .in_use import JOURNAL, QueueInUseError, check_no_server
+from .names import parse_message
+from .settings import FILE, read_options
 from .watch import Watch
 
 _POLL = 0.1
@@ -46,6 +48,13 @@ class QueueFullException(QueueException):
     """`publish` found the queue at its capacity for as long as it was willing to wait."""
 
 
+class _PublishedQueue(FileQueue):
+    """One whose claims and batches are a server's business."""
+
+    def _settle(self) -> None:
+        """They are left alone."""
+
+
 class Queue:
     """A queue in a directory. May be used by several threads at once; close it, or use it in a with statement."""
 
@@ -54,12 +63,22 @@ class Queue:
         path: str | os.PathLike[str],
         capacity: int | None = None,
         *,
+        create: bool = False,
+        publish_only: bool = False,
         sync: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """path: the directory; it is made when it is missing. capacity: messages, None for no bound, else at least 1.
-        sync: whether a published message is on the disk, not only in the machine's memory, before `publish` returns.
-        clock: gives microseconds since the Epoch. OSError when the directory cannot be used."""
+        """Opens the queue in a directory.
+
+        path: the directory. capacity: messages, None for no bound, else at least 1. create: makes the directory when it
+        is missing, with those above it, and takes one for a queue that holds other things only; without, both are
+        refused. publish_only: nothing but `publish` and `close` will be called, so that a server may have the queue in
+        its journal: it takes up what is published. sync: whether a published message is on the disk, not only in the
+        machine's memory, before `publish` returns. clock: gives microseconds since the Epoch.
+
+        QueueException: there is no queue in the directory, or a server has it in its journal; the text says what to do.
+        OSError: the directory cannot be used.
+        """
         self.path = os.path.abspath(os.fspath(path))
         self.capacity = capacity
         self.manager: QueueManager | None = None
@@ -72,9 +91,12 @@ class Queue:
         self._activity = Activity()
         self._watch = Watch()
         self._gone = False
+        self._publish_only = publish_only
         durability = Durability.ALWAYS if sync else Durability.NONE
         self._shared = Shared(self._clock, durability, Disk(), self._watch, self._activity, self._vanished)
         try:
+            if not create:
+                _check_is_queue(self.path)
             self._queue = self._open()
         except BaseException:
             self._watch.close()
@@ -82,7 +104,13 @@ class Queue:
 
     def _open(self) -> FileQueue:
         self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
-        return FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+        if not self._publish_only:
+            try:
+                check_no_server(self.path)
+            except QueueInUseError as error:
+                raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
+        kind = _PublishedQueue if self._publish_only else FileQueue
+        return kind(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
 
     def _vanished(self, name: str) -> None:
         self._gone = True
@@ -149,6 +177,7 @@ class Queue:
 
         timeout: seconds to wait for one; None: as long as it takes. (None, None) when there was none by then.
         """
+        self._check_not_publish_only()
         deadline = _deadline(timeout)
         visibility = round(visibility_timeout * SECOND)
         with self._changes:
@@ -165,6 +194,7 @@ class Queue:
 
     def delete(self, mid: str | int) -> None:
         """Removes a message, in whatever state it is. One that is gone already is fine."""
+        self._check_not_publish_only()
         with self._changes:
             self._look()
             with contextlib.suppress(NoSuchMessageError):
@@ -173,9 +203,16 @@ class Queue:
 
     def size(self) -> int:
         """How many messages there are, those that are hidden included."""
+        self._check_not_publish_only()
         with self._changes:
             self._look()
             return len(self._queue)
+
+    def _check_not_publish_only(self) -> None:
+        if self._publish_only:
+            raise QueueException(
+                f"the queue on {self.path} was opened with publish_only=True: nothing else can be done"
+            )
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
@@ -229,6 +266,27 @@ class Queue:
                     self._changes.notify_all()
 
 
+def _check_is_queue(path: str) -> None:
+    """QueueException unless a directory is empty, or holds a message or the options of a queue. OSError."""
+    try:
+        with os.scandir(path) as entries:
+            others = None
+            for entry in entries:
+                if entry.name == FILE or (parse_message(os.fsencode(entry.name)) and entry.is_file()):
+                    return
+                if entry.name == JOURNAL:
+                    raise QueueException(
+                        f"{path} is no queue: it is the root of a server, and each directory in it is one"
+                    )
+                others = others or (None if entry.name.startswith(".") else entry.name)
+    except FileNotFoundError:
+        raise QueueException(f"there is no queue {path}: correct the path, or make it with create=True") from None
+    if others is not None:
+        raise QueueException(
+            f"{path} is no queue: it holds {others!r} and no message; correct the path, or give create=True"
+        )
+
+
 def _deadline(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
 
@@ -242,8 +300,9 @@ class QueueManager:
         self._queues: list[Queue] = []
 
     def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
-        """The queue in the directory of that name. capacity: messages, None for no bound."""
-        queue = Queue(os.path.join(self.path, name), capacity)
+        """The queue in the directory of that name, which is made when it is missing, as vsqs does. capacity: messages,
+        None for no bound. QueueException: a server has the queue in its journal."""
+        queue = Queue(os.path.join(self.path, name), capacity, create=True)
         queue.manager = self
         self._queues.append(queue)
         return queue

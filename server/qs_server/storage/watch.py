@@ -56,6 +56,8 @@ class Watch:
             return -1
         try:
             watch = self._inotify.add(directory, _QUEUE_EVENTS if of_queues else _MESSAGE_EVENTS)
+        except FileNotFoundError:
+            return -1  # removed by now, which is reported for the directory above it
         except OSError as error:
             _logger.warning(
                 "%s cannot be watched (%s): foreign files in it are seen at the next start", directory, error

@@ -5,11 +5,11 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..disk import Disk
-from .names import LOCKED_DIRECTORY
+from .names import ATTEMPTS, LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, element_name
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
@@ -59,6 +59,26 @@ def remove_if_empty(path: str, disk: Disk) -> bool:
             raise
         return False
     return True
+
+
+def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callable[[str], None]) -> str:
+    """Renames an element of a Queue, DIRECTORY/ELEMENT, that is to be removed. Its path then. make: makes a directory
+    of the queue. FileNotFoundError when the element is gone; OSError."""
+    path = f"{top}/{element}"
+    for attempt in range(ATTEMPTS):
+        obsolete = f"{top}/{OBSOLETE_DIRECTORY}/{element_name(rndhex, attempt)}"
+        try:
+            disk.rename(path, obsolete)
+        except FileNotFoundError:
+            if not os.path.lexists(path):
+                raise
+            make(OBSOLETE_DIRECTORY)
+        except OSError as error:
+            if not is_taken(error):
+                raise
+        else:
+            return obsolete
+    raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", obsolete)
 
 
 def remove_element(path: str, disk: Disk) -> None:

@@ -15,11 +15,16 @@ OBSOLETE_DIRECTORY = "obsolete"
 """Queue: where elements are that are being removed."""
 LOCKED_DIRECTORY = "locked"
 """Queue: in a locked element."""
+DELAYED_SUFFIX = ".delayed"
+"""Queue: of an element in `temporary` that is locked before it is visible. Without the suffix it could lose its lock:
+the purge of the Python package dirq removes the lock of whatever has the name of an element there, however new."""
 
 is_directory = re.compile("[0-9a-f]{8}").fullmatch
 """Whether it is the name of an intermediate directory."""
 is_element = re.compile("[0-9a-f]{14}").fullmatch
 """Whether it is the name of an element inside of one."""
+is_being_added = re.compile(f"[0-9a-f]{{14}}(?:{re.escape(DELAYED_SUFFIX)})?").fullmatch
+"""Whether it is the name of an element in `temporary`."""
 _is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
 
 ATTEMPTS = 1000

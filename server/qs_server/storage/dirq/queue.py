@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..disk import Disk
 from .Exceptions import QueueError, QueueLockError
-from .folders import alone, is_older, is_taken, masked, names_in, remove_element, remove_if_empty
+from .folders import alone, is_older, is_taken, make_obsolete, masked, names_in, remove_element, remove_if_empty
 from .names import (
     ATTEMPTS,
     LOCKED_DIRECTORY,
@@ -23,6 +23,7 @@ from .names import (
     TEMPORARY_DIRECTORY,
     check_name,
     element_name,
+    is_being_added,
     is_element,
 )
 from .QueueBase import QueueBase
@@ -285,20 +286,7 @@ class Queue(QueueBase):
         for name in names_in(path):
             if not is_piece(name):
                 raise QueueError(f"unexpected file in {path}: {name} (remove it if it is not needed)")
-        for attempt in range(ATTEMPTS):
-            obsolete = f"{self.path}/{OBSOLETE_DIRECTORY}/{element_name(self.rndhex, attempt)}"
-            try:
-                self._disk.rename(path, obsolete)
-                break
-            except FileNotFoundError:
-                if not os.path.lexists(path):
-                    raise
-                self._make(OBSOLETE_DIRECTORY)
-            except OSError as error:
-                if not is_taken(error):
-                    raise
-        else:
-            raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", obsolete)
+        obsolete = make_obsolete(self.path, ename, self.rndhex, self._disk, self._make)
         # First: or a power loss could bring the element back without some of its pieces.
         self._make_durable(ename.partition("/")[0])
         remove_element(obsolete, self._disk)
@@ -318,7 +306,7 @@ class Queue(QueueBase):
         now = time.time()
         if maxtemp:
             for directory in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
-                for name in filter(is_element, names_in(f"{self.path}/{directory}")):
+                for name in filter(is_being_added, names_in(f"{self.path}/{directory}")):
                     path = f"{self.path}/{directory}/{name}"
                     if is_older(path, now - maxtemp, self._disk):
                         remove_element(path, self._disk)

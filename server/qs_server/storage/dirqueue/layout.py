@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ..dirq.names import is_directory
+from ..dirq.names import ATTEMPTS, is_directory
 from ..disk import Disk
 
 _logger = logging.getLogger(__name__)
@@ -106,9 +106,31 @@ class Layout(ABC):
     def erase(self, place: str) -> None:
         """Removes an element that we have locked. FileNotFoundError."""
 
+    def write(self, mid: int, payload: bytes, until: int) -> Staged:
+        """Writes a message under a name that no program takes for an element. Tries again when a purge of another
+        program has removed the directory for it, which is empty until then. until: when it becomes visible, 0: at once.
+        FileExistsError when there is one of the name; FileNotFoundError when the queue is gone."""
+        staged = self._prepare(mid, payload, until)
+        for _ in range(ATTEMPTS):
+            try:
+                self._write(staged, payload)
+            except FileNotFoundError:
+                self._make_above(staged)
+            else:
+                return staged
+        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", staged.temporary)
+
     @abstractmethod
-    def write(self, mid: int, payload: bytes) -> Staged:
-        """Writes a message under a name that no program takes for an element. FileExistsError when there is one."""
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
+        """What `_write` writes. UnsupportedError for a payload that cannot be in an element."""
+
+    @abstractmethod
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        """Writes it, or raises OSError and leaves nothing of it."""
+
+    @abstractmethod
+    def _make_above(self, staged: Staged) -> None:
+        """Makes the directory that `_write` writes into, unless it is there."""
 
     @abstractmethod
     def lock_staged(self, staged: Staged) -> None:
@@ -138,6 +160,11 @@ class Layout(ABC):
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
         self._owner.folder_made(folder)
+
+    def _remove_folder(self, folder: str) -> None:
+        """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rmdir(f"{self.path}/{folder}")
 
     def _try_unlink(self, path: str) -> None:
         try:

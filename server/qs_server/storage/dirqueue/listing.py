@@ -12,9 +12,8 @@ from ..engine import SECOND, Options
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from .elements import number_of
-from .marks import Marks
 from .mids import FAR, mid_of, name_of
-from .sights import FOREIGN, Sights
+from .sights import Sights
 from .simple import is_name
 
 _logger = logging.getLogger(__name__)
@@ -65,9 +64,8 @@ class Listing(Sights):
         every: list[int] = []
         for name in self._layout.folders():
             every += self._place_all(name)
-        held = self._index_all(every)
+        self._index_all(every)
         self._marks.clear(files, lambda mid: mid in self._places or mid in written)
-        self._free_orphans(held)
         self._remove_idle_folders()
 
     def _place_all(self, name: str) -> set[int]:
@@ -92,7 +90,8 @@ class Listing(Sights):
             listed = self._layout.listed(name)
         except FileNotFoundError:
             self._watch.remove(folder.watch)
-            return [], []  # it is dropped when that is reported
+            del self._folders[name]  # or it would be taken for watched when it is made again
+            return [], []
         self._layout.clear_left_behind(name, listed.others, self._is_old)
         return listed.free, listed.locked
 
@@ -108,8 +107,8 @@ class Listing(Sights):
         except OSError:
             return False
 
-    def _index_all(self, locked: list[int]) -> list[tuple[int, Marks]]:
-        """The index of all elements that have a place; those that servers of ours have locked."""
+    def _index_all(self, locked: list[int]) -> None:
+        """Makes the index of all elements that have a place."""
         mids = array("Q", self._places.after(-1, len(self._places)))
         sights = {mid: self._sight(mid) for mid in locked}
         hidden = {mid: sight.hidden for mid, sight in sights.items() if sight is not None and sight.hidden}
@@ -122,18 +121,6 @@ class Listing(Sights):
             self.look(mid)
         if self._index.ready:
             self.arrived()
-        return [(mid, s.marks) for mid, s in sights.items() if s is not None and s.hidden not in (0, FOREIGN)]
-
-    def _free_orphans(self, held: list[tuple[int, Marks]]) -> None:
-        """Makes visible what a process held that has been killed."""
-        holders = self._shared.holders
-        for mid, marks in held:
-            if holders is None or not marks.holder or holders.alive(marks.holder):
-                continue
-            with self.alone(mid) as sight:
-                if sight is not None and sight.marks == marks and sight.hidden not in (0, FOREIGN):
-                    self._unlock(mid, sight)
-                    self.note("released", mid, marks.receives, peer="")
 
     # -- reports (from Watch)
 
@@ -169,7 +156,7 @@ class Listing(Sights):
             after = mids[-1]
             for mid in mids:
                 if self._places.get(mid) == number:
-                    self._drop(mid)
+                    self.look(mid)  # it stays if we have pushed it since, into the directory that we have made again
         if os.path.isdir(f"{self.path}/{folder}"):
             self.folder_made(folder)
 

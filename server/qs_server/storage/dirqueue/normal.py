@@ -10,8 +10,16 @@ import stat
 
 from .. import inotify
 from ..dirq import Queue
-from ..dirq.folders import is_taken, names_in, remove_element, remove_if_empty
-from ..dirq.names import LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, element_name, is_element
+from ..dirq.folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from ..dirq.names import (
+    ATTEMPTS,
+    DELAYED_SUFFIX,
+    LOCKED_DIRECTORY,
+    OBSOLETE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    is_being_added,
+    is_element,
+)
 from ..disk import Disk
 from .body import Body
 from .layout import IsOld, Layout, Listed, Owner, Staged
@@ -53,13 +61,14 @@ class NormalLayout(Layout):
         if folder:
             return
         for above in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
-            for name in filter(is_element, names_in(f"{self.path}/{above}")):
+            for name in filter(is_being_added, names_in(f"{self.path}/{above}")):
                 path = f"{self.path}/{above}/{name}"
                 if is_old(path, _MAX_TEMPORARY):
                     self._try_remove(path)
 
     def being_written(self) -> set[int]:
-        return set(map(mid_of, filter(is_element, names_in(f"{self.path}/{TEMPORARY_DIRECTORY}"))))
+        names = filter(is_being_added, names_in(f"{self.path}/{TEMPORARY_DIRECTORY}"))
+        return {mid_of(name.removesuffix(DELAYED_SUFFIX)) for name in names}
 
     def _lock(self, place: str) -> str:
         return f"{self.path}/{place}/{LOCKED_DIRECTORY}"
@@ -91,18 +100,7 @@ class NormalLayout(Layout):
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")
-        while True:
-            obsolete = f"{self.path}/{OBSOLETE_DIRECTORY}/{element_name(secrets.randbelow(16))}"
-            try:
-                self._disk.rename(self.element(place), obsolete)
-                break
-            except FileNotFoundError:
-                if not os.path.lexists(self.element(place)):
-                    raise
-                self._make(OBSOLETE_DIRECTORY)
-            except OSError as error:
-                if not is_taken(error):
-                    raise
+        obsolete = make_obsolete(self.path, place, secrets.randbelow(16), self._disk, self._make)
         self._expect(folder, inotify.MOVED_FROM | inotify.IS_DIRECTORY, name)
         self._obsolete.append(obsolete)
         if not self._sync:
@@ -123,17 +121,18 @@ class NormalLayout(Layout):
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def write(self, mid: int, payload: bytes) -> Staged:
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
         self.body.check(payload)
-        temporary = f"{self.path}/{TEMPORARY_DIRECTORY}/{name_of(mid)}"
+        name = name_of(mid) + (DELAYED_SUFFIX if until else "")
+        return Staged(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
+
+    def _make_above(self, staged: Staged) -> None:
+        self._make(TEMPORARY_DIRECTORY)
+
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        self._disk.mkdir(staged.temporary)
         try:
-            self._disk.mkdir(temporary)
-        except FileNotFoundError:
-            self._make(TEMPORARY_DIRECTORY)
-            self._disk.mkdir(temporary)
-        staged = Staged(mid, 0, len(payload), temporary)
-        try:
-            fd = self._disk.open(f"{temporary}/{self.body.piece}", _NEW_FILE, 0o666)
+            fd = self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666)
             try:
                 self._disk.write(fd, payload)
                 if self._sync:
@@ -143,7 +142,6 @@ class NormalLayout(Layout):
         except BaseException:
             self.discard(staged)
             raise
-        return staged
 
     def _make(self, name: str) -> None:
         with contextlib.suppress(FileExistsError):
@@ -158,7 +156,7 @@ class NormalLayout(Layout):
 
     def publish(self, staged: Staged) -> str:
         name = name_of(staged.mid)
-        while True:
+        for _ in range(ATTEMPTS):
             folder = self._folder_to_insert()
             try:
                 self._disk.rename(staged.temporary, f"{self.path}/{folder}/{name}")
@@ -173,6 +171,7 @@ class NormalLayout(Layout):
             else:
                 self._expect(folder, inotify.MOVED_TO | inotify.IS_DIRECTORY, name)
                 return folder
+        raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", f"{self.path}/{folder}")
 
     def _folder_to_insert(self) -> str:
         """The last one, or a new one when that is full."""
@@ -198,7 +197,7 @@ class NormalLayout(Layout):
 
     def dismantle(self) -> None:
         for folder in self.folders():
-            self._disk.rmdir(f"{self.path}/{folder}")
+            self._remove_folder(folder)
         for above in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
             for name in names_in(f"{self.path}/{above}"):
                 remove_element(f"{self.path}/{above}/{name}", self._disk)

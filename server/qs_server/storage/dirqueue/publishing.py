@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..capacity import require_room
 from ..engine import SECOND, Draft, OtherMessageError, QueueFullError, Stats, UnsupportedError
+from ..queues import EngineQueue
 from .layout import Staged
 from .listing import Listing
 from .marks import Marks, stamp
@@ -74,10 +75,9 @@ class PublishingElements(Listing):
                 continue  # another publisher is writing one of that name
 
     def _write(self, mid: int, payload: bytes, until: int) -> Staged:
-        staged = self._layout.write(mid, payload)
+        staged = self._layout.write(mid, payload, until)
         self._staged.add(mid)
         if until:
-            staged.until = until
             try:
                 self._layout.lock_staged(staged)
                 self._marks.write(staged.temporary, mid, Marks(0, until, delayed=True), or_fail=True)
@@ -96,9 +96,9 @@ class PublishingElements(Listing):
 
     # -- copies of messages of other queues
 
-    def take_in(self, mid: int, payload: bytes) -> bool:
-        """Stores the message of another queue under its id, invisible until `flush`. False when it is here.
-        OtherMessageError, QueueFullError."""
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """See EngineQueue."""
+        payload = source.payload_of(mid)
         if (own := self._payload_of(mid)) is not None:
             if own != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
@@ -111,10 +111,8 @@ class PublishingElements(Listing):
     def _payload_of(self, mid: int) -> bytes | None:
         """The payload of a message in whatever state; None when it is not here."""
         while self.look(mid) is not None:
-            try:
-                return self._layout.read(self._place(mid))
-            except FileNotFoundError:
-                continue
+            if (payload := self._content(mid)) is not None:
+                return payload
         return None
 
     # -- making visible

@@ -20,7 +20,7 @@ from .layout import Layout
 from .marks import Marks, stamp
 from .normal import NormalLayout
 from .publishing import PublishingElements
-from .sights import FOREIGN, NOT_TO_OPEN, Sight
+from .sights import FOREIGN, Sight
 from .simple import SimpleLayout
 
 _SLICE = 1000
@@ -58,7 +58,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
     # -- receiving ------------------------------------------------------------------------------------------------
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """See EngineQueue."""
         with self.alone(mid) as sight:
@@ -69,11 +69,11 @@ class DirqQueue(PublishingElements, IndexedQueue):
                 return None
             expiry = self._end_of(visibility)
             receives = sight.marks.receives + 1
-            if not self._lock(mid, sight, Marks(receives, expiry, holder=holder)):
+            if not self._lock(mid, sight, Marks(receives, expiry)):
                 return None
         self._index.hide(mid, expiry, delayed=False)
         self._hidden(mid, expiry)
-        if not holder:
+        if not held:
             self._touch(mid)
         self.counts.delivered += 1
         self.note("received", mid, receives)
@@ -82,18 +82,6 @@ class DirqQueue(PublishingElements, IndexedQueue):
     def _end_of(self, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
         return max(min(self._clock() + window, _LATEST), 1)
-
-    def _content(self, mid: int) -> bytes | None:
-        """The payload; None when the element is gone, or is no message."""
-        try:
-            return self._layout.read(self._place(mid))
-        except FileNotFoundError:
-            self._size(mid)
-        except OSError as error:
-            if error.errno not in NOT_TO_OPEN:
-                raise
-            self.disown(mid)
-        return None
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """See EngineQueue."""
@@ -146,13 +134,12 @@ class DirqQueue(PublishingElements, IndexedQueue):
                 "that has unlocked it"
             )
 
-    def copy_to(self, mid: int, target: "PublishingElements") -> bool:
+    def payload_of(self, mid: int) -> bytes:
         """See EngineQueue."""
-        self._seen(mid)
         payload = self._payload_of(mid)
         if payload is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
-        return target.take_in(mid, payload)
+        return payload
 
     # -- ending or moving a window --------------------------------------------------------------------------------
 

@@ -93,6 +93,18 @@ class Sights(Elements):
             self.disown(mid)
         return size
 
+    def _content(self, mid: int) -> bytes | None:
+        """The payload; None when the element is gone, or is no message."""
+        try:
+            return self._layout.read(self._place(mid))
+        except FileNotFoundError:
+            self._size(mid)
+        except OSError as error:
+            if error.errno not in NOT_TO_OPEN:
+                raise
+            self.disown(mid)
+        return None
+
     def load(self, mid: int) -> bool:
         """As `look`, unless that was done before."""
         return self._index.loaded(mid) or self.look(mid) is not None

@@ -79,18 +79,18 @@ class SimpleLayout(Layout):
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def write(self, mid: int, payload: bytes) -> Staged:
+    def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
         seconds = mid >> 24
         folder = f"{seconds - seconds % GRANULARITY:08x}"
-        name = name_of(mid) + TEMPORARY_SUFFIX
-        staged = Staged(mid, 0, len(payload), f"{self.path}/{folder}/{name}", folder)
-        try:
-            fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        except FileNotFoundError:
-            self.make_folder(folder)
-            fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        self._owner.folder_made(folder)  # by us, or by somebody of whom we have not heard yet
-        self._expect(folder, inotify.CREATE, name)
+        return Staged(mid, until, len(payload), f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}", folder)
+
+    def _make_above(self, staged: Staged) -> None:
+        self.make_folder(staged.folder)
+
+    def _write(self, staged: Staged, payload: bytes) -> None:
+        fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
+        self._owner.folder_made(staged.folder)  # by us, or by somebody of whom we have not heard yet
+        self._expect(staged.folder, inotify.CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
         try:
             try:
                 self._disk.write(fd, payload)
@@ -101,7 +101,6 @@ class SimpleLayout(Layout):
         except BaseException:
             self.discard(staged)
             raise
-        return staged
 
     def lock_staged(self, staged: Staged) -> None:
         """In `publish`: the lock has the name of the element in its own."""
@@ -133,10 +132,11 @@ class SimpleLayout(Layout):
     def dismantle(self) -> None:
         for folder in self.folders():
             path = f"{self.path}/{folder}"
-            for name in os.listdir(path):
+            for name in names_in(path):
                 if name.endswith((TEMPORARY_SUFFIX, LOCKED_SUFFIX)) and not os.path.lexists(f"{path}/{name[:14]}"):
-                    self._disk.unlink(f"{path}/{name}")
-            self._disk.rmdir(path)
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.unlink(f"{path}/{name}")
+            self._remove_folder(folder)
 
 
 def is_name(name: str) -> bool:

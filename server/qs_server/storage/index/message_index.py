@@ -134,6 +134,15 @@ class Index:
         if not retrieved:
             self.new.discard(mid)
 
+    def take_all(self, mids: Sequence[int], expiry: int) -> None:
+        """As `take`, of many messages, in increasing order."""
+        self.ready.discard_all(mids)
+        self.new.discard_all(mids)
+        self.hidden.set_all(mids, expiry)
+        for mid in mids:
+            heapq.heappush(self._expiries, _packed(expiry, mid))
+        self._drop_stale_expiries()
+
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""
         self._show(mid)
@@ -157,25 +166,10 @@ class Index:
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
 
-    def withheld_of(self, mids: Sequence[int]) -> list[int]:
-        """Those of these messages, in increasing order, that are."""
-        expiries = self.hidden.values_of(mids)
-        return [mid for mid, expiry in zip(mids, expiries, strict=True) if expiry == WITHHELD]
-
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
         """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
         return [None if fact is None or not fact & _LOADED else fact >> _SIZE_SHIFT for fact in facts]
-
-    def remove_withheld(self, mids: Sequence[int]) -> None:
-        """As `remove`, of withheld messages that are there, in increasing order."""
-        for fact in self.messages.values_of(mids):
-            if fact is not None and fact & _LOADED:
-                self.bytes -= fact >> _SIZE_SHIFT
-            else:
-                self.unloaded -= 1
-        self.hidden.discard_all(mids)
-        self.messages.discard_all(mids)
 
     def show(self, mid: int) -> None:
         """A message becomes ready."""
@@ -187,6 +181,9 @@ class Index:
         if expiry == WITHHELD:
             return
         heapq.heappush(self._expiries, _packed(expiry, mid))
+        self._drop_stale_expiries()
+
+    def _drop_stale_expiries(self) -> None:
         if len(self._expiries) > 2 * len(self.hidden) + 64:
             # Leases that were extended or ended early leave entries behind.
             hidden = ((self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden)))
@@ -234,6 +231,11 @@ class Index:
     def size_in(facts: int) -> int:
         """Bytes of a message, from what `remove` gave back."""
         return facts >> _SIZE_SHIFT
+
+    @staticmethod
+    def delayed_in(facts: int) -> bool:
+        """Whether a message was hidden by a delay, from what `remove` gave back."""
+        return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
         """Of a loaded message."""

@@ -126,12 +126,7 @@ class MidMap(MidSet):
             for key in keys:
                 self.set(key, value)
             return
-        for at in range(0, len(keys), CHUNK):
-            run = array("Q", keys[at : at + CHUNK])
-            self._keys.append(run)
-            self._values.append(array("Q", [value]) * len(run))
-            self._lasts.append(run[-1])
-        self._length += len(keys)
+        self.set_run(keys, array("Q", [value]) * len(keys))
 
     def discard_all(self, keys: Sequence[int]) -> None:
         for chunk, part, start in reversed(self.runs_of(keys)):

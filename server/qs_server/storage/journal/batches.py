@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..capacity import require_room
 from ..engine import NoSuchPartError, Options
-from ..names import directory_of
+from ..names import check_name
 from . import records
 from .claim_records import EMPTY, Published, Staged
 from .store import Store, record_size
@@ -52,7 +52,7 @@ class LogBatches:
     def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
         """Adds messages to an attempt at a part of a batch: durable, and invisible. Nothing is kept for a batch that is
         published."""
-        directory_of(producer)
+        check_name("producer", producer)
         known = self.producers.setdefault(producer, Producer())
         if name[0] <= known.last:
             return
@@ -85,7 +85,7 @@ class LogBatches:
         """Makes the messages of these parts (number, attempt) visible, in order of the numbers; drops whatever else was
         staged for the batch, or for one before it. Does nothing when the batch is published, or one after it.
         NoSuchPartError, QueueFullError."""
-        directory_of(producer)
+        check_name("producer", producer)
         known = self.producers.setdefault(producer, Producer())
         if batch <= known.last:
             return

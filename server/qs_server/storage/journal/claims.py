@@ -3,20 +3,36 @@
 A claim is one record, and so is what ends it; its messages are hidden without an end meanwhile.
 """
 
+import hashlib
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..claim_files import Claim, describe
 from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
-from ..names import WITHHELD, directory_of
+from ..names import WITHHELD, check_name
 from . import claim_records, records
 from .store import Store
 from .table import MessageTable
 
 _LOOK = 1000
 """Messages that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
+    of the ids; since: when it was made, microseconds since the Epoch."""
+
+    consumer: str
+    seq: int
+    count: int
+    bytes: int
+    first: int | None
+    last: int | None
+    checksum: str
+    since: int
 
 
 class Claimed(Protocol):
@@ -71,7 +87,7 @@ class LogClaims:
         than fit in max_bytes, but for the first. If it has that claim already, returns that. Without any messages,
         nothing is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
         NoSuchClaimError when it was released."""
-        directory_of(consumer)
+        check_name("consumer", consumer)
         known = self._known(consumer, seq)
         if known is not None:
             return _described(known.record)
@@ -80,7 +96,7 @@ class LogClaims:
         now = self._clock()
         if mids:
             self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
-        return describe(consumer, seq, mids, size, now)
+        return _describe(consumer, seq, mids, size, now)
 
     def _known(self, consumer: str, seq: int) -> Held | None:
         found = self.consumers.get(consumer, Consumer())
@@ -163,7 +179,7 @@ class LogClaims:
         return messages
 
     def _held(self, consumer: str, seq: int) -> Held:
-        directory_of(consumer)
+        check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer()).claims.get(seq)
         if found is None:
             raise NoSuchClaimError(
@@ -174,7 +190,7 @@ class LogClaims:
 
     def acknowledge(self, consumer: str, seq: int) -> None:
         """Deletes the messages of every claim up to seq. ClaimOrderError when there is no claim of that number yet."""
-        directory_of(consumer)
+        check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer())
         if seq <= found.acked:
             return
@@ -230,10 +246,6 @@ class LogClaims:
                 if at < len(held.record.mids) and held.record.mids[at] == mid and mid not in held.gone:
                     held.gone.add(mid)
                     self._store.undo.append((held.gone.discard, mid))
-
-    def finish(self, consumer: str, count: int) -> bool:
-        """Nothing is left to do after acknowledging or releasing."""
-        return False
 
     def all(self) -> list[Claim]:
         """Those that are neither acknowledged nor released, by consumer and number."""
@@ -308,4 +320,10 @@ class LogClaims:
 
 
 def _described(record: claim_records.Claim) -> Claim:
-    return describe(record.consumer, record.seq, record.mids, record.size, record.since)
+    return _describe(record.consumer, record.seq, record.mids, record.size, record.since)
+
+
+def _describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int) -> Claim:
+    first, last = (mids[0], mids[-1]) if mids else (None, None)
+    checksum = hashlib.sha256(array("Q", mids).tobytes()).hexdigest()[:16]
+    return Claim(consumer, seq, len(mids), size, first, last, checksum, since)

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 
+from ..disk import has_no_room
 from ..engine import Clock
 from . import records
 from .claim_records import Staged
@@ -49,7 +50,11 @@ class Compaction:
     def wanted(self) -> bool:
         """Whether there is something to do."""
         log = self._store.log
-        return not log.failed and log.oldest != self._damaged and self._store.usage.wants_compaction(log.sizes)
+        return (
+            not log.failed
+            and log.oldest != self._damaged
+            and self._store.usage.wants_compaction(log.sizes, tight=log.tight)
+        )
 
     def step(self, seconds: float = SLICE) -> None:
         """Does a slice of the work, for the caller to commit. OSError: there is no room for it."""
@@ -75,6 +80,16 @@ class Compaction:
         except BaseException:
             self._work = None
             raise
+
+    def run(self) -> bool:
+        """Copies and removes the oldest segment at once, if that is worth it. Whether it is gone. OSError."""
+        oldest = self._store.log.oldest
+        if not self.wanted:
+            return False
+        while self._store.log.oldest == oldest and oldest != self._damaged:
+            self.step()
+            self._store.commit_early()
+        return self._store.log.oldest != oldest
 
     def _remove(self, segment: int) -> None:
         self._store.log.drop_oldest()
@@ -138,7 +153,7 @@ class Compaction:
         store, log = self._store, self._store.log
         size = len(payload)
         first, *others = holders
-        log.reserve(size + records.MOVED_SIZE + len(others) * records.SMALL)
+        self._reserve(size + records.MOVED_SIZE + len(others) * records.SMALL)
         moved = log.append(records.moved(first.number, mid, *first.state_of(mid)), payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
@@ -151,6 +166,18 @@ class Compaction:
         store.undo.append((self._move_back, place, moved, record_size(size)))
         self._copied += size
         self.total += size
+
+    def _reserve(self, size: int) -> None:
+        """Has room for a copy. On a full disk only if all that is left of the segment can be copied: then the segment
+        goes, and there is room again. OSError."""
+        store = self._store
+        try:
+            store.log.reserve(size, push=True)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            left = store.usage.live.get(self._segment, 0)
+            store.log.reserve(size + left + left // 16, copy=True)
 
     def _move_back(self, place: int, moved: int, size: int) -> None:
         self._store.usage.add(place, size)

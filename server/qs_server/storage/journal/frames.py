@@ -1,8 +1,9 @@
 """The layout of a segment: a header of one block, then frames, each the records of one commit.
 
 Everything is aligned to blocks of 4 KiB, as writing past the page cache (O_DIRECT) demands. A segment has its full size
-from the start, filled with zeros: so a sync has no metadata to write, a file that is shorter has been cut, and what is
-not zero behind the last frame was a frame. Frames are numbered through all segments, without a gap.
+from the start, so that a sync has no metadata to write, and a file that is shorter has been cut. A fresh one is filled
+with zeros: what is not zero behind the last frame was a frame. A recycled one has the bytes of an older segment behind
+its last frame, which end at a block of zeros. Frames are numbered through all segments, without a gap.
 
 This says what the bytes of one segment are; what follows from that is decided in `opening.py`.
 """
@@ -18,7 +19,7 @@ from .records import BadRecordError, split
 BLOCK = 4096
 _MAGIC = b"qs-journal 2\n\0\0\0"
 FRAME_MAGIC = b"qsF\x01"
-_HEADER = struct.Struct("<16sQQQQ8sI")
+_HEADER = struct.Struct("<16sQQQQ8sII")
 _FRAME = struct.Struct("<4sIQQII")
 FRAME_HEAD = _FRAME.size
 _CHUNK = 1 << 20
@@ -31,13 +32,15 @@ class DamagedError(Exception):
 
 class Header(NamedTuple):
     """Of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from which on
-    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame."""
+    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame;
+    recycled: 1 when the file was an older segment's, else 0."""
 
     number: int
     size: int
     first: int
     oldest: int
     salt: bytes
+    recycled: int = 0
 
     @property
     def life(self) -> bytes:
@@ -144,11 +147,18 @@ def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryvie
     return split(data[start : start + frame.length], seed(salt), start)
 
 
-def gap_at(data: memoryview, salt: bytes, start: int, why: str, expected: int) -> Gap:
+def is_end(data: memoryview, start: int, header: Header) -> bool:
+    """Whether no frame was ever written from there on."""
+    if header.recycled:
+        return data[start : start + BLOCK] == bytes(len(data[start : start + BLOCK]))
+    return is_zero(data, start)
+
+
+def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int) -> Gap:
     """The gap that begins there, where frame `expected` should be. why: what is wrong, unless there are only zeros."""
-    if is_zero(data, start):
+    if is_end(data, start, header):
         return Gap(start, None, None)
-    behind = (frame_at(data, at, salt) for at in range(start, len(data), BLOCK))
+    behind = (frame_at(data, at, header.salt) for at in range(start, len(data), BLOCK))
     later = (frame for frame in behind if frame is not None and frame.sequence > expected)
     return Gap(start, why, max(later, key=lambda frame: frame.synced, default=None))
 

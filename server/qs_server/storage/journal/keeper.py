@@ -53,6 +53,7 @@ class LogKeeper:
         self._snapshot: _Snapshot | None = None
         self._checkpointed: Position | None = None
         self._complaint = ""
+        self._making_room = False
 
     # -- a start --------------------------------------------------------------------------------------------------
 
@@ -62,7 +63,9 @@ class LogKeeper:
             store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
             store.log.first_records = self._announcements
             self._store = store
-            self._compaction = Compaction(store, self._queues.values, self._clock)
+            compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
+            store.log.make_room = self._make_room
+            store.log.is_shrinking = lambda: compaction.wanted
         return self._store
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
@@ -248,7 +251,7 @@ class LogKeeper:
     def next_upkeep(self) -> int | None:
         """When `begin_upkeep` should be called next; 0: at once; None: there is nothing to do."""
         store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed:
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
         if (
             self._snapshot is not None
@@ -269,7 +272,7 @@ class LogKeeper:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
         commits, runs that, and gives it to `finish_upkeep`."""
         store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed:
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
         try:
             self._do_slice(store, compaction)
@@ -298,11 +301,33 @@ class LogKeeper:
             return
         self._running = None
         upkeep.settle()
-        if upkeep.error is not None:
-            self._put_off(upkeep.error)
+        shortage = None if self._store is None else self._store.log.supply.shortage
+        if (error := upkeep.error or shortage) is not None:
+            self._put_off(error)
         elif self._complaint:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
+
+    def _make_room(self) -> bool:
+        """On a full disk: removes what is not needed any more, at once. Whether there was anything. OSError."""
+        store, compaction = self._store, self._compaction
+        if store is None or compaction is None or self._making_room:
+            return False
+        self._making_room = True
+        try:
+            freed = self._remove_garbage(store)
+            while not freed and compaction.run():
+                freed = self._remove_garbage(store)
+            return freed
+        finally:
+            self._making_room = False
+
+    def _remove_garbage(self, store: Store) -> bool:
+        upkeep = Upkeep(store.log, self._disk, spare=False)
+        had = bool(upkeep)
+        upkeep.run()
+        upkeep.settle()
+        return had and upkeep.error is None
 
     def _put_off(self, error: OSError) -> None:
         """Tries again later, and says why, once."""
@@ -330,16 +355,24 @@ class LogKeeper:
         self._checkpointed = position
         return _Snapshot(writer, write_snapshot(writer, position, list(self._queues.values()), store, self._numbers))
 
-    def rest(self) -> None:
-        """At a clean stop: writes a checkpoint, so that the next start need not read the log. OSError."""
+    def rest(self) -> OSError | None:
+        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
+        it any more, None: there is. OSError: the last notes could not be written."""
         store = self._store
-        if store is None or store.log.failed or not store.log.used:
-            return
+        if store is None or store.log.failed is not None or not store.log.used:
+            return None if store is None else store.log.failed
         if self._snapshot is not None:
             self._snapshot.give_up()
-        snapshot: _Snapshot | None = self._begin_snapshot(store)
-        while snapshot is not None:
-            snapshot = snapshot.step()
+        store.commit(notes=True)
+        try:
+            snapshot: _Snapshot | None = self._begin_snapshot(store)
+            while snapshot is not None:
+                snapshot = snapshot.step()
+        except FileNotFoundError as error:
+            return error  # the directory is gone, and with it what was in it
+        except OSError as error:
+            _logger.warning("no checkpoint could be written (%s): the next start reads all of the journal", error)
+        return None
 
     def close(self) -> None:
         """Lets go of the files."""

@@ -9,7 +9,7 @@ is taken until a start has read what is there: the kernel may have dropped what 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from zlib import crc32
 
 from ..disk import Disk, has_no_room
@@ -63,6 +63,8 @@ class Log:
         self.left = self.left_to_pushes = -1
         """Bytes of records, heads included, that can be appended without `reserve`."""
         self._pending: list[tuple[bytes, bytes | None]] = []
+        self.unwritten: dict[int, bytes] = {}
+        """Payloads that were appended one by one and are in no segment yet, by their places."""
         self._length = 0
         self._wanted = False
         self._names: list[bytes] = []
@@ -73,6 +75,12 @@ class Log:
         self._cost = 0.0
         self.first_records: Callable[[], Iterable[bytes]] = tuple
         """What a new segment has to begin with: a QUEUE for each queue."""
+        self.tight = False
+        """Whether the disk was full when it was last asked for another segment."""
+        self.is_shrinking: Callable[[], bool] = lambda: False
+        """Whether compaction is at work."""
+        self.make_room: Callable[[], bool] = lambda: False
+        """Frees room on a full disk; whether it has. OSError."""
         self.commit_batch: Callable[[], None] = self.commit
         """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 
@@ -97,24 +105,45 @@ class Log:
         return self._cost < _QUICK
 
     @property
-    def failed(self) -> bool:
-        """Whether it takes nothing any more."""
-        return self._failed is not None
+    def failed(self) -> OSError | None:
+        """Why it takes nothing any more; None: it does."""
+        return self._failed
 
-    def reserve(self, size: int, *, push: bool = False) -> None:
-        """Makes sure that records of that many bytes (heads included) can be appended to one frame. OSError: they
-        cannot be, and nothing has changed, unless what was appended before could not be committed."""
-        if size <= (self.left_to_pushes if push else self.left):
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
+        """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
+        room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
+        of deletes. OSError: there is no room, and nothing has changed, unless what was appended before could not be
+        committed."""
+        if size <= (self.left_to_pushes if push or copy else self.left):
             return
         if self._failed is not None:
             raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
         if self._pending:
             self.commit_batch()
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self._writer.room - (self._kept(self._writer) if push else 0):
-            self._begin_segment(needed, push=push)
+        if self._writer is None or needed > self._writer.room - self._leave(self._writer, push=push, copy=copy):
+            self._go_over(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
+
+    def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
+        """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
+        try:
+            self._begin_segment(needed, push=push, exact=copy)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            self.tight = True
+            if push or copy:
+                raise
+            self.make_room()
+            if self._writer is None or needed > self._writer.room:
+                self._begin_segment(needed, push=False, exact=True)
+        else:
+            self.tight = self.tight and not push
+
+    def _leave(self, writer: SegmentWriter, *, push: bool, copy: bool) -> int:
+        return self._kept(writer) if push else self._kept(writer) // 2 if copy else 0
 
     def _kept(self, writer: SegmentWriter) -> int:
         return min(_RESERVE, writer.header.size // 4)
@@ -142,12 +171,21 @@ class Log:
     def note(self, body: bytes) -> None:
         """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
         there is no room for it."""
-        if len(body) + records.HEAD.size <= self.left:
+        if len(body) + records.HEAD.size <= self.left_to_pushes:
             self._append(body, None)
+
+    def note_all(self, bodies: Sequence[bytes]) -> None:
+        """Adds records as `note` does, all or none."""
+        length = len(bodies) * records.HEAD.size + sum(map(len, bodies))
+        if length <= self.left_to_pushes:
+            self._pending += zip(bodies, repeat(None))
+            self._count(length)
 
     def _append(self, body: bytes, payload: bytes | None) -> int:
         place = self._start + self._length
         self._pending.append((body, payload))
+        if payload is not None:
+            self.unwritten[place] = payload
         length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
         self._length += length
         self.left -= length
@@ -160,10 +198,13 @@ class Log:
         places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=self._start + self._length))
         length = places.pop() - self._start - self._length
         self._pending += zip(bodies, payloads, strict=True)
+        self._count(length)
+        return places
+
+    def _count(self, length: int) -> None:
         self._length += length
         self.left -= length
         self.left_to_pushes -= length
-        return places
 
     @property
     def has_notes(self) -> bool:
@@ -199,6 +240,7 @@ class Log:
 
     def _forget_pending(self) -> None:
         self._pending, self._length, self._wanted = [], 0, False
+        self.unwritten.clear()
 
     def discard(self) -> None:
         """Forgets what was appended since the last commit."""
@@ -234,15 +276,15 @@ class Log:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _begin_segment(self, needed: int, *, push: bool) -> None:
+    def _begin_segment(self, needed: int, *, push: bool, exact: bool) -> None:
         """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
         number = self.number + 1
         first = list(self.first_records())
-        begin = BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
-        size, path = self.supply.take(begin + padded(needed), push=push)
+        begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
+        size, path, recycled = self.supply.take(begin + padded(needed), push=push, exact=exact)
         self._sync_last()
         oldest = next(iter(self.sizes), number)
-        header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life))
+        header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
         try:
             parts = join([(body, None) for body in first], header.salt, BLOCK)
@@ -306,9 +348,14 @@ class Log:
 
     @property
     def wants_spare(self) -> int | None:
-        """The size of the segment that should be made ready; None: there is one, or no need of it yet."""
+        """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
+        when a segment can be recycled, and late when one soon can."""
         writer = self._writer
-        return self.supply.wanted if writer is not None and writer.room * 2 < writer.header.size else None
+        if writer is None:
+            return None
+        left = writer.room / writer.header.size
+        enough = 1 / 8 if self.is_shrinking() else 1 / 2
+        return self.supply.wanted if self._obsolete or left < enough else None
 
     @property
     def size(self) -> int:
@@ -329,19 +376,21 @@ class Log:
         del self.sizes[oldest], self.salts[oldest]
         self._obsolete.append(self.path_of(oldest))
 
-    def take_garbage(self) -> list[str]:
-        """Files that are not needed any more, for the caller to remove in whatever thread."""
-        obsolete, self._obsolete = self._obsolete, []
-        return obsolete
+    def take_garbage(self, *, all_of_it: bool) -> list[str]:
+        """Files that are not needed any more, for the caller to remove in whatever thread, the newest last. One is kept
+        to be recycled later, unless all are asked for."""
+        kept = [] if all_of_it else self._obsolete[-1:]
+        garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
+        return garbage
 
     def give_back_garbage(self, paths: Iterable[str]) -> None:
         """Takes back files that could not be removed."""
-        self._obsolete.extend(paths)
+        self._obsolete[:0] = paths
 
     @property
     def has_garbage(self) -> bool:
-        """Whether `take_garbage` has something to give."""
-        return bool(self._obsolete)
+        """Whether `take_garbage` has something to give, one that is kept aside."""
+        return len(self._obsolete) > 1
 
     def close(self) -> None:
         """Lets go of the files."""

@@ -3,6 +3,7 @@
 Every change is a record, and a change of the table at once; the store commits the record, or takes the change back.
 """
 
+import logging
 from collections.abc import Sequence
 
 from ..capacity import require_room
@@ -18,16 +19,21 @@ from ..engine import (
     StaleReceiptError,
     State,
     Stats,
+    StorageError,
 )
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
+from ..queues import EngineQueue
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
 from .door import Door
 from .keys import Keys, digest
+from .reader import DamagedRecordError
 from .store import Store, record_size
 from .table import MessageTable
+
+_logger = logging.getLogger(__name__)
 
 
 class LogQueue:
@@ -126,7 +132,8 @@ class LogQueue:
         if not payloads:
             return []
         mids = self._free_run(len(payloads), now)
-        self.append_run(mids, payloads, now)
+        self._append_run(mids, payloads, now)
+        self.table.last_mid = mids[-1]
         return list(mids)
 
     def _free_run(self, count: int, now: int) -> Sequence[int]:
@@ -154,7 +161,7 @@ class LogQueue:
     def _no_more_ids(self) -> QueueFullError:
         return QueueFullError(f"queue {self.qid!r} has seen the message {self.table.last_mid}: no greater id is left")
 
-    def append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
+    def _append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
         """Stores messages with these ids, visible at once."""
         sizes = list(map(len, payloads))
         size = sum(sizes)
@@ -162,7 +169,6 @@ class LogQueue:
         places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
         self._store.undo.append((self._unpush, mids))
         self.table.add_run(mids, places, sizes)
-        self.table.last_mid = mids[-1]
         self._store.usage.add(places[0], size + len(sizes) * record_size(0))
         self._store.cache.put(places, payloads, size)
         self.counts.pushed += len(sizes)
@@ -243,21 +249,25 @@ class LogQueue:
         return max(min((self._clock() + window) // self._unit, MAX_MID), 1)
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """Receives a visible message; None when its payload is over max_bytes. holder: not empty for a subscriber; if
-        the process ends, the message is visible again."""
+        """Receives a visible message; None when its payload is over max_bytes. held: for a subscriber; if the process
+        ends, the message is visible again."""
         index = self.table.index
         size = index.size(mid)
         if max_bytes is not None and size > max_bytes:
             return None
-        payload = self._store.payload(self.table.places.get(mid) or 0)
+        try:
+            payload = self._store.payload(self.table.places.get(mid) or 0)
+        except DamagedRecordError as error:
+            self._set_aside(mid, error)
+            return None
         expiry = self._end_of(visibility)
         receives = self.table.receives.get(mid, 0) + 1
-        self._note_state(mid, receives, 0 if holder else expiry)
+        self._note_state(mid, receives, 0 if held else expiry)
         self.table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
-        if holder:
+        if held:
             self.table.held.add(mid)
         self.table.hidden(expiry)
         self.counts.delivered += 1
@@ -265,6 +275,71 @@ class LogQueue:
             self.note("received", mid)
         unit = self._unit
         return Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
+
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        """Receives the oldest visible messages, at most count, as `take` does each; the first whatever its size, the
+        others as long as all payloads together have at most max_bytes. Should a payload not be readable, the messages
+        before it are received, and the next call raises; a damaged one is given to nobody. OSError: none is
+        received."""
+        table, index, unit = self.table, self.table.index, self._unit
+        mids = index.ready.after(-1, count)
+        try:
+            payloads = self._payloads(mids, max_bytes)
+        except DamagedRecordError as error:
+            self._set_aside(mids[0], error)
+            return self.take_first(count, visibility, max_bytes, held=held)
+        del mids[len(payloads) :]
+        if not mids:
+            return []
+        expiry = self._end_of(visibility)
+        receives = [table.receives.get(mid, 0) + 1 for mid in mids]
+        self._note_states(mids, receives, 0 if held else expiry)
+        table.receives.update(zip(mids, receives, strict=True))
+        index.take_all(mids, expiry)
+        if held:
+            table.held.update(mids)
+        table.hidden(expiry)
+        self.counts.delivered += len(mids)
+        if self._lifecycle is not None:
+            for mid in mids:
+                self.note("received", mid)
+        until = expiry * unit
+        return [
+            Message(self.qid, mid, "delivered", times, mid * unit, until, payload)
+            for mid, times, payload in zip(mids, receives, payloads, strict=True)
+        ]
+
+    def _set_aside(self, mid: int, error: DamagedRecordError) -> None:
+        """Hides a message that cannot be read, until the next start."""
+        _logger.error("message %d of queue %r is given to nobody: %s", mid, self.qid, error)
+        self.table.index.withhold(mid)
+
+    def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
+        """The payloads of the first of these messages, in increasing order: see `take_first`."""
+        found: list[bytes] = []
+        room = max_bytes
+        for place, size in zip(self.table.places.values_of(mids), self.table.index.sizes(mids), strict=True):
+            room -= size or 0
+            if found and room < 0:
+                break
+            try:
+                found.append(self._store.payload(place or 0))
+            except (OSError, StorageError):
+                if found:
+                    break
+                self.arrived()  # the message is there still, for whoever comes next
+                raise
+        return found
+
+    def _note_states(self, mids: Sequence[int], receives: Sequence[int], visible: int) -> None:
+        """Notes what a receive has changed, as `_note_state` does, for many messages."""
+        self._store.make_room_for_notes(len(mids))
+        self._log.note_all(
+            [
+                records.state(self.number, mid, times, visible, delayed=False)
+                for mid, times in zip(mids, receives, strict=True)
+            ]
+        )
 
     def _note_state(self, mid: int, receives: int, visible: int) -> None:
         """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
@@ -333,11 +408,10 @@ class LogQueue:
 
     def _remove(self, mid: int, expiry: int) -> None:
         """Removes a message from memory; a record says so already."""
+        if self._lifecycle is not None:
+            self._note_deleted(mid, expiry)
         table = self.table
-        self._note_deleted(mid, expiry)
-        hidden = expiry, expiry != 0 and table.index.is_delayed(mid)
-        place, receives = table.places.get(mid) or 0, table.receives.get(mid, 0)
-        self._store.undo.append((table.put_back, mid, place, receives, table.drop(mid), hidden))
+        self._store.undo.append((table.put_back, mid, expiry, table.drop(mid)))
 
     def _note_deleted(self, mid: int, expiry: int) -> None:
         if expiry == WITHHELD:
@@ -419,31 +493,40 @@ class LogQueue:
 
     # -- copying --------------------------------------------------------------------------------------------------
 
-    def copy_to(self, mid: int, target: "LogQueue") -> bool:
-        """Stores a message in another queue of this log, which shares the payload. False: it is there already.
-        OtherMessageError, QueueFullError."""
+    def payload_of(self, mid: int) -> bytes:
+        """The payload of a message, in whatever state it is. NoSuchMessageError."""
         self._found(mid)
-        place = self.table.places.get(mid) or 0
-        known = target.table.places.get(mid)
-        if known is not None:
-            if known != place and self._store.payload(known) != self._store.payload(place):
-                raise OtherMessageError(f"queue {target.qid!r} holds another message of the id {mid}")
+        return self._store.payload(self.table.places.get(mid) or 0)
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """Stores the message of another queue; two queues of the log share the payload. False: it is here already.
+        NoSuchMessageError, OtherMessageError, QueueFullError."""
+        known = self.table.places.get(mid)
+        if known is not None and isinstance(source, LogQueue) and source.table.places.get(mid) == known:
             return False
-        require_room(target.qid, target.options.capacity, target.table.index.__len__, 1)
-        target.share(mid, place, self)
+        payload = source.payload_of(mid)
+        if known is not None:
+            if self._store.payload(known) != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            return False
+        require_room(self.qid, self.options.capacity, self.table.index.__len__, 1)
+        if isinstance(source, LogQueue):
+            self._share(mid, source)
+        else:
+            self._append_run((mid,), (payload,), self._clock())
+        self.table.saw(mid)
         return True
 
-    def share(self, mid: int, place: int, source: "LogQueue") -> None:
+    def _share(self, mid: int, source: "LogQueue") -> None:
         """Stores a message whose payload is that of another queue's."""
-        size = source.table.index.size(mid)
+        place, size = source.table.places.get(mid) or 0, source.table.index.size(mid)
         self._log.reserve(records.SMALL, push=True)
         self._log.append(records.shared(records.Shared(self.number, mid, 0, 0, False, place, size, source.number)))
         self._store.undo.append((self._unpush, (mid,)))
         self._store.join(source.number, self.number)
         self.table.add(mid, place, size, 0)
-        self.table.saw(mid)
         self.counts.pushed += 1
-        self.table.arrived()
+        self._arriving = True
         self.note("pushed", mid)
 
     # -- looking --------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
         why = _why_not(data, frame, salt, expected)
         if frame is not None and why is None:
             yield _whole(data, frame, salt)
-        elif is_zero(data, at):
-            return
+        elif is_zero(data[: at + BLOCK], at) and _next_whole(data, at, salt, expected) is None:
+            return  # behind that there are zeros, or in a recycled segment what an older one held
         else:
             frame = _next_whole(data, at, salt, expected)
             end = len(data) if frame is None else frame.start

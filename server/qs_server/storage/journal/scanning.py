@@ -43,7 +43,7 @@ class Scan:
             frame = frame_at(data, at, header.salt)
             found = "no frame begins there" if frame is None else self._read(frame)
             if frame is None or isinstance(found, str):
-                self.gap = gap_at(data, header.salt, at, str(found), self.next)
+                self.gap = gap_at(data, header, at, str(found), self.next)
                 return
             yield at + FRAME_HEAD, found
             self.next += 1

@@ -91,11 +91,12 @@ class Store:
             function(*arguments)
         self.undo.clear()
 
-    def make_room_for_notes(self) -> None:
-        """Has room for the record of a receive, if there is any: on a full disk the note is not written."""
-        if self.log.left < records.SMALL:
+    def make_room_for_notes(self, count: int = 1) -> None:
+        """Has room for the records of so many receives, if there is any: on a full disk the notes are not written."""
+        size = count * records.SMALL
+        if self.log.left_to_pushes < size:
             try:
-                self.log.reserve(records.SMALL)
+                self.log.reserve(size, push=True)
             except OSError:
                 return
 
@@ -104,6 +105,8 @@ class Store:
     def payload(self, place: int) -> bytes:
         """The payload of the record at a place. DamagedRecordError, OSError."""
         payload = self.cache.get(place)
+        if payload is None:
+            payload = self.log.unwritten.get(place)
         return self.reader.payload(place) if payload is None else payload
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:

@@ -73,19 +73,20 @@ class MessageTable:
             self.index.add_run(mids, sizes)
             self.places.set_run(mids, places)
 
-    def drop(self, mid: int) -> int:
-        """Removes a message; what the index knew of it, for `put_back`."""
+    def drop(self, mid: int) -> tuple[int, int, int]:
+        """Removes a message; its place, receives, and what the index knew of it, for `put_back`."""
         receives = self.receives.pop(mid, 0)
         self.held.discard(mid)
         facts = self.index.remove(mid, retrieved=receives > 0)
-        self._store.drop(self, mid, self.places.pop(mid) or 0, Index.size_in(facts))
-        return facts
+        place = self.places.pop(mid) or 0
+        self._store.drop(self, mid, place, Index.size_in(facts))
+        return place, receives, facts
 
-    def put_back(self, mid: int, place: int, receives: int, facts: int, hidden: tuple[int, bool]) -> None:
-        """Takes a message in again that was dropped. hidden: until when, and whether that is a delay."""
-        expiry, delayed = hidden
+    def put_back(self, mid: int, expiry: int, dropped: tuple[int, int, int]) -> None:
+        """Takes a message in again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
+        place, receives, facts = dropped
         new = not receives and expiry != WITHHELD
-        self.index.restore(mid, expiry, facts, new=new, delayed=delayed)
+        self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
         self._store.keep(self, mid, place, Index.size_in(facts))
         self.places.set(mid, place)
         if receives:

@@ -1,4 +1,5 @@
-"""What a store does at leisure, in any thread while it goes on: removes segments, makes the next one ready."""
+"""What a store does at leisure, in any thread while it goes on: removes or recycles segments, makes the next one
+ready."""
 
 import logging
 from collections.abc import Callable
@@ -13,16 +14,19 @@ class Upkeep:
     """One piece of work. `run` touches nothing but files and itself."""
 
     def __init__(self, log: Log, disk: Disk, *, spare: bool = True) -> None:
-        """Takes over what there is to do. spare: whether the next segment may be made ready too."""
+        """Takes over what there is to do. spare: whether the next segment may be made ready too; if not, everything is
+        removed that can be."""
         self._log = log
         self._disk = disk
-        self._garbage = log.take_garbage()
-        self._sync = log.background_sync() if self._garbage else None
         self._spare = log.wants_spare if spare else None
+        self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
+        self._sync = log.background_sync() if self._garbage else None
         self._left: list[str] = []
         self._made = False
+        self._recycled = False
         self.error: OSError | None = None
-        """Why something could not be done."""
+        """Why something could not be done, beside a spare segment."""
+        self._spare_error: OSError | None = None
         self.more: Callable[[], None] | None = None
         """What else is to be done in the thread. OSError."""
 
@@ -37,9 +41,9 @@ class Upkeep:
         except OSError as error:
             self._left, self.error = self._garbage, error
             return
-        for path in self._garbage:
+        for path in reversed(self._garbage):
             try:
-                self._disk.unlink(path)
+                self._remove(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -48,11 +52,21 @@ class Upkeep:
         try:
             if self.more is not None:
                 self.more()
-            if self._spare is not None:
+        except OSError as error:
+            self.error = error
+        try:
+            if self._spare is not None and not self._made:
                 self._log.supply.make_spare(self._spare)
                 self._made = True
         except OSError as error:
-            self.error = error
+            self._spare_error = error
+
+    def _remove(self, path: str) -> None:
+        """Removes a segment, or makes it the spare one."""
+        if self._spare is None or self._made:
+            self._disk.unlink(path)
+        else:
+            self._made = self._recycled = self._log.supply.recycle(path, self._spare)
 
     def settle(self) -> None:
         """Tells the log what has been done. To be called where the log is used."""
@@ -60,6 +74,6 @@ class Upkeep:
         if self._spare is None:
             return
         if self._made:
-            self._log.supply.has_made(self._spare)
-        else:
-            self._log.supply.could_not_make()
+            self._log.supply.has_made(self._spare, recycled=self._recycled)
+        elif self._spare_error is not None:
+            self._log.supply.could_not_make(self._spare, self._spare_error)

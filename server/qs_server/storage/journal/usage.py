@@ -3,6 +3,9 @@
 SEGMENTS = 2
 """Segments that may be full of what is not needed any more."""
 
+_GAIN = 32 << 10
+"""Bytes that compaction has to free to be worth it on a full disk."""
+
 
 class Usage:
     """The live bytes of each segment: those of the records whose payloads are needed."""
@@ -31,12 +34,15 @@ class Usage:
         """The segments in which anything is needed."""
         return {segment for segment, size in self.live.items() if size}
 
-    def wants_compaction(self, sizes: dict[int, int]) -> bool:
+    def wants_compaction(self, sizes: dict[int, int], *, tight: bool) -> bool:
         """Whether the oldest segment should go: it holds nothing that is needed, or more is dead than alive. sizes: of
-        all segments, oldest first; the last one is being written."""
+        all segments, oldest first; the last one is being written. tight: the disk is full, and any gain is welcome."""
         if len(sizes) <= 1:
             return False
         if not self.live.get(next(iter(sizes))):
             return True
-        sealed = sum(sizes.values()) - sizes[next(reversed(sizes))]
-        return len(sizes) > SEGMENTS and sealed > 2 * self.total
+        size = sum(sizes.values())
+        last = sizes[next(reversed(sizes))]
+        if tight:
+            return size - last > self.total + self.total // 8 + _GAIN
+        return len(sizes) > SEGMENTS and size > 2 * self.total

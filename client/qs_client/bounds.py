@@ -1,0 +1,120 @@
+"""What callers may give: times, counts and addresses. Checked where they are given, and for every client and command
+line here; what is said of a wrong one names it, and says what is wanted. ValueError for a value, TypeError for a
+kind."""
+
+import ipaddress
+import re
+from numbers import Integral, Real
+
+MOST_SECONDS = 999_999_999
+"""Some 31 years, the protocol's bound of every time."""
+
+MOST = 10**18 - 1
+"""The protocol's bound of ids and counts."""
+
+_HOST = re.compile(r"[^\s/@\[\]:,;?#]{1,255}")
+
+
+def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> float | None:
+    """A time, or None for none. more_than_none: 0 is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+    if not 0 <= value <= MOST_SECONDS:  # neither what is no number, NaN
+        raise ValueError(f"{name} is a number of seconds from 0 to {MOST_SECONDS}, not {value!r}")
+    if more_than_none and not value:
+        raise ValueError(f"{name} is a number of seconds, and more than 0: nothing answers at once")
+    return value
+
+
+def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int | None:
+    """A count or an id, or None for none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is a whole number from {least} to {most}, not {_shown(value)}")
+    return value
+
+
+def address(text: str, port: int) -> tuple[str, int]:
+    """The host and the port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: when none is
+    named. ValueError without saying of what."""
+    bracketed = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", text, re.DOTALL)
+    if bracketed is not None:
+        host, named = bracketed.groups()
+        ipaddress.IPv6Address(host)
+    elif text.count(":") > 1:
+        host, named = text, None
+        ipaddress.IPv6Address(host)
+    else:
+        host, colon, rest = text.partition(":")
+        named = rest if colon else None
+        if _HOST.fullmatch(host) is None:
+            raise ValueError(f"{host!r} is no host")
+    if named is None:
+        return host, port
+    if not re.fullmatch(r"[0-9]{1,5}", named) or not 0 < int(named) < 65536:
+        raise ValueError(f"{named!r} is no port")
+    return host, int(named)
+
+
+def _shown(value: int) -> str:
+    text = "a larger one" if value > MOST else repr(value)
+    return "a smaller one" if value < -MOST else text
+
+
+class Settings:
+    """What every client is made with, and can be set later: each is checked then."""
+
+    def __init__(self, host: str, port: int, timeout: float | None, max_document: int) -> None:
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self.max_document = max_document
+
+    @property
+    def host(self) -> str:
+        """A name or an address."""
+        return self._host
+
+    @host.setter
+    def host(self, host: str) -> None:
+        if not isinstance(host, str):
+            raise TypeError(f"host is a name or an address, not {host!r}")
+        if not host:
+            raise ValueError("host is a name or an address, and this one is empty")
+        self._host = host
+
+    @property
+    def port(self) -> int:
+        """Of TCP."""
+        return self._port
+
+    @port.setter
+    def port(self, port: int) -> None:
+        if whole(port, "port", 1, 65535) is None:
+            raise TypeError("port is a whole number, not None")
+        self._port = port
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that the other side may take to answer, None for ever."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | None) -> None:
+        self._timeout = seconds(timeout, "timeout", more_than_none=True)
+
+    @property
+    def max_document(self) -> int:
+        """Bytes of one document, the most that is read."""
+        return self._max_document
+
+    @max_document.setter
+    def max_document(self, max_document: int) -> None:
+        if whole(max_document, "max_document", 1) is None:
+            raise TypeError("max_document is a number of bytes, not None")
+        self._max_document = max_document

@@ -1,0 +1,171 @@
+"""What a document has to be like to fill columns: which elements and attributes have a column, which may be repeated,
+which must be there.
+
+Of several elements for one column Spark keeps the last, without a word. So a document is compared with its columns
+before Spark reads it. Elements and columns are matched as Spark does it: by the name without its prefix, in any case.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from .xml_parsing import MisfitError
+
+_WILDCARD = "xs_any"
+"""The column that Spark fills with elements that have no column of their own."""
+
+_TEXT = "_value"
+"""The column for the text of an element that has attributes. Names are compared in lower case."""
+
+_TAGS = 1000  # that a shape remembers
+_QUOTED = 80  # characters of a value
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column for an element or an attribute. key: its name in lower case, empty when each element name has a place of
+    its own; many: whether it is an array; required: whether it is NOT NULL; kind: the type of one value, as DDL writes
+    it; test: says whether a text can be one, as far as is known here; inside: of a structure or a map."""
+
+    key: str
+    many: bool
+    required: bool
+    kind: str
+    test: Callable[[str], bool] | None
+    inside: "Shape | None"
+
+
+class Shape:
+    """The columns that the content of an element goes to."""
+
+    def __init__(self, columns: dict[str, Column], rest: Column | None = None) -> None:
+        """columns: by their keys; rest: for elements that have none there."""
+        self._columns = columns
+        self._rest = rest
+        self._found: dict[str, Column | None] = {}
+        self._required = [each for each in columns.values() if each.required and each.key != _TEXT]
+        self._attributes = [each for each in columns.values() if each.key.startswith("_")]
+
+    def check(self, element: Any, doubts: list[str]) -> None:
+        """Compares an element, as lxml has it, with the columns. MisfitError when something has no room, or is missing.
+
+        doubts: gets the values that Spark may be unable to read. Whether it can is for Spark to say; they serve to tell
+        why it could not.
+        """
+        seen = set()
+        for child in element:
+            tag = child.tag
+            column = self._found[tag] if tag in self._found else self._find(tag)
+            if column is None:
+                continue
+            key = column.key or tag
+            if key in seen and not column.many:
+                raise MisfitError(f"{_place(child)} is repeated, and its column has room for one")
+            seen.add(key)
+            if column.inside is not None:
+                column.inside.check(child, doubts)
+            elif column.test is not None:
+                _check_value(child, column, doubts)
+        if self._attributes or self._required:
+            self._check_attributes(element, seen, doubts)
+
+    def _find(self, tag: str) -> Column | None:
+        if len(self._found) >= _TAGS:
+            self._found.clear()
+        found = self._found[tag] = self._columns.get(_name(tag).lower(), self._rest)
+        return found
+
+    def _check_attributes(self, element: Any, seen: set[str], doubts: list[str]) -> None:
+        attributes = {f"_{_name(name)}".lower(): value for name, value in element.attrib.items()}
+        for column in self._attributes:
+            value = attributes.get(column.key)
+            if value is not None and column.test is not None and not column.test(value.strip()):
+                doubts.append(_cannot_hold(f"{_place(element)}, attribute {column.key[1:]}", value, column))
+        for column in self._required:
+            if column.key not in seen and column.key not in attributes:
+                what = f"the attribute {column.key[1:]}" if column in self._attributes else f"the element {column.key}"
+                raise MisfitError(f"{_place(element)} lacks {what}, whose column is NOT NULL")
+
+
+def shape_of(kind: StructType) -> Shape:
+    """The shape of documents that fill such a structure."""
+    columns = {each.name.lower(): _column(each.name.lower(), each.dataType, not each.nullable) for each in kind.fields}
+    return Shape(columns, columns.get(_WILDCARD))
+
+
+def _column(key: str, kind: DataType, required: bool = False) -> Column:
+    many = isinstance(kind, ArrayType)
+    single = kind.elementType if isinstance(kind, ArrayType) else kind
+    inside = None
+    if isinstance(single, StructType):
+        inside = shape_of(single)
+    elif isinstance(single, MapType):
+        inside = Shape({}, _column("", single.valueType))
+    name = single.simpleString()
+    return Column(key, many, required, name, _TESTS.get(name.partition("(")[0]), inside)
+
+
+def _check_value(element: Any, column: Column, doubts: list[str]) -> None:
+    text = (element.text or "").strip()
+    if len(element):
+        doubts.append(f"{_place(element)} has elements, and its column is of the type {column.kind}")
+    elif text:
+        if column.test is not None and not column.test(text):
+            doubts.append(_cannot_hold(_place(element), text, column))
+    elif column.required:
+        raise MisfitError(f"{_place(element)} is empty, and its column is NOT NULL")
+
+
+def _name(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def _place(element: Any) -> str:
+    """The names from the root to the element."""
+    names = [_name(each.tag) for each in element.iterancestors()]
+    return "/".join([*reversed(names), _name(element.tag)])
+
+
+def _cannot_hold(place: str, text: str, column: Column) -> str:
+    value = repr(text) if len(text) <= _QUOTED else f"{text[:_QUOTED]!r}…"
+    return f"{place} is {value}, which its column of the type {column.kind} cannot hold"
+
+
+# -- which texts can be a value ---------------------------------------------------------------------------------------
+
+
+def _whole(bits: int) -> Callable[[str], bool]:
+    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+    return _without_errors(lambda text: lowest <= int(text) <= highest)
+
+
+def _without_errors(test: Callable[[str], object]) -> Callable[[str], bool]:
+    """The test, with an exception meaning no."""
+
+    def passes(text: str) -> bool:
+        try:
+            return bool(test(text))
+        except (ValueError, ArithmeticError):
+            return False
+
+    return passes
+
+
+_NUMBER = _without_errors(lambda text: text == "NaN" or isfinite(float(text)))
+_TESTS = {
+    "tinyint": _whole(8),
+    "smallint": _whole(16),
+    "int": _whole(32),
+    "bigint": _whole(64),
+    "float": _NUMBER,
+    "double": _NUMBER,
+    "decimal": _without_errors(lambda text: Decimal(text).is_finite()),
+    "boolean": lambda text: text.lower() in ("true", "false", "1", "0"),
+    "date": _without_errors(date.fromisoformat),
+    "timestamp": _without_errors(datetime.fromisoformat),
+}

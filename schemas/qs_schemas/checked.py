@@ -1,0 +1,98 @@
+"""Fields of text that hold nothing else: bytes given for one are decoded, and any other type is refused, whenever it is
+set.
+
+A queue's name that is bytes would otherwise become a queue called `b'orders'`, somewhere else and later. What is read
+from a document is text anyway, and this package sets it under the field's name with a `_` in front, unchecked.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, get_args, get_origin
+
+_MISSING: Any = object()
+_Check = Callable[[str, Any], Any]
+"""Takes a field's name and a value, gives the value as it is kept."""
+
+
+def text(name: str, value: object) -> str:
+    """The text of a field. value: a str, or bytes in UTF-8. TypeError for any other, ValueError if it is not
+    UTF-8."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{name} is text, a str or bytes in UTF-8, not {type(value).__name__}")
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is not UTF-8: {bytes(value)[:100]!r}") from None
+
+
+def _text_or_none(name: str, value: object) -> str | None:
+    return None if value is None else text(name, value)
+
+
+def _texts(name: str, value: Any) -> Any:
+    """A list of text. What is one already stays the very same list."""
+    if value is None or (type(value) is list and all(type(entry) is str for entry in value)):
+        return value
+    if isinstance(value, str | bytes | bytearray | memoryview) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} is a list of text, not {type(value).__name__}")
+    return [text(name, entry) for entry in value]
+
+
+def _check_of(hint: Any) -> _Check | None:
+    """What checks the values of a field, None when it is not one of text."""
+    if hint is str:
+        return text
+    if isinstance(hint, types.UnionType) and set(get_args(hint)) == {str, types.NoneType}:
+        return _text_or_none
+    return _texts if get_origin(hint) is list and get_args(hint) == (str,) else None
+
+
+def check_texts(cls: type[Any]) -> None:
+    """Makes the fields of text of a dataclass with slots check what they are given, also by its constructor."""
+    checks = {field.name: check for field in dataclasses.fields(cls) if (check := _check_of(field.type))}
+    for name, check in checks.items():
+        member = cls.__dict__.get(name)
+        if isinstance(member, types.MemberDescriptorType):  # else it is inherited, from a class that checks it
+            setattr(cls, f"_{name}", member)
+            setattr(cls, name, property(attrgetter(f"_{name}"), _setter(name, check, member.__set__)))
+    cls.__init__ = _constructor(cls, checks)
+
+
+def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    if check is _texts:
+        return lambda message, value: store(message, check(name, value))
+    return lambda message, value: store(message, value if value.__class__ is str else check(name, value))
+
+
+def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., None]:
+    """As a dataclass has it, but that it checks the fields of text, without a call for each that is text."""
+    positional: list[str] = []
+    named: list[str] = []
+    body: list[str] = []
+    scope: dict[str, Any] = {"missing": _MISSING}
+    for field in dataclasses.fields(cls):
+        name, value, parameter = field.name, field.name, field.name
+        if name in checks:
+            scope[f"check_{name}"] = checks[name]
+            value = f"check_{name}({name!r}, {name})"
+            if checks[name] is not _texts:  # most are as they have to be, and a call takes time
+                value = f"{name} if {name}.__class__ is str else {value}"
+            if checks[name] is _text_or_none:
+                value = f"None if {name} is None else {value}"
+        if field.default is not dataclasses.MISSING:
+            scope[f"default_{name}"], parameter = field.default, f"{name}=default_{name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            scope[f"new_{name}"], parameter = field.default_factory, f"{name}=missing"
+            value = f"new_{name}() if {name} is missing else {value}"
+        (named if field.kw_only else positional).append(parameter)
+        body.append(f"    self.{'_' if name in checks else ''}{name} = {value}")
+    parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])
+    exec("\n".join([f"def __init__({parameters}):", *body]), scope)  # noqa: S102 - names of fields and nothing else
+    constructor: Callable[..., None] = scope["__init__"]
+    constructor.__qualname__ = f"{cls.__qualname__}.__init__"
+    constructor.__annotations__ = cls.__init__.__annotations__
+    return constructor

@@ -1,0 +1,203 @@
+"""Queues of the server in dirq's layouts while the package dirq purges the same directory, between any two steps."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dirq_disks import PurgingDisk, SteppingDisk
+from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
+from engines import Crash, WithoutAttributes
+
+from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.dirq import Queue
+from qs_server.storage.dirq.names import LOCKED_DIRECTORY
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
+
+
+@pytest.fixture(params=LAYOUTS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
+    with sharing(request.param, tmp_path) as shared:
+        yield shared
+
+
+def purge(foreign: Foreign) -> None:
+    """What the package's purge does, and whoever else removes directories that hold nothing, also the last one."""
+    with contextlib.suppress(OSError):  # it gives up at the first element in `temporary` that has a file
+        foreign.queue.purge()
+    for above, _, _ in os.walk(foreign.path, topdown=False):
+        if above != str(foreign.path) and os.path.basename(above) != LOCKED_DIRECTORY:
+            with contextlib.suppress(OSError):
+                os.rmdir(above)
+
+
+Operation = Callable[[DirectoriesEngine, list[int]], object]
+OPERATIONS: dict[str, Operation] = {
+    "push": lambda engine, _: len(engine.push("q", [Draft(b"x")])),
+    "push-list": lambda engine, _: len(engine.push("q", [Draft(b"x"), Draft(b"y"), Draft(b"z")])),
+    "push-delayed": lambda engine, _: len(engine.push("q", [Draft(b"x", 100 * SECOND)])),
+    "receive": lambda engine, _: [each.payload for each in engine.receive(["q"], 2, None, LOTS)],
+    "get": lambda engine, mids: engine.get("q", mids[1], peek=False, visibility=None).payload,
+    "delete": lambda engine, mids: engine.delete("q", Receipt(mids[1])),
+    "delete-held": lambda engine, mids: engine.delete("q", Receipt(mids[0], 1)),
+    "release": lambda engine, mids: engine.release("q", Receipt(mids[0], 1), 0),
+    "release-delayed": lambda engine, mids: engine.release("q", Receipt(mids[1]), SECOND) is not None,
+    "extend": lambda engine, mids: engine.extend("q", Receipt(mids[0], 1), SECOND) > 0,
+    "copy": lambda engine, mids: engine.copy("q", mids[1], ["other"]),
+    "stats": lambda engine, _: engine.stats("q").ready,
+    "purge": lambda engine, mids: engine.purge("q", mids[-1], 10),
+    "remove": lambda engine, mids: (engine.purge("q", mids[-1], 10), engine.remove("q", force=False)),
+}
+
+
+def played(layout: str, root: Path, operation: str, at: int) -> tuple[object, int]:
+    """What comes of an operation when a purge comes after a step (0: before the first); how many steps it has."""
+    disk = PurgingDisk()
+    purged = [Foreign(layout, root / qid) for qid in ("q", "other")]
+    engine = opened(layout, root, disk)
+    mids = engine.push("q", [Draft(b"1"), Draft(b"2")]) if not operation.startswith("push") else []
+    engine.receive(["q"], 1, None, LOTS)
+    engine.commit()
+    disk.steps, disk.at, disk.happen = 0, at, lambda: list(map(purge, purged))
+    if at == 0:
+        disk.happen()
+    result = OPERATIONS[operation](engine, mids)
+    engine.commit()
+    steps, disk.at = disk.steps, -1
+    failures = engine.take_failures()
+    engine.close()
+    engine = opened(layout, root, disk)
+    left = {qid: figures(engine, qid) for qid in engine.queues()}
+    engine.close()
+    return (result, failures, left), steps
+
+
+def opened(layout: str, root: Path, disk: Disk) -> DirectoriesEngine:
+    return LAYOUTS[layout](str(root), clock=PresentClock(), durability=Durability.ALWAYS, disk=disk)
+
+
+def figures(engine: DirectoriesEngine, qid: str) -> tuple[int, int, int]:
+    found = engine.stats(qid)
+    return found.ready, found.in_flight, found.delayed
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_purge_at_each_step(tmp_path: Path, layout: str, operation: str) -> None:
+    """A purge between any two steps of an operation changes neither its answer nor what is in the queues after it."""
+    expected, steps = played(layout, tmp_path / "undisturbed", operation, -1)
+    for at in range(steps + 1):
+        found, _ = played(layout, tmp_path / str(at), operation, at)
+        assert found == expected, at
+
+
+def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push gives up when its directory was removed again and again; nothing is left, and the next one is taken."""
+    monkeypatch.setattr("qs_server.storage.dirqueue.layout.ATTEMPTS", 5)
+    disk = SteppingDisk()
+    engine = shared.open(disk)
+
+    def again(path: str, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+        disk.after["mkdir"] = again
+
+    disk.after["mkdir"] = again
+    with pytest.raises(FileNotFoundError, match="5 times"):
+        engine.push("q", [Draft(b"x")])
+    made = [arguments[0] for name, arguments in disk.calls if name == "mkdir"]
+    assert len(made) == {"dirq-simple": 5, "dirq": 2 * 5}[shared.layout]
+    disk.after.clear()
+    assert len(engine.push("q", [Draft(b"y")])) == 1
+    engine.commit()
+    engine.close()
+    assert shared.foreign.consume() == [b"y"]
+
+
+def test_a_purge_removes_what_a_delayed_push_left(tmp_path: Path) -> None:
+    """What a killed server leaves of a delayed push is removed by our purge and by a start, when it is old."""
+    for name, clean in (("start", lambda shared: shared.open().close()), ("purge", our_purge)):
+        with sharing("dirq", tmp_path / name) as shared:
+            disk = SteppingDisk()
+            disk.before["rename"] = crash
+            engine = shared.open(disk)
+            engine.push("q", [Draft(b"x", SECOND)])
+            with pytest.raises(Crash):
+                engine.flush()
+            [left] = (shared.foreign.path / "temporary").iterdir()
+            clean(shared)
+            assert left.exists()
+            os.utime(left, (0, 0))
+            clean(shared)
+            assert not left.exists()
+
+
+def crash(*_: object) -> None:
+    raise Crash
+
+
+def our_purge(shared: Shared) -> None:
+    Queue(str(shared.foreign.path), sync=False).purge()
+
+
+# -- directories that are made again -----------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_made_again_before_that_is_noticed(shared: Shared) -> None:
+    """A delayed message stays delayed, and comes in time, when its directory was purged and made again just before;
+    also where its marks are a file."""
+    engine = shared.open(WithoutAttributes())
+    engine.push("q", [Draft(b"1")])
+    engine.commit()
+    shared.foreign.consume()
+    purge(shared.foreign)
+    [mid] = engine.push("q", [Draft(b"2", 100 * SECOND)])
+    engine.commit()
+    engine.refresh()
+    assert engine.list_mids("q", State.ALL, 10, -1) == engine.list_mids("q", State.DELAYED, 10, -1) == [mid]
+    shared.clock.ahead += 100 * SECOND
+    engine.expire(10)
+    assert [message.payload for message in engine.receive(["q"], 10, None, LOTS)] == [b"2"]
+    engine.close()
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_directory_that_goes_before_it_is_listed(
+    shared: Shared, watched: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory that is purged while we take it up, and made again, is taken up then; nothing is logged."""
+    name = shared.foreign.add(b"x")
+    folder = shared.foreign.path / "7fffffff"
+    queue: Any = shared.engine._queues["q"]
+    listed = queue._layout.listed
+
+    def gone(name: str) -> Any:
+        queue._layout.listed = listed
+        folder.rmdir()
+        return listed(name)
+
+    if watched:
+        queue._layout.listed = gone
+        folder.mkdir()
+    queue.folder_made(folder.name)
+    folder.mkdir()
+    shared.engine.refresh()
+    os.rename(shared.foreign.path / name, folder / name[9:])
+    shared.engine.refresh()
+    assert shared.engine.list_mids("q", State.ALL, 10, -1) == [mid_of(name)]
+    assert caplog.text == ""
+
+
+@pytest.mark.timeout(20)
+def test_an_element_that_has_lost_its_body(tmp_path: Path) -> None:
+    """An element whose file is removed is no message, and cannot be copied: that is said, and not tried for ever."""
+    with sharing("dirq", tmp_path) as shared:
+        shared.engine.create("other", Options())
+        [mid] = shared.push(b"x")
+        shared.engine.stats("q")
+        os.unlink(shared.foreign.path / shared.foreign.names()[0] / "body")
+        with pytest.raises(NoSuchMessageError):
+            shared.engine.copy("q", mid, ["other"])

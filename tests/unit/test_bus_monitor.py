@@ -1,0 +1,73 @@
+"""Whom the bus waits for: those who come back after it was killed, and the server that notes a subscriber."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+import trio.testing
+
+from qs_bus.monitor import Monitor
+from qs_bus.options import BusOptions
+from qs_bus.roll import Roll
+
+settled = trio.testing.wait_all_tasks_blocked
+SETTLE = 5
+
+
+class FakeRoll(Roll):
+    """Notes when it is told to."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+
+    def changed(self) -> None:
+        """Nothing."""
+
+    async def noted(self) -> None:
+        await self.done.wait()
+
+    async def read(self) -> Mapping[str, int]:  # type: ignore[override]
+        return {"q": 1}
+
+
+@pytest.fixture
+def roll() -> FakeRoll:
+    return FakeRoll()
+
+
+@pytest.fixture
+def monitor(roll: FakeRoll, nursery: trio.Nursery) -> Monitor:
+    """Without a server."""
+    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, text: None)
+    monitor._roll, monitor._background = roll, nursery
+    return monitor
+
+
+async def test_the_bus_stands_still_while_it_waits_for_subscribers(
+    monitor: Monitor, roll: FakeRoll, mock_clock: trio.testing.MockClock
+) -> None:
+    """A pause of the bus does not use up the time that subscribers have to come back; the time itself does."""
+    await monitor._call_roll(roll)
+    await settled()
+    mock_clock.jump(1000)
+    await settled()
+    assert monitor.feeds["q"].expected == 1
+    for _ in range(4):
+        mock_clock.jump(SETTLE / 5)
+        await settled()
+    assert monitor.feeds["q"].expected == 0
+
+
+async def test_the_bus_stands_still_while_a_subscriber_is_noted(
+    monitor: Monitor, roll: FakeRoll, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A pause of the bus does not use up the time that the server has to note a subscriber."""
+    feed = monitor.feed("q")
+    nursery.start_soon(monitor.note_coming, [feed])
+    await settled()
+    mock_clock.jump(1000)
+    await settled()
+    assert feed.coming == 1
+    roll.done.set()
+    await settled()
+    assert feed.coming == 0
