@@ -1,6 +1,7 @@
 """A disk that writes down what is done to it, in order: what a power loss is played from (see power_loss_world)."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -90,11 +91,14 @@ class Entry(NamedTuple):
 class RecordingDisk(Disk):
     """Works on a real directory and logs every operation that succeeded. Syncs are logged and not done."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, direct: bool = True, first: int = 1) -> None:
+        """direct: whether files can be written past the page cache (O_DIRECT), as it is said to whoever opens them;
+        first: the number of the first descriptor."""
         self.root = os.path.abspath(root)
         self.log: list[Entry] = []
+        self._direct = direct
         self._handles: dict[int, int] = {}
-        self._numbers = count(1)
+        self._numbers = count(first)
 
     def mark(self, kind: str, number: int) -> None:
         """`begin` or `answered`, and how many operations of the engine that makes."""
@@ -110,7 +114,9 @@ class RecordingDisk(Disk):
         return found
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
-        fd = os.open(path, flags, mode)
+        if flags & os.O_DIRECT and not self._direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        fd = os.open(path, flags & ~(os.O_DIRECT | os.O_DSYNC), mode)
         handle = self._handles[fd] = next(self._numbers)
         self._note("open", handle, self._relative(path), flags)
         return fd
@@ -118,6 +124,11 @@ class RecordingDisk(Disk):
     def close(self, fd: int) -> None:  # type: ignore[override]
         os.close(fd)
         self._note("close", self._handles.pop(fd))
+
+    def end(self) -> None:
+        """What the end of a process does: closes its files."""
+        for fd in list(self._handles):
+            self.close(fd)
 
     def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
         written = os.write(fd, data)

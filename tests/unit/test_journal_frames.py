@@ -1,6 +1,6 @@
 """The bytes of a segment: what is written is read, and nothing else is taken for a frame or a record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pytest
@@ -10,18 +10,21 @@ from qs_server.storage.journal.frames import (
     BLOCK,
     FRAME_HEAD,
     DamagedError,
+    Frame,
+    Gap,
     Header,
+    bodies_of,
+    frame_at,
     new_salt,
     pack_frame_head,
     pack_header,
     padded,
     read_header,
-    records_of,
-    scan,
     seed,
 )
-from qs_server.storage.journal.records import BadRecordError, Push
+from qs_server.storage.journal.records import BadRecordError, Push, Record, parse
 from qs_server.storage.journal.salvage import Hole, Piece, find_salt, read_pieces
+from qs_server.storage.journal.scanning import Scan
 
 SALT = b"saltsalt"
 PAYLOADS = (b"one", b"", b"x" * 9000, b"four")
@@ -52,6 +55,19 @@ def segment(*frames: bytes | Callable[[int], bytes], room: int = 4 * BLOCK, firs
 
 def header_of(data: bytearray) -> Header:
     return read_header(memoryview(data), len(data))
+
+
+def scan(data: memoryview, header: Header) -> tuple[list[Frame], Gap]:
+    """The whole frames, and where they end."""
+    scanned = Scan.__new__(Scan)  # of bytes that are no file
+    scanned.path, scanned.data, scanned.header = "", data, header
+    starts = [start for start, _ in scanned.frames(BLOCK, header.first, None)]
+    frames = [frame_at(data, start - FRAME_HEAD, header.salt) for start in starts]
+    return [frame for frame in frames if frame is not None], scanned.gap
+
+
+def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
+    return parse(bodies_of(data, frame, salt))
 
 
 def payloads(data: bytearray) -> list[bytes]:

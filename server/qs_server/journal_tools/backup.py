@@ -17,12 +17,13 @@ from typing import NamedTuple
 from ..storage.disk import Disk
 from ..storage.engine import StorageError
 from ..storage.journal.checkpoint import NAME as CHECKPOINT
-from ..storage.journal.frames import DamagedError, read_header, scan
+from ..storage.journal.frames import BLOCK, DamagedError
 from ..storage.journal.intake import PRIVATE
 from ..storage.journal.keeper import DIRECTORY
 from ..storage.journal.lock import take_lock, write_last
 from ..storage.journal.opening import find_segments
 from ..storage.journal.recovery import numbers_in, segment_name
+from ..storage.journal.scanning import Scan
 from ..storage.names import parse_message, qid_of
 from ..storage.settings import FILE, read_options
 from .progress import Progress, counted
@@ -158,18 +159,20 @@ def _copy_frames(source: str, target: str) -> int:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
     try:
-        header = read_header(data, len(data))
+        scan = Scan(source, data)
     except DamagedError as error:
         raise StorageError(f"{source}: {error}; see 'queue-journal.py check'") from None
-    frames, gap = scan(data, header)
-    if gap.later is not None and gap.later.synced > frames[-1].sequence:
+    for _ in scan.frames(BLOCK, scan.header.first, None):
+        pass
+    gap = scan.gap
+    if gap.later is not None and gap.later.synced >= scan.next:
         raise _ChangedError(f"{source}: byte {gap.start}: {gap.why}")  # unless it was written while it was read
     with open(target, "wb") as file:
         file.write(data[: gap.start])
-        file.truncate(header.size)
+        file.truncate(scan.header.size)
         file.flush()
         os.fsync(file.fileno())
-    return frames[-1].sequence
+    return scan.next - 1
 
 
 # -- the queues -----------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class RootDirectory(Engine):
         self._watch = Watch()
         self._activity = Activity()
         self._queues: dict[str, EngineQueue] = {}
-        self._root_dirty = False
+        self._root_dirty = True  # whoever was killed may have left names that nothing has made durable
         self._gone: set[str] = set()  # queues that waiters have to be told of
         self._staged: dict[str, EngineQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}

@@ -136,6 +136,14 @@ class LogBatches:
         producer.last, producer.place, producer.staged = before
         producer.publications = [each for each in producer.publications if each[1].batch <= producer.last]
 
+    def clear(self) -> None:
+        """Drops all that is staged: the queue is gone."""
+        for known in self.producers.values():
+            for part in known.staged.values():
+                for where, size in part.values():
+                    self._store.usage.drop(where, record_size(size))
+        self.producers.clear()
+
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: Staged) -> None:
@@ -182,8 +190,9 @@ class LogBatches:
         moved = self._append(record), len(record.payload)
         self._store.undo.append((part.__setitem__, record.position, part[record.position]))
         part[record.position] = moved
-        self._store.usage.add(moved[0], record_size(moved[1]))
-        self._store.undo.append((self._store.usage.drop, moved[0], record_size(moved[1])))
+        self._count(*moved)
+        self._store.usage.drop(place, record_size(moved[1]))
+        self._store.undo.append((self._store.usage.add, place, record_size(moved[1])))
         return True
 
     def id_of(self, record: Staged) -> int | None:

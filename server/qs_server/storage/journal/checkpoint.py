@@ -90,12 +90,12 @@ class CheckpointReader:
         if crc32(data[: -_END.size]) != checksum:
             raise BadCheckpointError("its checksum is wrong")
         end = len(data) - _END.size
-        self.content: dict[str, Any] = json.loads(bytes(data[end - length : end]))
-
-    @property
-    def position(self) -> Position:
-        """From where on records have to be applied."""
-        return Position(*self.content["position"])
+        try:
+            self.content: dict[str, Any] = json.loads(bytes(data[end - length : end]))
+            self.position = Position(*self.content["position"])
+            """From where on records have to be applied."""
+        except (ValueError, TypeError, LookupError) as error:
+            raise BadCheckpointError(f"it cannot be read: {error}") from None
 
     def column(self, where: list[int]) -> "array[int]":
         """The numbers that were written."""

@@ -42,39 +42,40 @@ class Claim(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """seq: the last claim that is acknowledged."""
+    """seq: the last claim that is acknowledged; mids: what goes with that. The records of those claims may be in
+    segments that are removed, while their messages were copied since."""
 
     number: int
     seq: int
     consumer: str
+    mids: Sequence[int] = ()
 
     def body(self) -> bytes:
         """The body of the record."""
-        return _about_a_claim(12, self.number, self.seq, self.consumer)
+        return _about_a_claim(12, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
         """What a body says. struct.error, ValueError."""
-        _, number, seq, length = _ACKED.unpack_from(body)
-        return cls(number, seq, _name(body, _ACKED.size, length))
+        return cls(*_read_about_a_claim(body))
 
 
 class Unclaimed(NamedTuple):
-    """seq: the claim that was released."""
+    """seq: the claim that was released; mids: what was in it."""
 
     number: int
     seq: int
     consumer: str
+    mids: Sequence[int] = ()
 
     def body(self) -> bytes:
         """The body of the record."""
-        return _about_a_claim(13, self.number, self.seq, self.consumer)
+        return _about_a_claim(13, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
         """What a body says. struct.error, ValueError."""
-        _, number, seq, length = _ACKED.unpack_from(body)
-        return cls(number, seq, _name(body, _ACKED.size, length))
+        return cls(*_read_about_a_claim(body))
 
 
 class Staged(NamedTuple):
@@ -130,9 +131,17 @@ class Published(NamedTuple):
         return cls(number, batch, first, _name(body, _PUBLISHED.size, length), parts)
 
 
-def _about_a_claim(kind: int, number: int, seq: int, consumer: str) -> bytes:
+def _about_a_claim(kind: int, number: int, seq: int, consumer: str, mids: Sequence[int]) -> bytes:
     name = consumer.encode()
-    return _ACKED.pack(kind, number, seq, len(name)) + name
+    return _ACKED.pack(kind, number, seq, len(name)) + name + array("Q", mids).tobytes()
+
+
+def _read_about_a_claim(body: memoryview) -> tuple[int, int, str, Sequence[int]]:
+    _, number, seq, length = _ACKED.unpack_from(body)
+    consumer = _name(body, _ACKED.size, length)
+    mids = array("Q")
+    mids.frombytes(body[_ACKED.size + length :])
+    return number, seq, consumer, mids
 
 
 def _name(body: memoryview, start: int, length: int) -> str:

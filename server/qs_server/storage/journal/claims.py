@@ -199,14 +199,16 @@ class LogClaims:
                 f"consumer {consumer!r} has made {self._last(found)} claims on queue {self._queue.qid!r}: there is no "
                 f"claim {seq} to acknowledge"
             )
-        body = claim_records.Acked(self._queue.table.number, seq, consumer).body()
+        done = {number: held for number, held in sorted(found.claims.items()) if number <= seq}
+        mids = [mid for held in done.values() for mid in held.left()]
+        body = claim_records.Acked(self._queue.table.number, seq, consumer, mids).body()
         self._store.log.reserve(records.HEAD.size + len(body))
         place = self._store.log.append(body)
-        done = {number: found.claims.pop(number) for number in sorted(found.claims) if number <= seq}
+        for number in done:
+            del found.claims[number]
         self._store.undo.append((self._unacknowledge, found, found.acked, found.place, done))
         found.acked, found.place = seq, place
-        for held in done.values():
-            self._queue.remove_claimed(held.left())
+        self._queue.remove_claimed(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, Held]) -> None:
         consumer.acked, consumer.place = acked, place
@@ -215,11 +217,11 @@ class LogClaims:
     def release(self, consumer: str, seq: int) -> int:
         """Makes the messages of a claim visible again, which is none any more. How many they are. NoSuchClaimError."""
         held = self._held(consumer, seq)
-        body = claim_records.Unclaimed(self._queue.table.number, seq, consumer).body()
+        mids = held.left()
+        body = claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body()
         self._store.log.reserve(records.HEAD.size + len(body))
         self._store.log.append(body)
         del self.consumers[consumer].claims[seq]
-        mids = held.left()
         self._store.undo.append((self._unrelease, held, mids))
         self._give_back(mids)
         self._queue.note_unclaimed(mids)
@@ -256,29 +258,46 @@ class LogClaims:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: claim_records.Claim) -> None:
-        """Takes up a claim."""
+        """Takes up a claim. Those of its messages that are not known yet were copied since, and have records later."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
         held = Held(record, place, set(record.gone))
         consumer.claims[record.seq] = held
         for mid in held.left():
-            if self._queue.table.index.expiry(mid) is None:
-                held.gone.add(mid)
-            else:
+            if self._queue.table.index.expiry(mid) is not None:
                 self._queue.table.index.withhold(mid)
+
+    def settle(self) -> None:
+        """After a start: what is not there of a claim was removed. What is in a claim of which a repair found no record
+        is visible again."""
+        claimed: set[int] = set()
+        for consumer in self.consumers.values():
+            for held in consumer.claims.values():
+                held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
+                claimed.update(held.left())
+        lost = [
+            mid
+            for mids, expiries in self._queue.table.index.hidden.pages(-1)
+            for mid, expiry in zip(mids, expiries, strict=True)
+            if expiry == WITHHELD and mid not in claimed
+        ]
+        for mid in lost:
+            self._queue.table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         """Takes up that claims were acknowledged, or one released."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
+        withheld = [mid for mid in record.mids if self._is_withheld(mid)]
         if isinstance(record, claim_records.Unclaimed):
-            held = consumer.claims.pop(record.seq, None)
-            self._give_back([] if held is None else [mid for mid in held.left() if self._is_withheld(mid)])
+            consumer.claims.pop(record.seq, None)
+            self._give_back(withheld)
             return
         consumer.acked, consumer.place = max(consumer.acked, record.seq), place
         for seq in [seq for seq in consumer.claims if seq <= record.seq]:
-            held = consumer.claims.pop(seq)
-            self._queue.remove_claimed([mid for mid in held.left() if self._is_withheld(mid)])
+            del consumer.claims[seq]
+        for mid in withheld:
+            self._queue.table.restore_deletion(mid)
 
     def _is_withheld(self, mid: int) -> bool:
         return self._queue.table.index.expiry(mid) == WITHHELD

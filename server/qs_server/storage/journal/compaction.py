@@ -17,7 +17,7 @@ from .frames import BLOCK, DamagedError
 from .places import place_of
 from .queue import LogQueue
 from .records import BadRecordError, Kind
-from .scanning import Scan
+from .scanning import open_segment
 from .store import Holder, Store, record_size
 
 _logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Compaction:
             yield from self._copy_payloads(segment)
 
     def _copy_payloads(self, segment: int) -> Iterator[None]:
-        scan = Scan(self._store.log.directory, segment)
+        scan = open_segment(self._store.log.directory, segment)
         count = 0
         for start, bodies in scan.frames(BLOCK, scan.header.first, None):
             place = place_of(segment, start)

@@ -5,7 +5,7 @@ from the start, so that a sync has no metadata to write, and a file that is shor
 with zeros: what is not zero behind the last frame was a frame. A recycled one has the bytes of an older segment behind
 its last frame, which end at a block of zeros. Frames are numbered through all segments, without a gap.
 
-This says what the bytes of one segment are; what follows from that is decided in `recovery.py`.
+This says what the bytes of one segment are; what follows from that is decided in `opening.py`.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from .records import BadRecordError, Record, parse, split
+from .records import BadRecordError, split
 
 BLOCK = 4096
 _MAGIC = b"qs-journal 2\n\0\0\0"
@@ -145,31 +145,6 @@ def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryvie
     """The bodies of its records, each checked. BadRecordError."""
     start = frame.start + FRAME_HEAD
     return split(data[start : start + frame.length], seed(salt), start)
-
-
-def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
-    """The records of a frame that `scan` has found. BadRecordError."""
-    return parse(bodies_of(data, frame, salt))
-
-
-def scan(data: memoryview, header: Header, start: int = BLOCK, first: int | None = None) -> tuple[list[Frame], Gap]:
-    """The whole frames from there on, numbered without a gap, and where they end. first: the number of the first."""
-    expected = header.first if first is None else first
-    frames: list[Frame] = []
-    while start + BLOCK <= len(data):
-        frame = frame_at(data, start, header.salt)
-        if frame is None:
-            return frames, gap_at(data, header, start, "no frame begins there", expected)
-        if frame.sequence != expected:
-            why = f"frame {frame.sequence} stands where {expected} should"
-            return frames, gap_at(data, header, start, why, expected)
-        why_not = fault_of(data, frame, header.salt)
-        if why_not is not None:
-            return frames, gap_at(data, header, start, why_not, expected)
-        frames.append(frame)
-        expected += 1
-        start = frame.end
-    return frames, Gap(start, None, None)
 
 
 def is_end(data: memoryview, start: int, header: Header) -> bool:

@@ -13,8 +13,9 @@ from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
 from .door import Door, Doors
+from .frames import Header
 from .intake import Intake
-from .opening import find_segments, open_log
+from .opening import Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
 from .replay import Replay
@@ -75,6 +76,8 @@ class LogKeeper:
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
         """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
         store = self.open()
+        if self._replayed:
+            self._note_removals(store)  # before another queue of the name is announced
         queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
         self._queues[qid] = queue
         if self._replayed:
@@ -101,7 +104,7 @@ class LogKeeper:
                 self._leave_out(number, queue, kinds)
         self._numbers = max(self._numbers, replay.last_number)
         for queue in self._queues.values():
-            if queue.number in replay.queues:
+            if replay.queues.get(queue.number) is queue:
                 store.tables[queue.number] = queue.table
             else:
                 self._name(queue)
@@ -136,13 +139,11 @@ class LogKeeper:
                 len(queue),
                 queue.qid,
             )
-        queue.table.clear()
+        queue.clear()
         self._removals.append(number)
 
     def _read(self, store: Store, shared: Shared) -> Replay:
         """What the log says: from a checkpoint on, or all of it."""
-        scans = find_segments(self._directory, self._disk)
-        headers = {scan.header.number: scan.header for scan in scans}
 
         def make(qid: str, number: int) -> LogQueue:
             queue = self._queues.get(qid)
@@ -152,30 +153,40 @@ class LogKeeper:
             store.tables[number] = queue.table
             return queue
 
+        scans = find_segments(self._directory, self._disk)
         replay = Replay(make)
-        begin: Position | None = None
         try:
-            reader = CheckpointReader(self._directory)
-            salts = {int(number): salt for number, salt in reader.content["salts"].items()}
-            if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
-                raise BadCheckpointError("it is of another journal")
-            replay.queues = read_snapshot(reader, make, store)
-            begin = reader.position
-            if not {begin.segment, *store.usage.segments()} <= headers.keys():
-                raise BadCheckpointError("segments that it needs are not there")
-            replay.last_number = max(replay.queues, default=0)
-            replay.oldest = reader.content["oldest"]
-        except FileNotFoundError:
-            pass
-        except (BadCheckpointError, LookupError, TypeError, ValueError, struct.error) as error:
+            begin = self._read_checkpoint(replay, store, {scan.header.number: scan.header for scan in scans})
+            opened = open_log(self._directory, self._disk, scans, replay, begin)
+            _require_segments(store, opened)
+        except BadCheckpointError as error:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
             for queue in self._queues.values():
                 queue.reset()
             store.reset()
             replay, begin = Replay(make), None
-        store.log.resume(open_log(self._directory, self._disk, scans, replay, begin))
+            opened = open_log(self._directory, self._disk, scans, replay)
+        store.log.resume(opened)
         self._checkpointed = begin
         return replay
+
+    def _read_checkpoint(self, replay: Replay, store: Store, headers: dict[int, Header]) -> Position | None:
+        """Takes up the queues of the checkpoint, and gives its position; None: there is none. BadCheckpointError."""
+        try:
+            reader = CheckpointReader(self._directory)
+            salts = {int(number): salt for number, salt in reader.content["salts"].items()}
+            if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
+                raise BadCheckpointError("it is of another journal")
+            if reader.position.segment not in headers:
+                raise BadCheckpointError("the segment in which it ends is not there")
+            replay.queues = read_snapshot(reader, replay.make, store)
+            replay.last_number = reader.content["numbers"]
+            replay.oldest = reader.content["oldest"]
+        except FileNotFoundError:
+            return None
+        except (OSError, LookupError, TypeError, ValueError, struct.error) as error:
+            raise BadCheckpointError(str(error)) from None
+        return reader.position
 
     def _announcements(self) -> Iterable[bytes]:
         return [queue.record() for queue in self._queues.values()]
@@ -201,7 +212,7 @@ class LogKeeper:
             except OSError as error:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
         del self._queues[queue.qid]
-        queue.table.clear()
+        queue.clear()
         self._store.tables.pop(queue.number, None)
         self._removals.append(queue.number)
 
@@ -398,7 +409,7 @@ class LogKeeper:
         position = store.log.position
         writer = CheckpointWriter(self._directory, self._disk)
         self._checkpointed = position
-        return _Snapshot(writer, position, list(self._queues.values()), store)
+        return _Snapshot(writer, write_snapshot(writer, position, list(self._queues.values()), store, self._numbers))
 
     def rest(self) -> OSError | None:
         """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
@@ -429,12 +440,19 @@ class LogKeeper:
             self._store = None
 
 
+def _require_segments(store: Store, opened: Opened) -> None:
+    """BadCheckpointError when a message is in a segment that is not there."""
+    missing = store.usage.segments() - {header.number for header in opened.headers}
+    if missing:
+        raise BadCheckpointError(f"segment {min(missing)} has messages of it, and is not there")
+
+
 class _Snapshot:
     """A checkpoint that is being written."""
 
-    def __init__(self, writer: CheckpointWriter, position: Position, queues: list[LogQueue], store: Store) -> None:
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None]) -> None:
         self._writer = writer
-        self._work = write_snapshot(writer, position, queues, store)
+        self._work = work
 
     def step(self) -> "_Snapshot | None":
         """Writes a piece; None when that was the last one. OSError: the checkpoint before stays."""

@@ -67,6 +67,7 @@ class Log:
         """Payloads that were appended one by one and are in no segment yet, by their places."""
         self._length = 0
         self._wanted = False
+        self._names: list[bytes] = []
         self._start = 0  # the place at which the records of the frame that is being made begin
         self.supply = Supply(directory, disk, sync=self._keep)
         self._obsolete: list[str] = []
@@ -90,6 +91,9 @@ class Log:
             self.sizes[header.number], self.salts[header.number] = header.size, header.salt
         self._obsolete = list(opened.obsolete)
         self.supply.clear()
+        if self.number and self._keep:
+            # A server that was killed may have left frames that nothing has made durable. What follows relies on them.
+            self._disk.sync_file(self.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
             write_last(self._lock, self.number, self._disk, sync=self._keep)
 
@@ -159,6 +163,11 @@ class Log:
         self._wanted = True
         return self._append(body, payload)
 
+    def name(self, body: bytes) -> None:
+        """As `append`, of what later records cannot do without: when it is discarded, the next frame begins with it."""
+        self._names.append(body)
+        self.append(body)
+
     def note(self, body: bytes) -> None:
         """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
         there is no room for it."""
@@ -226,6 +235,7 @@ class Log:
             raise
         self._cost += (self._clock() - started - self._cost) / 8
         self.sequence += 1
+        self._names.clear()
         self._count_left()
 
     def _forget_pending(self) -> None:
@@ -236,6 +246,8 @@ class Log:
         """Forgets what was appended since the last commit."""
         self._forget_pending()
         self._count_left()
+        for body in self._names:  # they had room in this segment
+            self._append(body, None)
 
     def _fail(self, error: OSError) -> None:
         self._failed = error

@@ -8,11 +8,12 @@ changed on disk.
 from typing import NamedTuple, Protocol
 
 from ..disk import Disk
-from .frames import BLOCK, DamagedError, Header
+from .frames import BLOCK, FRAME_HEAD, DamagedError, Header
 from .lock import read_last
 from .places import Position
-from .recovery import Segment, check_last, check_tail, damage, numbers_in, segment_name, set_torn_aside
-from .scanning import Scan
+from .records import BadRecordError
+from .recovery import check_last, check_tail, damage, numbers_in, segment_name, set_torn_aside
+from .scanning import Scan, open_segment
 
 
 class Applier(Protocol):
@@ -27,12 +28,13 @@ class Applier(Protocol):
 
 class Opened(NamedTuple):
     """headers: of the segments that are needed, oldest first; obsolete: paths of those that are not; number, sequence:
-    of the last segment and the last frame."""
+    of the last segment and the last frame; torn: the last segment, when what was being written at its end was torn."""
 
     headers: list[Header]
     obsolete: list[str]
     number: int
     sequence: int
+    torn: Scan | None = None
 
 
 def find_segments(directory: str, disk: Disk) -> list[Scan]:
@@ -45,7 +47,16 @@ def find_segments(directory: str, disk: Disk) -> list[Scan]:
 
 
 def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Applies what the segments say from a position on, or all of it. JournalDamagedError, OSError."""
+    """Applies what the segments say from a position on, or all of it; sets aside what is torn. JournalDamagedError,
+    OSError."""
+    opened = read_log(directory, disk, scans, applier, begin)
+    if opened.torn is not None:
+        set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
+    return opened
+
+
+def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
+    """As `open_log`; changes nothing."""
     if not scans:
         return Opened([], [], 0, 0)
     first, last = scans[0].header.number, scans[-1]
@@ -59,7 +70,10 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
         else:
             frames = scan.frames(BLOCK, scan.header.first, limit)
         for start, bodies in frames:
-            applier.apply(number, start, bodies)
+            try:
+                applier.apply(number, start, bodies)
+            except BadRecordError as error:
+                raise damage(scan.path, f"frame {scan.next} at byte {start - FRAME_HEAD}: {error}") from None
         if limit is not None and scan.next < limit:
             lost = f"frames {scan.next} to {limit - 1} are not whole"
             raise damage(scan.path, f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}; {lost}")
@@ -67,11 +81,9 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
     oldest = max(last.header.oldest, applier.oldest)
     if first > oldest:
         raise damage(f"{directory}/{segment_name(first - 1)}", "it is missing")
-    if last.gap.why is not None:
-        set_torn_aside(Segment(last.path, last.header, last.data, [], last.gap), disk)
     headers = [scan.header for scan in scans if scan.header.number >= oldest]
     obsolete = [f"{directory}/{segment_name(number)}" for number in numbers_in(directory, disk) if number < oldest]
-    return Opened(headers, obsolete, last.header.number, last.next - 1)
+    return Opened(headers, obsolete, last.header.number, last.next - 1, None if last.gap.why is None else last)
 
 
 def _contiguous(directory: str, numbers: list[int]) -> list[Scan]:
@@ -82,7 +94,7 @@ def _contiguous(directory: str, numbers: list[int]) -> list[Scan]:
         if number < oldest or (scans and scans[-1].header.number != number + 1):
             break
         try:
-            scans.append(Scan(directory, number))
+            scans.append(open_segment(directory, number))
         except DamagedError as error:
             raise damage(f"{directory}/{segment_name(number)}", str(error)) from None
         oldest = max(oldest, scans[-1].header.oldest)

@@ -84,9 +84,10 @@ class LogQueue:
 
     def announce(self) -> None:
         """Says in the log that there is the queue. OSError."""
-        body = self.record()
+        body, last = self.record(), self._log.number
         self._log.reserve(records.HEAD.size + len(body))
-        self._log.append(body)
+        if self._log.number == last:  # else the new segment says so already
+            self._log.name(body)
 
     def reset(self) -> None:
         """Forgets everything, to be read in another way."""
@@ -96,9 +97,16 @@ class LogQueue:
         self.claims.consumers.clear()
         self.batches.producers.clear()
 
+    def clear(self) -> None:
+        """Holds nothing and knows nothing any more: the queue is gone."""
+        self.table.clear()
+        self.batches.clear()
+        self.reset()
+
     def settle(self) -> None:
         """After a start: what is visible is announced, and when the next message will be; files are looked for."""
         self.rescan()
+        self.claims.settle()
         if self.table.index.ready:
             self.table.arrived()
         if (due := self.table.index.next_expiry()) is not None:

@@ -9,7 +9,6 @@ after it, not what was done: replaying one twice is the same as once.
 |---|---|
 | QUEUE | queue number, last id given (-1: none), name in UTF-8: what the number means from here on |
 | PUSH | queue number, id, visible from (0: at once), key (16 bytes; zeros: none), time of the push, payload |
-| SAME | queue number, id, visible from: a message with the payload of the PUSH before it in the same frame |
 | STATE | queue number, id, receives, visible from, 1 if that is a delay |
 | DELETE | queue number, id |
 | REMOVE | queue number: the queue is gone, with everything before this |
@@ -18,8 +17,8 @@ after it, not what was done: replaying one twice is the same as once.
 | MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
 | SHARED | as MOVED, but for the payload: place of the record that has it, its size, number of a queue that has it too |
 | CLAIM | queue number, claim, time, bytes of payload, consumer, ids: these messages are the claim's |
-| ACKED | queue number, claim, consumer: the messages of all claims up to that one are gone |
-| UNCLAIMED | queue number, claim, consumer: the messages of that claim are nobody's |
+| ACKED | queue number, claim, consumer, ids: all claims up to that one are over, and these messages of theirs gone |
+| UNCLAIMED | queue number, claim, consumer, ids: that claim is over, and these messages of it are visible |
 | STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
 | PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
 | TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
@@ -45,7 +44,6 @@ class Kind(IntEnum):
 
     QUEUE = 1
     PUSH = 2
-    SAME = 3
     STATE = 4
     DELETE = 5
     REMOVE = 6
@@ -64,7 +62,6 @@ class Kind(IntEnum):
 
 _QUEUE = struct.Struct("<BIq")
 _PUSH = struct.Struct("<BIQQ16sQ")
-_SAME = struct.Struct("<BIQQ")
 _STATE = struct.Struct("<BIQIQB")
 _DELETE = struct.Struct("<BIQ")
 _REMOVE = struct.Struct("<BI")
@@ -77,7 +74,7 @@ PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
 MOVED_SIZE = HEAD.size + _MOVED.size
 """Bytes of a MOVED beside its payload."""
-SMALL = HEAD.size + max(_SAME.size, _STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
+SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
 """Bytes that any record without a payload or a name takes at most."""
 
 
@@ -185,11 +182,6 @@ def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
     return [pack(2, number, mid, 0, NO_KEY, at) for mid in mids]
 
 
-def same(number: int, mid: int, visible: int) -> bytes:
-    """The body of a SAME."""
-    return _SAME.pack(Kind.SAME, number, mid, visible)
-
-
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
     """The body of a STATE."""
     return _STATE.pack(4, number, mid, receives, visible, delayed)
@@ -288,39 +280,52 @@ def plain_push(body: memoryview) -> tuple[int, int, int] | None:
 
 def parse_one(body: memoryview) -> Record:
     """The record with that body. BadRecordError."""
-    return next(parse(iter((body,))))
-
-
-def parse(bodies: Iterator[memoryview]) -> Iterator[Record]:
-    """The records of one frame. BadRecordError for what cannot be one."""
-    payload: bytes | None = None
-    for body in bodies:
-        try:
-            record = _parse(body, payload)
-        except (struct.error, ValueError) as error:
-            raise BadRecordError(f"a record of kind {body[0]} cannot be read: {error}") from None
-        if isinstance(record, Push):
-            payload = record.payload
-        yield record
-
-
-def _parse(body: memoryview, payload: bytes | None) -> Record:
-    """payload: of the PUSH before it."""
     kind = body[0]
-    if kind == Kind.PUSH:
-        _, number, mid, visible, key, at = _PUSH.unpack_from(body)
-        return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
-    if kind == Kind.SAME and payload is not None:
-        _, number, mid, visible = _SAME.unpack(body)
-        return Push(number, mid, visible, payload, None, mid)
-    return _parse_short(kind, body)
-
-
-def _parse_short(kind: int, body: memoryview) -> Record:
     known = _PARSERS.get(kind)
-    if known is not None:
+    if known is None:
+        raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
+    try:
         return known(body)
-    raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
+    except (struct.error, ValueError) as error:
+        raise BadRecordError(f"a record of kind {kind} cannot be read: {error}") from None
+
+
+def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
+    """The records with these bodies. BadRecordError."""
+    return map(parse_one, bodies)
+
+
+def pack(record: Record) -> bytes:
+    """The body of a record, with its payload."""
+    match record:
+        case Push(number, mid, visible, payload, key, at):
+            return push(number, mid, visible, key, at) + payload
+        case Moved(number, mid, receives, visible, delayed, payload):
+            return moved(number, mid, receives, visible, delayed) + payload
+        case Staged():
+            return record.body() + record.payload
+        case Claim() | Acked() | Unclaimed() | Published():
+            return record.body()
+        case _:
+            return _BODIES[type(record)](*record)
+
+
+_BODIES: dict[type, Callable[..., bytes]] = {
+    Queue: queue,
+    State: state,
+    Delete: delete,
+    Remove: remove,
+    Key: key_of,
+    Checkpoint: checkpoint,
+    Shared: lambda *fields: shared(Shared(*fields)),
+    Taken: taken,
+    Unlinked: unlinked,
+}
+
+
+def _parse_push(body: memoryview) -> Record:
+    _, number, mid, visible, key, at = _PUSH.unpack_from(body)
+    return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
 
 
 def _parse_state(body: memoryview) -> Record:
@@ -349,6 +354,7 @@ def _parse_key(body: memoryview) -> Record:
 
 
 _PARSERS: dict[int, Callable[[memoryview], Record]] = {
+    Kind.PUSH: _parse_push,
     Kind.STATE: _parse_state,
     Kind.DELETE: lambda body: Delete(*_DELETE.unpack(body)[1:]),
     Kind.QUEUE: _parse_queue,

@@ -18,7 +18,7 @@ class Replay:
 
     def __init__(self, make: Callable[[str, int], LogQueue]) -> None:
         """make: a queue from its name and its number."""
-        self._make = make
+        self.make = make
         self.queues: dict[int, LogQueue] = {}
         self.last_number = 0
         """The greatest number of a queue."""
@@ -67,7 +67,7 @@ class Replay:
             return
         if isinstance(record, Remove):
             del self.queues[record.number]
-            queue.table.clear()
+            queue.clear()
             return
         _apply_to(queue, place, record)
 
@@ -75,7 +75,7 @@ class Replay:
         self.last_number = max(self.last_number, record.number)
         queue = self.queues.get(record.number)
         if queue is None:
-            queue = self.queues[record.number] = self._make(record.qid, record.number)
+            queue = self.queues[record.number] = self.make(record.qid, record.number)
         queue.table.last_mid = max(queue.last_mid, record.last_mid)
 
 

@@ -22,13 +22,11 @@ from .recovery import map_file, segment_name
 class Scan:
     """The whole frames of one segment, and afterwards why there are no more."""
 
-    def __init__(self, directory: str, number: int) -> None:
-        """Reads the header. DamagedError when it does not count, OSError."""
-        self.path = f"{directory}/{segment_name(number)}"
-        self.data = map_file(self.path)
-        self.header: Header = read_header(self.data, len(self.data))
-        if self.header.number != number:
-            raise DamagedError(f"its header says that it is segment {self.header.number}")
+    def __init__(self, path: str, data: memoryview) -> None:
+        """path: where the data is from. Reads the header. DamagedError when it does not count."""
+        self.path = path
+        self.data = data
+        self.header: Header = read_header(data, len(data))
         self.next = self.header.first
         """The number of the frame that follows those which were read."""
         self.gap = Gap(BLOCK, None, None)
@@ -63,3 +61,12 @@ class Scan:
         if len(bodies) != (count := count_of(self.data, frame)):
             return f"frame {frame.sequence} holds {len(bodies)} records and should hold {count}"
         return bodies
+
+
+def open_segment(directory: str, number: int) -> Scan:
+    """The segment of that number. DamagedError when its header does not count, OSError."""
+    path = f"{directory}/{segment_name(number)}"
+    scan = Scan(path, map_file(path))
+    if scan.header.number != number:
+        raise DamagedError(f"its header says that it is segment {scan.header.number}")
+    return scan

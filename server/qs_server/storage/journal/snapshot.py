@@ -20,14 +20,16 @@ _PAGES = 32
 
 
 def write_snapshot(
-    writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store
+    writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store, numbers: int
 ) -> Iterator[None]:
     """Writes the queues. What changes while they are written is taken as it is at the position, but for which messages
-    there are: so everything else is captured before the first pause. OSError."""
+    there are: so everything else is captured before the first pause. numbers: the greatest that a queue was given.
+    OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
         "oldest": log.oldest,
+        "numbers": numbers,
         "salts": {number: salt.hex() for number, salt in log.salts.items()},
         "families": [sorted(family) for family in {id(family): family for family in store.families.values()}.values()],
     }

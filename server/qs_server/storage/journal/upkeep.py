@@ -20,6 +20,7 @@ class Upkeep:
         self._disk = disk
         self._spare = log.wants_spare if spare else None
         self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
+        self._sync = log.background_sync() if self._garbage else None
         self._left: list[str] = []
         self._made = False
         self._recycled = False
@@ -34,6 +35,12 @@ class Upkeep:
 
     def run(self) -> None:
         """Does it. Raises nothing."""
+        try:
+            if self._sync is not None:
+                self._sync()  # else a power loss could take what was copied, and what it was copied from
+        except OSError as error:
+            self._left, self.error = self._garbage, error
+            return
         for path in reversed(self._garbage):
             try:
                 self._remove(path)
