@@ -18,7 +18,7 @@ from qs_server.storage.journal.opening import Opened, find_segments, read_log
 from qs_server.storage.journal.places import place_of
 from qs_server.storage.journal.records import HEAD, Checkpoint, Record, parse_one
 from qs_server.storage.journal.recovery import numbers_in
-from qs_server.storage.journal.scanning import open_segment
+from qs_server.storage.journal.scanning import Scan, open_segment
 
 LOTS = 1 << 40
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]

@@ -4,7 +4,6 @@ import errno
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,8 +11,9 @@ from doors import Doors
 
 from qs_server.journal_tools import backup
 from qs_server.storage.engine import Durability, StorageError
-from qs_server.storage.journal.frames import read_header, scan
+from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
 from qs_server.storage.journal.recovery import map_file
+from qs_server.storage.journal.scanning import Scan
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def restored(target: Path) -> list[bytes | None]:
         made.engine.close()
 
 
-def frames_of(place: Doors) -> tuple[Path, list[Any]]:
-    """The last segment and its frames."""
+def frames_of(place: Doors) -> tuple[Path, list[int]]:
+    """The last segment, and where its frames begin."""
     path = max((place.root / ".journal").glob("*.segment"))
-    data = map_file(str(path))
-    return path, scan(data, read_header(data, len(data)))[0]
+    scan = Scan(str(path), map_file(str(path)))
+    return path, [start - FRAME_HEAD for start, _ in scan.frames(BLOCK, scan.header.first, None)]
 
 
 def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
@@ -55,7 +55,7 @@ def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
     place.push(b"two")
     path, frames = frames_of(place)
     with path.open("r+b") as file:
-        file.seek(frames[-1].start + 60)
+        file.seek(frames[-1] + 60)
         file.write(bytes(40))
     assert restored(back_up(place)) == [b"one"]
 
@@ -68,7 +68,7 @@ def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, m
     path, frames = frames_of(place)
     whole = path.read_bytes()
     with path.open("r+b") as file:
-        file.seek(frames[-2].start)
+        file.seek(frames[-2])
         file.write(bytes(4096))
     with pytest.raises(StorageError, match=r"queue-journal.py check"):
         back_up(place)
