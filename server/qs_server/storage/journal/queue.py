@@ -469,13 +469,16 @@ class LogQueue:
         self._log.append(records.state(self.number, mid, self.table.receives.get(mid, 0), visible, delayed))
         was_delayed = old != 0 and self.table.index.is_delayed(mid)
         was_new = mid in self.table.index.new
-        self._store.undo.append((self._change_back, mid, old, was_delayed, was_new))
+        was_held = mid in self.table.held
+        self._store.undo.append((self._change_back, mid, old, was_delayed, was_new, was_held))
         self.table.show(mid, new, delayed=delayed)
         if held:
             self.table.held.add(mid)
 
-    def _change_back(self, mid: int, old: int, delayed: bool, new: bool) -> None:
+    def _change_back(self, mid: int, old: int, delayed: bool, new: bool, held: bool) -> None:
         self.table.show(mid, old, delayed=delayed)
+        if held:
+            self.table.held.add(mid)
         if new:
             self.table.index.new.add(mid)
 

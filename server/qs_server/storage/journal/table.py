@@ -17,6 +17,10 @@ State = tuple[int, int, bool]
 """Receives, hidden until (0: visible), and whether that is a delay."""
 READY: State = (0, 0, False)
 
+Dropped = tuple[int, int, int, bool]
+"""What a message was that has been removed: its place, its receives, what the index knew of it, and whether a
+subscriber held it."""
+
 
 class MessageTable:
     """The messages of one queue. Sizes and places are counted in the store's usage."""
@@ -73,24 +77,26 @@ class MessageTable:
             self.index.add_run(mids, sizes)
             self.places.set_run(mids, places)
 
-    def drop(self, mid: int) -> tuple[int, int, int]:
-        """Removes a message; its place, receives, and what the index knew of it, for `put_back`."""
-        receives = self.receives.pop(mid, 0)
+    def drop(self, mid: int) -> Dropped:
+        """Removes a message, and returns what `put_back` needs."""
+        receives, held = self.receives.pop(mid, 0), mid in self.held
         self.held.discard(mid)
         facts = self.index.remove(mid, retrieved=receives > 0)
         place = self.places.pop(mid) or 0
         self._store.drop(self, mid, place, Index.size_in(facts))
-        return place, receives, facts
+        return place, receives, facts, held
 
-    def put_back(self, mid: int, expiry: int, dropped: tuple[int, int, int]) -> None:
+    def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Takes a message in again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
-        place, receives, facts = dropped
+        place, receives, facts, held = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
         self._store.keep(self, mid, place, Index.size_in(facts))
         self.places.set(mid, place)
         if receives:
             self.receives[mid] = receives
+        if held:
+            self.held.add(mid)
         self.arrived()
 
     def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
