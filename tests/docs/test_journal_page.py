@@ -43,6 +43,8 @@ def test_every_kind() -> None:
         records.Kind.UNCLAIMED: len(Unclaimed(1, 0, "", (1,)).body()),
         records.Kind.STAGED: len(Staged(1, 0, 0, 0, 0, "", b"").body()),
         records.Kind.PUBLISHED: len(Published(1, 0, 0, "", ()).body()),
+        records.Kind.TAKEN: len(records.taken(1, 0)),
+        records.Kind.UNLINKED: len(records.unlinked(1, 0)),
     }
     told = {
         (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))

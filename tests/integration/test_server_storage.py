@@ -2,11 +2,10 @@
 
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,6 @@ from documents import (
 )
 from serving import COMMAND, FAST, Wire, serving
 from small_disk import small_disk
-
-from qs_server.storage import inotify
 
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])
@@ -223,27 +220,3 @@ def test_a_journal_has_one_server(tmp_path: Path) -> None:
             assert "another server" in second.stderr
             assert "--storage files" in second.stderr
         assert "<mid>" in wire.ask(push("q", "x"))
-
-
-def test_messages_become_files(tmp_path: Path) -> None:
-    """With a journal, what stays becomes a file after a moment, and a file goes after what was deleted."""
-    with serving(tmp_path / "root", "--spill-age", "0") as server, Wire(server) as wire:
-        wire.ask(new_queue("q"))
-        directory = tmp_path / "root" / "q"
-        mid = mids(wire.ask(push("q", "here")))[0]
-        wait_for_names(directory, lambda names: str(mid) in names)
-        assert (directory / str(mid)).read_text() == "here"
-        wire.ask(delete("q", mid))
-        wait_for_names(directory, lambda names: str(mid) not in names)
-
-
-def wait_for_names(directory: Path, good: Callable[[list[str]], bool]) -> None:
-    """Until the names in a directory are good: looks whenever the kernel reports a change."""
-    changes = inotify.Inotify()
-    try:
-        changes.add(str(directory), inotify.MOVED_TO | inotify.DELETE)
-        while not good(os.listdir(directory)):
-            assert select.select([changes.fd], [], [], 20)[0], os.listdir(directory)
-            list(changes.events())
-    finally:
-        changes.close()
