@@ -33,10 +33,12 @@ def test_receive_stays(tmp_path: Path, change: Callable[[Engine, Receipt], objec
     [mid] = bench.push(b"1")
     [message] = bench.engine.receive(["q"], 1, 20_000_000, 100, held=held)
     change(bench.engine, Receipt(mid, 1))
+    assert bench.engine.next_expiry() != message.visible_at
     disk.arm(1, errno.ENOSPC, "_pwrite")
     with pytest.raises(OSError, match="space"):
         bench.engine.commit()
     disk.disarm()
+    assert bench.engine.next_expiry() == message.visible_at
     found = bench.engine.get("q", mid, peek=True, visibility=None)
     assert (found.status, found.receives, found.visible_at) == ("in-flight", 1, message.visible_at)
     found = bench.reopen().get("q", mid, peek=True, visibility=None)

@@ -97,7 +97,10 @@ class MessageTable:
             self.receives[mid] = receives
         if held:
             self.held.add(mid)
-        self.arrived()
+        if not expiry:
+            self.arrived()
+        elif expiry != WITHHELD:
+            self.hidden(expiry)
 
     def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """Puts a message into a state: visible (0), or hidden until then."""
