@@ -118,14 +118,14 @@ class Session:
     def upkeep(self) -> None:
         """All that is to be done at leisure is done, as far as it concerns this journal."""
         for _ in range(100):
-            due = self.engine.next_spill()
+            due = self.engine.next_upkeep()
             if due is None or due > self.clock.now:
                 return
-            work = self.engine.begin_spill()
+            work = self.engine.begin_upkeep()
             self.engine.commit()
             if work is not None:
                 work.run()
-                self.engine.finish_spill(work)
+                self.engine.finish_upkeep(work)
 
     def picture(self) -> Picture:
         """When all delays and windows are over."""

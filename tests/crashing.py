@@ -167,16 +167,16 @@ class Place:
 
     def upkeep(self) -> bool:
         """Does a piece of what is to be done at leisure, and commits. Whether there was anything."""
-        due = self.engine.next_spill()
+        due = self.engine.next_upkeep()
         if due is None or due > self.clock.now:
             return False
-        work = self.engine.begin_spill()
+        work = self.engine.begin_upkeep()
         try:
             self.engine.commit()
         finally:
             if work is not None:
                 work.run()
-                self.engine.finish_spill(work)
+                self.engine.finish_upkeep(work)
         return True
 
     def upkeep_all(self) -> None:
@@ -203,7 +203,7 @@ class Place:
     @property
     def idles(self) -> bool:
         """Whether whoever asks when there is something to do at leisure is told to wait."""
-        due = self.engine.next_spill()
+        due = self.engine.next_upkeep()
         return due is None or due > self.clock.now
 
 

@@ -44,14 +44,14 @@ class Doors:
 
     def step(self) -> bool:
         """One piece of what the engine does at leisure. Whether there was anything to do now."""
-        due = self.engine.next_spill()
+        due = self.engine.next_upkeep()
         if due is None or due > self.clock():
             return False
-        work = self.engine.begin_spill()
+        work = self.engine.begin_upkeep()
         self.engine.commit()
         if work is not None:
             work.run()
-            self.engine.finish_spill(work)
+            self.engine.finish_upkeep(work)
             self.engine.commit()
         return True
 

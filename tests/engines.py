@@ -215,13 +215,13 @@ class CompactingEngine(JournalEngine):
     def commit(self) -> None:
         super().commit()
         for _ in range(100):
-            if self.next_spill() is None:
+            if self.next_upkeep() is None:
                 return
-            upkeep = self.begin_spill()
+            upkeep = self.begin_upkeep()
             super().commit()
             if upkeep is not None:
                 upkeep.run()
-                self.finish_spill(upkeep)
+                self.finish_upkeep(upkeep)
 
 
 def journal_engine(

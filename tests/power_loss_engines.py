@@ -48,13 +48,13 @@ def journal(clock: Clock, disk: Disk, root: str) -> Engine:
 def upkeep(engine: Engine) -> None:
     """What the journal's engine does at leisure: compaction, checkpoints, spare segments."""
     for _ in range(100):
-        if (engine.next_spill() or 0) > 0 or engine.next_spill() is None:
+        if (engine.next_upkeep() or 0) > 0 or engine.next_upkeep() is None:
             return
-        work = engine.begin_spill()
+        work = engine.begin_upkeep()
         engine.commit()
         if work is not None:
             work.run()
-            engine.finish_spill(work)
+            engine.finish_upkeep(work)
 
 
 def _half_in_files(steps: list[Held], found: Held) -> bool:

@@ -219,9 +219,9 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
     found = receive(engine)
     assert [(m.payload, m.receives) for m in found] == [(b"0", 2), (b"1", 2), (b"4", 1)]
     for _ in range(2):  # what was received is written down soon after
-        engine.next_spill()
+        engine.next_upkeep()
         claiming.clock.now += 100_000
-        engine.begin_spill()
+        engine.begin_upkeep()
     engine = reopened(claiming)
     assert [each.seq for each in engine.claims("q").all()] == [2]
     acknowledge(engine, 2)

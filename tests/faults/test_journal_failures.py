@@ -164,7 +164,7 @@ def test_nothing_to_do_without_room(make: Make) -> None:
         place.engine.commit()
         place.upkeep()
     place.upkeep_all()
-    due = place.engine.next_spill()
+    due = place.engine.next_upkeep()
     assert due is not None
     assert place.clock.now < due <= place.clock.now + SECOND
     place.disk.disarm()

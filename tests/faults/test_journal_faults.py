@@ -104,11 +104,11 @@ class World:
         self.ask(change)
 
     def upkeep(self) -> None:
-        work = self.engine.begin_spill()
+        work = self.engine.begin_upkeep()
         self.ask(lambda: lambda: None)
         if work is not None:
             work.run()
-            self.engine.finish_spill(work)
+            self.engine.finish_upkeep(work)
 
     def work(self, chance: random.Random, steps: int) -> None:
         """Some of everything."""

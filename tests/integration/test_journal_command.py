@@ -181,7 +181,7 @@ def test_wrong_usage(words: list[str]) -> None:
 
 def test_help() -> None:
     """Each help says what the command does and how it ends."""
-    assert "check | repair" in journal("--help").stdout
+    assert "{check,repair" in journal("--help").stdout
     for command in ("check", "repair"):
         said = journal(command, "--help").stdout
         assert "Exit codes: 0" in said

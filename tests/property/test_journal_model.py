@@ -127,7 +127,7 @@ class JournalMachine(EngineMachine):
             self.engine.delete("q", Receipt(mid))
         self.commit(False)
         if self.work is None:
-            self.work, self.ran = self.engine.begin_spill(), False
+            self.work, self.ran = self.engine.begin_upkeep(), False
             self.commit(False)
 
     @rule()
@@ -141,7 +141,7 @@ class JournalMachine(EngineMachine):
     @precondition(lambda self: self.work is not None and self.ran)
     def finish_upkeep(self) -> None:
         assert self.work is not None
-        self.engine.finish_spill(self.work)
+        self.engine.finish_upkeep(self.work)
         self.work = None
 
     # -- new processes

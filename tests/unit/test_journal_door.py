@@ -149,7 +149,7 @@ def test_files_wait_while_the_queue_is_full(tmp_path: Path) -> None:
         place.put(number, b"%d" % number)
     place.settle()
     assert place.mids() == [1, 2, 3]
-    assert place.engine.next_spill() is None or place.engine.next_spill() > place.clock()  # type: ignore[operator]
+    assert place.engine.next_upkeep() is None or place.engine.next_upkeep() > place.clock()  # type: ignore[operator]
     assert place.consume() == [b"1", b"2", b"3"]
     place.settle()
     assert place.mids() == [4, 5, 6]
@@ -236,11 +236,11 @@ def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doo
     place.push(b"one")
     [message] = place.engine.receive(["q"], 1, None, 1 << 20)
     place.engine.commit()
-    assert place.engine.next_spill() is not None  # the note of the receive
+    assert place.engine.next_upkeep() is not None  # the note of the receive
     place.clock.now += 1_000_000
     place.engine.delete("q", Receipt(message.mid))
     place.disk.arm(1, errno.ENOSPC, "_pwrite")
-    place.engine.begin_spill()
+    place.engine.begin_upkeep()
     place.disk.disarm()
     with pytest.raises(OSError, match="No space"):
         place.engine.commit()

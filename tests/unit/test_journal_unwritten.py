@@ -42,13 +42,13 @@ def test_copied_by_compaction(bench: Bench) -> None:
         for mid in bench.push(b"x" * 100_000):
             engine.delete("q", Receipt(mid))
         engine.commit()
-        if engine.next_spill() == 0:
-            upkeep = engine.begin_spill()
+        if engine.next_upkeep() == 0:
+            upkeep = engine.begin_upkeep()
             [found] = engine.receive(["q"], 1, None, 100)
             assert (found.mid, found.payload) == (kept, b"kept")
             engine.release("q", Receipt(kept), 0)
             engine.commit()
             if upkeep is not None:
                 upkeep.run()
-                engine.finish_spill(upkeep)
+                engine.finish_upkeep(upkeep)
     assert min(engine._journal._store.log.sizes) > 1  # type: ignore[attr-defined]

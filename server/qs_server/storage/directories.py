@@ -275,14 +275,14 @@ class DirectoriesEngine(RootDirectory):
 
         return sync if files or journal is not None else None
 
-    def next_spill(self) -> int | None:
+    def next_upkeep(self) -> int | None:
         return self._journal.next_upkeep()
 
-    def begin_spill(self, *, brief: bool = False) -> Background | None:
+    def begin_upkeep(self) -> Background | None:
         return self._journal.begin_upkeep()
 
-    def finish_spill(self, spill: Background) -> None:
-        self._journal.finish_upkeep(spill)
+    def finish_upkeep(self, upkeep: Background) -> None:
+        self._journal.finish_upkeep(upkeep)
 
     def refresh(self) -> None:
         self._watch.refresh()

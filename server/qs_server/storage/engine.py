@@ -339,23 +339,18 @@ class Engine(ABC):
         while the engine goes on. None when nothing has."""
         return None
 
-    def next_spill(self) -> int | None:
-        """When `begin_spill` should be called next (a time that has passed: now); None: there is nothing to do."""
+    def next_upkeep(self) -> int | None:
+        """Returns when `begin_upkeep` should be called next (a time that has passed: now), or None if there is nothing
+        to do."""
         return None
 
-    @property
-    def spill_is_urgent(self) -> bool:
-        """Whether all of that work is to be done at once, whatever else there is to do."""
-        return False
-
-    def begin_spill(self, *, brief: bool = False) -> Background | None:
-        """Work that an engine has to do at leisure: to be run in any thread while the engine goes on, and then given to
-        `finish_spill`. None when there is nothing to do. One at a time. brief: only what cannot wait, and is done
-        soon."""
+    def begin_upkeep(self) -> Background | None:
+        """Does a slice of a few milliseconds of the engine's own work. The caller commits, runs what is returned in any
+        thread while the engine goes on, and then gives it to `finish_upkeep`. One at a time."""
         return None
 
-    def finish_spill(self, spill: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
-        """The work has been run."""
+    def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
+        """Takes over what was done in a thread."""
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""
