@@ -181,8 +181,9 @@ def test_wrong_usage(words: list[str]) -> None:
 
 def test_help() -> None:
     """Each help says what the command does and how it ends."""
-    assert "{check,repair" in journal("--help").stdout
-    for command in ("check", "repair"):
+    listed = journal("--help").stdout
+    for command in ("check", "repair", "export", "backup", "convert"):
+        assert f"\n    {command} " in listed
         said = journal(command, "--help").stdout
         assert "Exit codes: 0" in said
         assert "--root DIR" in said
