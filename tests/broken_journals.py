@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from engines import EPOCH, FaultyDisk, ManualClock
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal import log, supply
+from qs_server.storage.journal import compaction, log, supply
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
 from qs_server.storage.journal.opening import Opened, find_segments, read_log
@@ -30,6 +31,8 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> No
     for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0)):
         monkeypatch.setattr(supply, name, value)
     monkeypatch.setattr(log, "_RESERVE", 0)
+    ticks = count()
+    monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 10_000)  # else slices are as the machine is
 
 
 class Segment(NamedTuple):
@@ -239,11 +242,43 @@ class Journal(NamedTuple):
 def made(root: Path, durability: Durability = Durability.ALWAYS) -> Journal:
     """See `build`."""
     build(root, durability)
+    journal = journal_at(root)
+    assert len(journal.recovered.segments) >= 3
+    return journal
+
+
+def build_recycled(root: Path) -> bytes:
+    """Builds a journal whose last segment was an older one before: the bytes of that stand behind its last frame.
+    Returns the bytes of the last segment as they were before its last frame, which is one message in three blocks."""
+    root.mkdir()
+    session = Session(root)
+    session.engine.create("orders", Options(storage="journal"))
+    session.push("orders", b"stays")
+    store = session.engine._journal._store
+    assert store is not None
+    for number in range(200):
+        session.push("orders", b"%4d" % number * 2250)
+        writer = store.log._writer
+        if writer is not None and writer.header.recycled and writer.end <= 5 * BLOCK:
+            break
+        session.engine.delete("orders", Receipt(session.engine.last_mid("orders")))
+        session.engine.commit()
+        session.upkeep()
+    else:
+        raise AssertionError("no segment was recycled")
+    session.push("orders", b"in between")
+    before = Path(store.log.path_of(store.log.number)).read_bytes()
+    session.push("orders", b"the end".ljust(9000))
+    session.crash()
+    return before
+
+
+def journal_at(root: Path) -> Journal:
+    """Takes the journal that a crash has left there as it is, as what is right."""
     shutil.copytree(root, f"{root}.copy")
     picture = start(Path(f"{root}.copy"))
     assert all(payload is not None for messages in picture.values() for payload, _ in messages.values())
     found = recover(f"{root}/.journal")
-    assert len(found.segments) >= 3
     return Journal(root, picture, found, found.records())
 
 
