@@ -164,10 +164,11 @@ def test_the_empty_line_comes_while_the_server_is_asked(server: ServerProcess) -
         early.ask("new-queue", "<qid>asked</qid>")
     with bus_serving(server) as bus, Early(bus) as early:
         server.process.send_signal(signal.SIGSTOP)
-        early.socket.sendall(document("list-queues", "<queues><queue>asked</queue></queues>"))
-        early.socket.sendall(END)
         with Early(bus) as other:
-            other.ask("ping")  # the bus has read by then what came before
+            early.socket.sendall(document("list-queues", "<queues><queue>asked</queue></queues>"))
+            other.ask("ping")  # when this is answered, the bus has read what came before
+            early.socket.sendall(END)
+            other.ask("ping")
         server.process.send_signal(signal.SIGCONT)
         assert early.read().find(f"{Q}op/{Q}list-queues") is not None
 
