@@ -35,13 +35,15 @@ _QID = re.compile(r"<qid>([^<]*)</qid>")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything. stall: seconds at most that a process stands still, or that a client waits."""
+    """How much of everything. stall: seconds at most that a process stands still, or that a client waits; seconds:
+    after which something must have come to a stand."""
 
     subscribers: int
     messages: int
     stalls: int
     kills: int
     stall: float
+    seconds: float
 
 
 @dataclass
@@ -104,6 +106,11 @@ class Churn:
         self._pushed = 0
         self._more = trio.Event()
         self._ending = False
+
+    async def run_in_time(self) -> None:
+        """As `run`. trio.TooSlowError when something hangs: then nothing of it is left to disturb other tests."""
+        with trio.fail_after(self._scale.seconds):
+            await self.run()
 
     async def run(self) -> None:
         """Until everything is pushed, all faults have been, and the queues that were asked for are empty."""
@@ -311,7 +318,7 @@ def churn(folder: Path, scale: Scale, seed: int) -> Counted:
         bus = BusProcess(server, "-q", ",".join(ASKED + UNASKED), "--settle", "1", port=lasting_port())
         at_work = Churn(server, bus, scale, random.Random(seed))
         try:
-            trio.run(at_work.run)
+            trio.run(at_work.run_in_time)
             at_work.check()
         except BaseException:
             print(f"server:\n{server.log()[-5000:]}\nbus:\n{bus.log()[-5000:]}")

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from qs_schemas import Fault, Peer
+from qs_schemas import Fault, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
@@ -96,7 +96,7 @@ class Bus(Acceptor[BusConnection]):
             feed.join(subscription)
 
     async def subscribe(
-        self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: bytes
+        self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
         """Takes a subscription up. answer: is sent before any message. RefusedError. May wait for the server."""
         taken = {feed.label for other in conversation.subscriptions if other.asked for feed in other.feeds}

@@ -185,9 +185,7 @@ class BusConnection(Conversation):
         try:
             qids, subscription, answer = self._wanted(request)
             answer.type, answer.req, answer.resp = "response", request.req, new_resp()
-            await self._while_there(
-                partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), self._peer.send(answer))
-            )
+            await self._while_there(partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer))
         except RefusedError as error:
             return self._peer.send(_error(request, error))
         return b""
@@ -246,10 +244,12 @@ class BusConnection(Conversation):
             asked=asked,
         )
 
-    def begin(self, subscription: Subscription, answer: bytes | None) -> None:
+    def begin(self, subscription: Subscription, answer: Message | None) -> None:
         """The subscription is made: its client is told, before any message."""
         if answer is not None:
-            self._outbox.put(answer, _ANSWERS)
+            self._outbox.put(
+                self._peer.send(answer), _ANSWERS
+            )  # written only now: how it has to end may be known since
         self.subscriptions.append(subscription)
 
     def end(self, subscription: Subscription, fault: Fault) -> None:

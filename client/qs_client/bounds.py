@@ -2,8 +2,6 @@
 line here; what is said of a wrong one names it, and says what is wanted. ValueError for a value, TypeError for a
 kind."""
 
-import ipaddress
-import re
 from numbers import Integral, Real
 
 MOST_SECONDS = 999_999_999
@@ -11,8 +9,6 @@ MOST_SECONDS = 999_999_999
 
 MOST = 10**18 - 1
 """The protocol's bound of ids and counts."""
-
-_HOST = re.compile(r"[^\s/@\[\]:,;?#]{1,255}")
 
 
 def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> float | None:
@@ -37,28 +33,6 @@ def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int
     if not least <= value <= most:
         raise ValueError(f"{name} is a whole number from {least} to {most}, not {_shown(value)}")
     return value
-
-
-def address(text: str, port: int) -> tuple[str, int]:
-    """The host and the port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: when none is
-    named. ValueError without saying of what."""
-    bracketed = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", text, re.DOTALL)
-    if bracketed is not None:
-        host, named = bracketed.groups()
-        ipaddress.IPv6Address(host)
-    elif text.count(":") > 1:
-        host, named = text, None
-        ipaddress.IPv6Address(host)
-    else:
-        host, colon, rest = text.partition(":")
-        named = rest if colon else None
-        if _HOST.fullmatch(host) is None:
-            raise ValueError(f"{host!r} is no host")
-    if named is None:
-        return host, port
-    if not re.fullmatch(r"[0-9]{1,5}", named) or not 0 < int(named) < 65536:
-        raise ValueError(f"{named!r} is no port")
-    return host, int(named)
 
 
 def _shown(value: int) -> str:

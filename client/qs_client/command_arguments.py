@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qs_schemas.addresses import address
+
 from . import bounds
 from . import command_verbs as verbs
 from .command_claims import list_or_release
@@ -64,7 +66,7 @@ def bus(text: str) -> tuple[str, int]:
 def _address(text: str, example: str) -> tuple[str, int]:
     """example: has the port that is meant when there is none."""
     try:
-        return bounds.address(text, int(example.rpartition(":")[2]))
+        return address(text, int(example.rpartition(":")[2]))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not HOST:PORT, as in {example} or [::1]:{example.rpartition(':')[2]}"

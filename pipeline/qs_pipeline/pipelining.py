@@ -1,10 +1,12 @@
 """Several requests on their way at once: the server works on the next while the last answer is read."""
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import TypeVar
 
-from qs_client import Error, Message, NoAnswer, QueueClient, ServerError
+from qs_client import Error, Message, NoAnswer, QueueClient, ServerError, ServerUnavailable
 from qs_client.errors import exception_for
+from qs_schemas.errors import BAD_REQUEST
 
 M = TypeVar("M", bound=Message)
 
@@ -12,15 +14,17 @@ M = TypeVar("M", bound=Message)
 def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterator[M | ServerError]:
     """The answer to each request, in order, an error of the server's in its place. ahead: the most that are unanswered.
 
-    Raises ServerUnavailable when the connection is lost, or no answer comes in the client's timeout. The connection is
-    closed when the iteration does not reach its end, as answers may still be on their way.
+    Raises ServerUnavailable when the connection is lost, the network cuts a request off, or no answer comes in the
+    client's timeout. The connection is closed when the iteration does not reach its end, as answers may still be on
+    their way.
     """
-    left = iter(requests)
+    left, numbers = iter(requests), count(1)
     asked: list[type[M]] = []
     done = False
     try:
         while True:
             while len(asked) < ahead and (request := next(left, None)) is not None:
+                request.req = f"qs-pipeline-{next(numbers)}"
                 client.send(request)
                 asked.append(type(request))
             if not asked:
@@ -48,6 +52,12 @@ def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
     except TimeoutError as error:
         raise NoAnswer(f"no answer from {client.host}:{client.port} within {client.timeout:g} s") from error
     if isinstance(answer, Error):
+        if (
+            answer.code == BAD_REQUEST.code and answer.req is None
+        ):  # each request has one: the server has not read it whole
+            raise ServerUnavailable(
+                f"a request did not reach {client.host}:{client.port} whole ({answer.text}); ask again"
+            )
         return exception_for(answer)
     if not isinstance(answer, kind):
         raise AssertionError(f"a {answer.op} came in answer to {kind.op}")

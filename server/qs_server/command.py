@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from qs_schemas.addresses import address
 from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
 
 from .opening import ENGINES, REMOTE
@@ -12,7 +13,8 @@ from .storage.engine import Durability
 from .storage.journal.store import CACHE
 
 _PROGRAM = "queue-server.py"
-_PORTS = 1 << 16
+_MEMCACHED = 11211
+"""The port of a memcached when none is named."""
 _DURABILITY_HELP = (
     "what an answer means: 'always' (default), it survives power loss; 'interval', it does after 50 ms; "
     "'none', it survives the end of the server only"
@@ -102,11 +104,11 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
 
 def _addresses(written: str) -> tuple[tuple[str, int], ...]:
     found = []
-    for address in written.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
-            raise argparse.ArgumentTypeError(f"{address!r} is no HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
+    for part in written.split(","):
+        try:
+            found.append(address(part.strip(), _MEMCACHED))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{part!r} is no HOST:PORT") from None
     return tuple(found)
 
 

@@ -20,8 +20,13 @@ from .version import ShowVersion
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
 
+LONGEST = 999_999_999
+"""Seconds that a flag may ask for, some 30 years: the most that the protocol has for a time."""
+
+
 def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
-    """A type of arguments: a number that is not less."""
+    """A type of arguments: a number that is not less. One that may have a fraction is a time, and has an upper bound
+    too."""
 
     def read(text: str) -> float:
         value = kind(text)
@@ -29,6 +34,8 @@ def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], floa
             raise argparse.ArgumentTypeError(f"{text} is not a number")
         if not value >= least:  # also of what is no number, NaN
             raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
+        if kind is float and value > LONGEST:
+            raise argparse.ArgumentTypeError(f"{text} is more than {LONGEST} seconds")
         return value
 
     read.__name__ = "number"

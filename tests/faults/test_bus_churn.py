@@ -6,8 +6,8 @@ import pytest
 from bus_churn import Scale, churn, seed_or
 
 SEED = 20261122
-SHORT = Scale(subscribers=40, messages=2000, stalls=4, kills=2, stall=0.6)
-LONG = Scale(subscribers=200, messages=20_000, stalls=25, kills=5, stall=2)
+SHORT = Scale(subscribers=40, messages=2000, stalls=4, kills=2, stall=0.6, seconds=100)
+LONG = Scale(subscribers=200, messages=20_000, stalls=25, kills=5, stall=2, seconds=500)
 
 
 def test_subscribers_that_come_and_go(tmp_path: Path) -> None:

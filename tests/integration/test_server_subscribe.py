@@ -27,7 +27,7 @@ from serving import FAST, ServerProcess, Wire, serving
 PUBLISH = """
 import sys
 from qs_server.storage.vsqs import Queue
-with Queue(sys.argv[1]) as queue:
+with Queue(sys.argv[1], publish_only=True) as queue:
     for number in range(20):
         queue.publish(b"%d" % number)
 """

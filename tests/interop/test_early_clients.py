@@ -5,6 +5,7 @@ none is asked for, and look for the ids of `list-messages` in `m` alone. Nothing
 they do.
 """
 
+import signal
 import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -155,6 +156,21 @@ def test_the_empty_line_comes_later(server: ServerProcess) -> None:
         early.socket.sendall(END)  # while it waits
         assert early.read().find(f"{Q}op/{Q}receive-message") is not None
         assert early.held.strip() == b""
+
+
+def test_the_empty_line_comes_while_the_server_is_asked(server: ServerProcess) -> None:
+    """At the bus too, which has to ask the server before it answers: the answer ends as the client expects by then."""
+    with Early(server) as early:
+        early.ask("new-queue", "<qid>asked</qid>")
+    with bus_serving(server) as bus, Early(bus) as early:
+        server.process.send_signal(signal.SIGSTOP)
+        with Early(bus) as other:
+            early.socket.sendall(document("list-queues", "<queues><queue>asked</queue></queues>"))
+            other.ask("ping")  # when this is answered, the bus has read what came before
+            early.socket.sendall(END)
+            other.ask("ping")
+        server.process.send_signal(signal.SIGCONT)
+        assert early.read().find(f"{Q}op/{Q}list-queues") is not None
 
 
 def test_pipelined(server: ServerProcess) -> None:

@@ -5,6 +5,7 @@ from scripted_server import SOON, Conversation, answering, client_of, scripted
 
 from qs_client import Error, GetMessage, Message, NoAnswer, NotFound, ServerUnavailable
 from qs_pipeline.pipelining import answers, exchanges
+from qs_schemas import Peer
 
 
 def _asked(count: int) -> list[GetMessage]:
@@ -34,6 +35,19 @@ def test_an_error_that_is_raised() -> None:
     with scripted(script) as server, client_of(server) as client:
         with pytest.raises(NotFound):
             list(answers(client, _asked(2), 2))
+        assert not client.connected
+
+
+def test_a_request_that_was_cut_off() -> None:
+    """A 400 without `req` is about what the server could not read: nothing was done, and it is asked again."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.write(Peer().send(Error(code=400, kind="bad-request", text="the document ends too early")))
+
+    with scripted(script) as server, client_of(server) as client:
+        with pytest.raises(ServerUnavailable, match="did not reach"):
+            list(exchanges(client, _asked(1), 1))
         assert not client.connected
 
 

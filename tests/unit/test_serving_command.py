@@ -1,0 +1,31 @@
+"""The flags that the server and the bus have in common: what may be given."""
+
+import pytest
+
+from qs_bus.command import read_options as bus_options
+from qs_server.command import read_options as server_options
+
+
+@pytest.mark.parametrize("read", [server_options, bus_options])
+@pytest.mark.parametrize("flag", ["--grace", "--linger", "--document-time"])
+@pytest.mark.parametrize("seconds", ["1e9", "1e300", "inf", "nan", "-1", "soon"])
+def test_times_are_bounded(read: object, flag: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A time that nobody can wait for is a wrong flag, and names it."""
+    with pytest.raises(SystemExit) as ended:
+        read([flag, seconds])  # type: ignore[operator]
+    assert ended.value.code == 2
+    assert f"argument {flag}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["[::1", "http://x:9", "host:", ":1", "host:70000", "[host]:1"])
+def test_addresses_of_memcached(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no host and port is a wrong flag."""
+    with pytest.raises(SystemExit):
+        server_options(["--memcached", f"127.0.0.1:1,{address}"])
+    assert "is no HOST:PORT" in capsys.readouterr().err
+
+
+def test_addresses_of_memcached_that_are_right() -> None:
+    """IPv6 stands in brackets."""
+    options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
+    assert options.memcached == (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))
