@@ -1,12 +1,11 @@
 """Claims as the server makes them, each call with its commit, for tests of engines; and engines over what one left."""
 
-import os
 from collections.abc import Callable, Sequence
 
 from engines import Bench
 
-from qs_server.storage.claim_files import Claim
 from qs_server.storage.engine import SECOND, Engine, Message
+from qs_server.storage.journal.claims import Claim
 
 LOTS = 1 << 40
 
@@ -22,26 +21,19 @@ def claim(
 ) -> Claim:
     """As the server does it, with the commit."""
     claims = engine.claims("q")
-    finish(engine, consumer)
     found = claims.claim(consumer, seq, count, max_bytes, upto)
     engine.commit()
     return found
 
 
-def finish(engine: Engine, consumer: str = "c") -> None:
-    while engine.claims("q").finish(consumer, 2):
-        engine.commit()
-    engine.commit()
-
-
 def acknowledge(engine: Engine, seq: int, consumer: str = "c") -> None:
     engine.claims("q").acknowledge(consumer, seq)
-    finish(engine, consumer)
+    engine.commit()
 
 
 def release(engine: Engine, seq: int, consumer: str = "c") -> int:
     count = engine.claims("q").release(consumer, seq)
-    finish(engine, consumer)
+    engine.commit()
     return count
 
 
@@ -64,9 +56,7 @@ def receive(engine: Engine, count: int = 1000, window: int = 30 * SECOND) -> lis
 def crash(bench: Bench) -> Engine:
     """Another process over what the first one has on disk. That one is not asked any more."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
-    journal = getattr(bench.engine, "_journal", None)
-    if journal is not None and journal._ledger is not None:
-        os.close(journal._ledger.journal._lock)
+    bench.engine._journal.close()  # type: ignore[attr-defined]
     bench.engine = bench.make(bench.clock)
     return bench.engine
 

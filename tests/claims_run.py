@@ -12,13 +12,13 @@ from functools import partial
 from engines import ManualClock
 from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_engines import UnderTest
+from power_loss_run import copied_by
 
-from qs_server.storage.claiming import Claims
 from qs_server.storage.engine import Draft, Engine, NoSuchClaimError, Options, Receipt, StaleReceiptError, State
+from qs_server.storage.journal.batches import Producer
+from qs_server.storage.journal.claims import Consumer, LogClaims
 
 LOTS = 1 << 40
-SLICE = 2
-"""Messages that acknowledging and releasing deal with between two commits."""
 _CONSUMERS = ("a", "b/ü")
 _PRODUCERS = ("p", "..")
 Name = tuple[int, int, int]
@@ -50,21 +50,14 @@ class Operation:
     after: Shown
 
 
-def finish(engine: Engine, consumer: str) -> None:
-    """What the handlers do after acknowledging and releasing, with a commit after each slice."""
-    while engine.claims("q").finish(consumer, SLICE):
-        engine.commit()
-
-
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
     """What is in it."""
-    finish(engine, consumer)
     claims = engine.claims("q")
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)
 
 
-def content(claims: Claims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
+def content(claims: LogClaims, consumer: str, seq: int, part: tuple[int, int] = (0, 1)) -> list[bytes]:
     found = claims.part(consumer, seq, part, LOTS, LOTS)
     assert found is not None
     assert [message.mid for message in found] == sorted({message.mid for message in found})
@@ -73,13 +66,10 @@ def content(claims: Claims, consumer: str, seq: int, part: tuple[int, int] = (0,
 
 def acknowledge(engine: Engine, consumer: str, seq: int) -> None:
     engine.claims("q").acknowledge(consumer, seq)
-    finish(engine, consumer)
 
 
 def release(engine: Engine, consumer: str, seq: int) -> int:
-    count = engine.claims("q").release(consumer, seq)
-    finish(engine, consumer)
-    return count
+    return engine.claims("q").release(consumer, seq)
 
 
 def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
@@ -112,9 +102,9 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     ready = [payload for payload, until in shown.messages.items() if not until]
     assert engine.stats("q").ready == len(ready)
     assert engine.stats("q").in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
-    files, batches = claims._files, engine.batches("q")._files
-    shown.acknowledged = {each: files.acknowledged(each) for each in _CONSUMERS}
-    shown.published = {each: batches.published(each) for each in _PRODUCERS}
+    batches = engine.batches("q")
+    shown.acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
+    shown.published = {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}
     return shown.at(now)
 
 
@@ -133,15 +123,17 @@ def _refuses(engine: Engine, mid: int) -> None:
 
 @dataclass
 class ClaimsRecording:
-    """log: with the markers `begin` and `answered`; operations: the first one made the queue."""
+    """log: with the markers `begin` and `answered`; operations: the first one made the queue; copied: bytes that
+    compaction has copied."""
 
     log: list[Entry]
     operations: list[Operation]
+    copied: int = 0
 
 
 def record_claims(under_test: UnderTest, root: str, seed: int, operations: int) -> ClaimsRecording:
     """A run on the empty directory root; each operation is committed. The same seed gives the same run."""
-    disk = RecordingDisk(root)
+    disk = RecordingDisk(root, direct=under_test.direct)
     with everything_recorded(disk):
         return _Run(under_test, disk, seed).run(operations)
 
@@ -151,7 +143,9 @@ class _Run:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.disk = disk
+        self.under_test = under_test
         self.background = under_test.background
+        self.copied = 0
         self.model = Shown(acknowledged=dict.fromkeys(_CONSUMERS, 0), published=dict.fromkeys(_PRODUCERS, -1))
         self.released: set[tuple[str, int]] = set()
         self.staged: dict[str, dict[Name, list[bytes]]] = {producer: {} for producer in _PRODUCERS}
@@ -164,12 +158,19 @@ class _Run:
             self._note(self._create)
             while len(self.operations) < operations:
                 self._note(self._choose())
-                if self.background is not None and self.rng.random() < 0.12:
+                if self.background is not None and self.rng.random() < 0.25:
                     self.background(self.engine)
+                if self.under_test.keys and self.rng.random() < 0.03:
+                    self._close()
+                    self.engine = self.under_test.make(self.clock, self.disk, self.disk.root)
             assert show(self.engine, self.clock.now) == self.model
         finally:
-            self.engine.close()
-        return ClaimsRecording(self.disk.log, self.operations)
+            self._close()
+        return ClaimsRecording(self.disk.log, self.operations, self.copied)
+
+    def _close(self) -> None:
+        self.copied += copied_by(self.engine)
+        self.engine.close()
 
     def _note(self, what: Callable[[], tuple[str, Callable[[Engine], object] | None]]) -> None:
         self.clock.now += 1000 * self.rng.randint(1, 5)
@@ -294,7 +295,7 @@ class _Run:
             try:
                 release(engine, consumer, seq)
             except NoSuchClaimError:
-                finish(engine, consumer)
+                return
 
         return f"release {seq} of {consumer}", again
 

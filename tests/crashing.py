@@ -13,11 +13,9 @@ from engines import FaultyDisk, ManualClock
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 LOTS = 1 << 40
 HOUR = 3600 * SECOND
-AT_ONCE = SpillLimits(age=0)
 
 
 def segments_of(monkeypatch: pytest.MonkeyPatch, first: int, largest: int) -> None:
@@ -105,21 +103,20 @@ def _path(fd: int) -> str:
 class Place:
     """A root directory and its engine. The clock moves on by 1 with each push, and otherwise only by hand."""
 
-    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS, limits: SpillLimits = AT_ONCE) -> None:
+    def __init__(self, root: Path, durability: Durability = Durability.ALWAYS) -> None:
         """root: is made."""
         root.mkdir()
         self.root = root
         self.disk = PickyDisk()
         self.clock = ManualClock()
         self.durability = durability
-        self.limits = limits
         self.start()
 
     def start(self) -> None:
         """On a sound disk."""
         self.disk.disarm()
         self.engine = JournalEngine(
-            str(self.root), clock=self.clock, durability=self.durability, disk=self.disk, limits=self.limits
+            str(self.root), clock=self.clock, durability=self.durability, disk=self.disk, cache=0
         )
 
     def leave(self) -> None:
@@ -168,20 +165,24 @@ class Place:
         self.engine.commit()
         return found
 
-    def spill(self) -> bool:
-        """Writes something back, and commits. Whether there was anything."""
-        spill = self.engine.begin_spill()
-        if spill is None:
+    def upkeep(self) -> bool:
+        """Does a piece of what is to be done at leisure, and commits. Whether there was anything."""
+        due = self.engine.next_upkeep()
+        if due is None or due > self.clock.now:
             return False
-        spill.run()
-        self.engine.finish_spill(spill)
-        self.engine.commit()
+        work = self.engine.begin_upkeep()
+        try:
+            self.engine.commit()
+        finally:
+            if work is not None:
+                work.run()
+                self.engine.finish_upkeep(work)
         return True
 
-    def spill_all(self) -> None:
-        """Until nothing is left to be written back."""
-        for _ in range(100):
-            if not self.spill():
+    def upkeep_all(self) -> None:
+        """Until nothing is left to be done."""
+        for _ in range(1000):
+            if not self.upkeep():
                 return
         pytest.fail("it never ends")
 
@@ -195,27 +196,14 @@ class Place:
         found = (self.engine.get(qid, mid, peek=True, visibility=None) for mid in self.mids(qid))
         return [message.payload for message in found]
 
-    def files(self, qid: str) -> list[str]:
-        """The messages that the directory shows, sorted."""
-        return sorted(name for name in os.listdir(self.root / qid) if name[0] != ".")
-
     def segments(self) -> list[str]:
         """The segments of the journal that are on disk, sorted."""
         return sorted(name for name in os.listdir(self.root / ".journal") if name.endswith(".segment"))
 
     @property
-    def memory(self) -> int:
-        """Bytes of the messages that are in memory."""
-        ledger = self.engine._journal._ledger
-        assert ledger is not None
-        return ledger.memory
-
-    @property
     def idles(self) -> bool:
-        """Whether whoever asks when there is something to write back is told to wait, as there is nothing now."""
-        if self.engine.begin_spill() is not None:
-            return False
-        due = self.engine.next_spill()
+        """Whether whoever asks when there is something to do at leisure is told to wait."""
+        due = self.engine.next_upkeep()
         return due is None or due > self.clock.now
 
 

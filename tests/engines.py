@@ -13,7 +13,6 @@ from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options
 from qs_server.storage.files import FilesEngine
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
@@ -55,6 +54,7 @@ OPERATIONS = (
     "open",
     "_write",
     "_pwrite",
+    "_copy_range",
     "fsync",
     "fdatasync",
     "_syncfs",
@@ -166,6 +166,10 @@ class FaultyDisk(Disk):
         self._step("_write")
         return os.write(fd, data)
 
+    def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+        self._step("_copy_range")
+        return os.copy_file_range(source, target, count)
+
 
 @dataclass
 class Bench:
@@ -205,23 +209,27 @@ def files_engine(
     return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk())
 
 
-class SpillingEngine(JournalEngine):
-    """Has everything in the directories, and next to nothing in memory, after each commit."""
+class CompactingEngine(JournalEngine):
+    """Does all upkeep at once, after each commit."""
 
     def commit(self) -> None:
         super().commit()
-        while (spill := self.begin_spill()) is not None:
-            spill.run()
-            self.finish_spill(spill)
+        for _ in range(100):
+            if self.next_upkeep() is None:
+                return
+            upkeep = self.begin_upkeep()
             super().commit()
+            if upkeep is not None:
+                upkeep.run()
+                self.finish_upkeep(upkeep)
 
 
 def journal_engine(
-    durability: Durability, disk: Callable[[], Disk] = Disk, *, spilling: bool = False
+    durability: Durability, disk: Callable[[], Disk] = Disk, *, cache: int = 1 << 20, compacting: bool = False
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
-    """disk: called for each engine; spilling: messages are written to files at once."""
-    kind, limits = (SpillingEngine, SpillLimits(age=0)) if spilling else (JournalEngine, SpillLimits())
-    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), limits=limits)
+    """disk: called for each engine; compacting: upkeep is done after each commit."""
+    kind = CompactingEngine if compacting else JournalEngine
+    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), cache=cache)
 
 
 ENGINES = {
@@ -230,8 +238,8 @@ ENGINES = {
     "files-sidecar": files_engine(Durability.NONE, WithoutAttributes),
     "journal-always": journal_engine(Durability.ALWAYS),
     "journal-none": journal_engine(Durability.NONE),
-    "journal-sidecar": journal_engine(Durability.NONE, WithoutAttributes),
-    "journal-spilling": journal_engine(Durability.ALWAYS, spilling=True),
+    "journal-cold": journal_engine(Durability.NONE, cache=0),
+    "journal-compacting": journal_engine(Durability.ALWAYS, compacting=True),
     "dirq-simple-always": files_engine(Durability.ALWAYS, kind=DirqSimpleEngine),
     "dirq-simple-none": files_engine(Durability.NONE, kind=DirqSimpleEngine),
     "dirq-simple-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqSimpleEngine),

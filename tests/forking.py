@@ -50,7 +50,9 @@ class Forked:
         if self.poll() is None:
             descriptor = os.pidfd_open(self.pid)
             try:
-                ended = select.select([descriptor], [], [], timeout)[0]
+                poll = select.poll()  # unlike select(), it takes any descriptor
+                poll.register(descriptor, select.POLLIN)
+                ended = poll.poll(None if timeout is None else timeout * 1000)
             finally:
                 os.close(descriptor)
             if not ended:

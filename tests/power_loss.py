@@ -54,6 +54,12 @@ def power_loss(world: World, how: str) -> Image:
     return Image(found, tuple((*one[:3], tuple(sorted(one.attributes.items()))) for one in found))
 
 
+def without_checkpoint(image: Image) -> Image:
+    """The same without the journal's checkpoint, which is a cache: a start finds the same in the segments."""
+    left = [one for one in image.left if one.path != ".journal/checkpoint"]
+    return image if len(left) == len(image.left) else Image(left, (image.key, "without"))
+
+
 def _last(world: World, rng: random.Random) -> int:
     """The last change of a name or an attribute that is there, where they are kept in their order."""
     names = [change.number for node in world.dirty.values() if isinstance(node, Directory) for change in node.changes]

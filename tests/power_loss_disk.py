@@ -1,6 +1,7 @@
 """A disk that writes down what is done to it, in order: what a power loss is played from (see power_loss_world)."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ RECORDED = frozenset(
         "close",
         "_write",
         "_pwrite",
+        "_copy_range",
         "fsync",
         "fdatasync",
         "_syncfs",
@@ -44,7 +46,6 @@ HARMLESS = frozenset(
         "files_in",
         "file_blocks_in",
         "directories_in",
-        "can_sync_file_system",
     }
 )
 """What changes nothing that a power loss could take."""
@@ -53,6 +54,7 @@ DERIVED = frozenset(
     {
         "write",
         "pwrite",
+        "copy",
         "begin_writing",
         "sync_directory",
         "sync_file",
@@ -89,11 +91,14 @@ class Entry(NamedTuple):
 class RecordingDisk(Disk):
     """Works on a real directory and logs every operation that succeeded. Syncs are logged and not done."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, direct: bool = True, first: int = 1) -> None:
+        """direct: whether files can be written past the page cache (O_DIRECT), as it is said to whoever opens them;
+        first: the number of the first descriptor."""
         self.root = os.path.abspath(root)
         self.log: list[Entry] = []
+        self._direct = direct
         self._handles: dict[int, int] = {}
-        self._numbers = count(1)
+        self._numbers = count(first)
 
     def mark(self, kind: str, number: int) -> None:
         """`begin` or `answered`, and how many operations of the engine that makes."""
@@ -109,7 +114,9 @@ class RecordingDisk(Disk):
         return found
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
-        fd = os.open(path, flags, mode)
+        if flags & os.O_DIRECT and not self._direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        fd = os.open(path, flags & ~(os.O_DIRECT | os.O_DSYNC), mode)
         handle = self._handles[fd] = next(self._numbers)
         self._note("open", handle, self._relative(path), flags)
         return fd
@@ -117,6 +124,11 @@ class RecordingDisk(Disk):
     def close(self, fd: int) -> None:  # type: ignore[override]
         os.close(fd)
         self._note("close", self._handles.pop(fd))
+
+    def end(self) -> None:
+        """What the end of a process does: closes its files."""
+        for fd in list(self._handles):
+            self.close(fd)
 
     def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
         written = os.write(fd, data)
@@ -128,6 +140,10 @@ class RecordingDisk(Disk):
         written = os.pwrite(fd, data, offset)
         self._note("write", self._handles[fd], offset, bytes(data[:written]))
         return written
+
+    def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+        data = os.read(source, min(count, 1 << 20))
+        return self._write(target, data) if data else 0
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self._note("fsync", self._handles[fd])

@@ -1,7 +1,9 @@
 """The engines that power losses are played on, and what they may leave of operations that were not answered."""
 
 from dataclasses import dataclass
+from itertools import count
 
+import pytest
 from engines import WithoutAttributes
 from power_loss_model import STRICT, Held, Leniency
 from power_loss_run import Background, Make
@@ -9,20 +11,22 @@ from power_loss_run import Background, Make
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Durability, Engine
 from qs_server.storage.files import FilesEngine
+from qs_server.storage.journal import compaction, keeper, supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 
 @dataclass(frozen=True)
 class UnderTest:
     """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
-    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys."""
+    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct:
+    whether files can be written past the page cache."""
 
     make: Make
     background: Background | None = None
     leniency: Leniency = STRICT
     ordered: Leniency = STRICT
     keys: bool = False
+    direct: bool = True
 
 
 def files(clock: Clock, disk: Disk, root: str) -> Engine:
@@ -37,17 +41,20 @@ def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
 
 
 def journal(clock: Clock, disk: Disk, root: str) -> Engine:
-    """What is older than 20 ms can be written to files."""
-    limits = SpillLimits(age=20_000)
-    return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, limits=limits)
+    """Without a cache: every payload is read from its segment."""
+    return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, cache=0)
 
 
-def spill(engine: Engine) -> None:
-    """What the journal's engine does at leisure."""
-    while (work := engine.begin_spill()) is not None:
-        work.run()
-        engine.finish_spill(work)
+def upkeep(engine: Engine) -> None:
+    """What the journal's engine does at leisure: compaction, checkpoints, spare segments."""
+    for _ in range(100):
+        if (engine.next_upkeep() or 0) > 0 or engine.next_upkeep() is None:
+            return
+        work = engine.begin_upkeep()
         engine.commit()
+        if work is not None:
+            work.run()
+            engine.finish_upkeep(work)
 
 
 def _half_in_files(steps: list[Held], found: Held) -> bool:
@@ -66,6 +73,16 @@ def _half_in_files(steps: list[Held], found: Held) -> bool:
     )
 
 
+def small_journal(patch: pytest.MonkeyPatch) -> None:
+    """So that a run has many segments, which are compacted, and checkpoints."""
+    patch.setattr(supply, "FIRST_SEGMENT", 1 << 15)
+    patch.setattr(supply, "LARGEST_SEGMENT", 1 << 16)
+    patch.setattr(supply, "SMALLEST", 4096)
+    patch.setattr(keeper, "_CHECKPOINT", 1 << 15)
+    ticks = count()
+    patch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)  # slices are the same each time
+
+
 _COPIES = frozenset({"copy"})
 """To several queues: each is a directory of its own. (A queue that is removed loses its options before rmdir, so that
 nothing can be lost that somebody puts there.)"""
@@ -76,4 +93,6 @@ ENGINES: dict[str, UnderTest] = {
     name: UnderTest(make, leniency=_FILES, ordered=_FILES)
     for name, make in (("files", files), ("files-sidecar", files_sidecar))
 }
-ENGINES["journal"] = UnderTest(journal, spill, Leniency(bare=True), Leniency(bare=True), keys=True)
+_JOURNAL = Leniency(bare=True, notes=frozenset({"receive"}))
+ENGINES["journal"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True)
+ENGINES["journal-buffered"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True, direct=False)

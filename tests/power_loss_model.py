@@ -69,6 +69,8 @@ class Leniency:
     """Operations whose messages may be there in part: copy."""
     bare: bool = False
     """Whether a queue that was being removed may still be there without its options."""
+    notes: frozenset[str] = frozenset()
+    """Operations that may be lost though they were answered, as long as no other one of the message follows."""
     half: Callable[[list[Held], Held], bool] = lambda steps, found: False
     """Whether a message may be found like that, which operations take through these steps."""
 
@@ -166,7 +168,7 @@ class Model:
             if actual is None and chain[-1].value is None and chain[-1].operation < answered:
                 continue
             unknown.discard(mid)
-            allowed = _allowed(chain, answered, begun)
+            allowed = _allowed(chain, answered, begun, leniency.notes)
             values = [_at(mark, now) for mark in allowed]
             matching = _matching(allowed, values, actual, leniency)
             if matching:
@@ -195,11 +197,13 @@ class Model:
         return found
 
 
-def _allowed(chain: list[Mark], answered: int, begun: int) -> list[Mark | None]:
-    """The mark that must at least be there (None: none need be), and those that may."""
-    must = [mark for mark in chain if mark.operation < answered]
-    may = [mark for mark in chain if answered <= mark.operation < begun]
-    return [must[-1] if must else None, *may]
+def _allowed(chain: list[Mark], answered: int, begun: int, notes: frozenset[str] = frozenset()) -> list[Mark | None]:
+    """The mark that must at least be there (None: none need be), and those that may. notes: what need not be there
+    though it was answered."""
+    must = [at for at, mark in enumerate(chain) if mark.operation < answered and mark.what not in notes]
+    first = must[-1] + 1 if must else 0
+    may = [mark for mark in chain[first:] if mark.operation < begun]
+    return [chain[first - 1] if must else None, *may]
 
 
 def _at(mark: Mark | None, now: int) -> Held | None:

@@ -25,18 +25,28 @@ _CROWD = 14
 
 @dataclass
 class Recording:
-    """log: with the markers `begin` and `answered`; operations: when each was, and in words."""
+    """log: with the markers `begin` and `answered`; operations: when each was, and in words; copied: bytes that
+    compaction has copied."""
 
     log: list[Entry]
     operations: list[tuple[int, str]]
     model: Model
+    copied: int = 0
 
 
 def record(
-    make: Make, root: str, seed: int, operations: int, background: Background | None = None, *, keys: bool = False
+    make: Make,
+    root: str,
+    seed: int,
+    operations: int,
+    background: Background | None = None,
+    *,
+    keys: bool = False,
+    direct: bool = True,
 ) -> Recording:
-    """A run on the empty directory root. The same seed gives the same operations. keys: pushes have keys too."""
-    disk = RecordingDisk(root)
+    """A run on the empty directory root. The same seed gives the same operations. keys: pushes have keys too, and
+    the engine is stopped and started now and then; direct: as for RecordingDisk."""
+    disk = RecordingDisk(root, direct=direct)
     with everything_recorded(disk):
         return _Run(make, disk, seed, background, keys).run(operations)
 
@@ -52,6 +62,8 @@ class _Run:
         self.keys = keys
         self.held: set[tuple[str, int]] = set()
         """Which queue has ever held which message: copied there again, `files` gives it the count that it had."""
+        self.make = make
+        self.copied = 0
         self.engine = make(self.clock, disk, disk.root)
 
     def run(self, operations: int) -> Recording:
@@ -66,9 +78,19 @@ class _Run:
                 self.engine.refresh()
                 if self.background is not None and self.rng.random() < 0.15:
                     self.background(self.engine)
+                if self.keys and self.rng.random() < 0.02:
+                    self._restart()
         finally:
-            self.engine.close()
-        return Recording(self.disk.log, self.operations, self.model)
+            self._close()
+        return Recording(self.disk.log, self.operations, self.model, self.copied)
+
+    def _close(self) -> None:
+        self.copied += copied_by(self.engine)
+        self.engine.close()
+
+    def _restart(self) -> None:
+        self._close()
+        self.engine = self.make(self.clock, self.disk, self.disk.root)
 
     @property
     def _number(self) -> int:
@@ -276,6 +298,12 @@ class _Run:
             self.clock.now += -self.clock.now % 1000
         self.engine.expire(1000)
         return "expire"
+
+
+def copied_by(engine: Engine) -> int:
+    """Bytes that compaction has copied, as far as there is a journal."""
+    journal = getattr(engine, "_journal", None)
+    return 0 if journal is None or journal._compaction is None else int(journal._compaction.total)
 
 
 def shown(options: Options) -> object:

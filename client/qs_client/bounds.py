@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def port(self) -> int:
-        """The TCP port, 1 to 65535."""
+        """Of TCP."""
         return self._port
 
     @port.setter

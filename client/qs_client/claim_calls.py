@@ -32,8 +32,8 @@ def claim_messages(
     """The oldest visible messages become claim seq (1, 2, 3, …) of the consumer: in one transaction, out of everybody's
     sight, for as long as it takes. Asked again with the same seq, the answer is the same.
 
-    max: messages, None for as many as the server allows (100,000; with the storage `files` 10,000); max_bytes: of
-    payload; upto: only ids up to that one. A claim of count 0 is none: there was nothing, and seq is still free. Raises
+    max: messages, None for as many as the server allows (100,000); max_bytes: of payload; upto: only ids up to that
+    one. A claim of count 0 is none: there was nothing, and seq is still free. Raises
     Stale when seq is acknowledged, Conflict when one before it was never made, NotFound when it was released.
     """
     answer = yield from ask(

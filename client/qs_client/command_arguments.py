@@ -11,6 +11,7 @@ from qs_schemas.addresses import address
 from . import bounds
 from . import command_verbs as verbs
 from .command_claims import list_or_release
+from .command_export import export
 from .command_tail import tail
 from .version import ShowVersion
 
@@ -27,6 +28,7 @@ examples:
   qs tail orders                             print the messages of the bus as they come
   qs ls -l                                   the queues and how many messages they hold
   qs stats orders
+  qs export orders backup/orders             the messages as files, one each
 
 exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 130 interrupted
 """
@@ -182,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run, command=name, of_bus=of_bus)
         return added
 
-    for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _server):
+    for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _export, _server):
         arguments_of(add)
     return parser
 
@@ -292,6 +294,23 @@ def _queues(add: _Add) -> None:
     rm.add_argument("--force", action="store_true", help="with the messages that are still in them")
     purge = add("purge", verbs.purge, "remove all messages of a queue and print how many there were")
     _queue(purge)
+
+
+def _export(add: _Add) -> None:
+    added = add(
+        "export",
+        export,
+        "write the visible messages of a queue to files",
+        "Each is a file in DIR, named by its id (the layout of vsqs), and the queue stays as it is. Nothing is "
+        "overwritten: a file that is there with the same content counts as written, so that the command can be given "
+        "again.",
+    )
+    _queue(added)
+    added.add_argument("directory", metavar="DIR", help="made if it is missing")
+    added.add_argument("--delete", action="store_true", help="delete each message once its file is on the disk")
+    added.add_argument(
+        "--visibility", type=seconds, metavar="S", help="with --delete: seconds to hide them from others"
+    )
 
 
 def _server(add: _Add) -> None:

@@ -21,7 +21,7 @@ from .job_stream import claimed_rows
 from .running import Progress, Running, Stop, Turn, begin, translated, wait
 
 BATCH = 100_000
-"""Messages of a batch, at most, where nothing else is said. The server makes less of it in queues of files: 10,000."""
+"""Messages of a batch, at most, where nothing else is said."""
 
 BATCH_BYTES = 256 * 1024 * 1024
 """Bytes of a batch, at most, and one message at least."""

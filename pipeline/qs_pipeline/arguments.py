@@ -208,7 +208,7 @@ def _archive(add: _Add) -> None:
     parser.add_argument(
         "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
     )
-    _runs(parser, 100_000, "100000, which a queue of files makes batches of 10000, and 256 MiB")
+    _runs(parser, 100_000, "100000, and 256 MiB")
 
 
 def _report(add: _Add) -> None:

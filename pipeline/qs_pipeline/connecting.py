@@ -97,9 +97,9 @@ class Server:
     def refused(self, what: str, error: ServerError) -> PipelineError:
         """The error for an answer that was not expected. what: was asked for, as in `the claim`."""
         if isinstance(error, NotImplementedByServer):
-            hint = "; claims and staging need a queue of the storages journal or files"
             return PipelineError(
-                f"the server on {self.place} cannot do {what} on the queue {self.queue!r} ({error}){hint}"
+                f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly once needs a queue "
+                f"of the storage journal ({error})"
             )
         return PipelineError(f"the server on {self.place} refused {what} on the queue {self.queue!r}: {error}")
 

@@ -31,7 +31,7 @@ ORDER = ("pushed_at", "queue", "mid")
 """A total order: a mid is a queue's only once."""
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""Payload of a chunk, about: the server takes 256 MiB in a transaction, and a task holds some of it in memory."""
+"""Payload of a chunk, about: a task holds some of it in memory."""
 
 _ROWS = 64
 _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")

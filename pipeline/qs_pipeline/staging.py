@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from qs_client import BadRequest, NotFound, Part, QueueClient, ServerError
+from qs_client import NotFound, Part, QueueClient, ServerError
 from qs_client.batches import drafts_in_batches
 
 from .connecting import Server
@@ -117,12 +117,6 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
         raise DataLossError(
             f"what was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is not all "
             f"there ({error}): run it again"
-        ) from error
-    except BadRequest as error:
-        raise PipelineError(
-            f"{server.refused('publishing', error)}; write less at a time: with the source's maxBytesPerTrigger, or in "
-            "several writes (a batch that a query has begun stays as large as it is: release its claim with qs claims "
-            "--release, and begin anew with a new checkpoint or --state, and a smaller --batch)"
         ) from error
     except ServerError as error:
         raise _failed(server, "publishing", error) from error

@@ -51,12 +51,7 @@ class DeepQueue:
 
     def _fill(self, missing: int) -> Running:
         began = time.monotonic()
-        if self._peer.fills_files:
-            self._stack.close()
-            self._peer.make_files(self._folder, missing, _SIZE, self._there)
-            self._there += missing
-            self._running = self._stack.enter_context(self._peer.started(self._folder))
-        elif self._peer.fills_apart:
+        if self._peer.fills_apart:
             self._stack.close()  # of the depth before
             with self._peer.started(self._folder, filling=True) as filling:
                 self._push(filling, missing)

@@ -20,6 +20,7 @@ from compare_system import Disk
 from compare_worker import Work
 from peer import QUEUE, Peer, Running
 from processes import Listening
+from store_load import fill
 
 from qs_client import QueueClient
 
@@ -107,16 +108,13 @@ class Ratios:
         done = Work(work, _SIZE, batch, clients, peer.threads, peer.raw)
         return lambda: measured(peer, running, done, self.plan.round, self._disk)[0].rate
 
-    def _started(self, stack: ExitStack, keys: Sequence[str], name: str, depth: int = 0) -> dict[str, Running]:
-        """depth: messages that are there before."""
+    def _started(self, stack: ExitStack, keys: Sequence[str], name: str) -> dict[str, Running]:
         running = {}
         for key in keys:
             if key in self.peers:
                 _say(f"starting {self.peers[key].name}")
                 folder = self.folder / f"{name}-{key}"
                 folder.mkdir()
-                if depth:
-                    self.peers[key].make_files(folder, depth, _SIZE, 0)
                 running[key] = stack.enter_context(self.peers[key].started(folder))
         return running
 
@@ -227,7 +225,8 @@ class Ratios:
         peer = self.peers["qs"]
         with ExitStack() as stack:
             _say(f"filling to {depth:,}")
-            deep = self._started(stack, ("qs",), "deep", depth)["qs"]
+            deep = self._started(stack, ("qs",), "deep")["qs"]
+            fill(deep.target["address"], depth)
             shallow = self._started(stack, ("qs",), "shallow")["qs"]
 
             def anew(side: Side) -> Side:

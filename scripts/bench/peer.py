@@ -98,8 +98,6 @@ class Peer:
 
     fills_apart: bool = False
     """Whether it is filled in a run of its own, with `filling`."""
-    fills_files: bool = False
-    """Whether it is filled by files made in its folder, while it does not run: see `make_files`."""
     fills_raw: bool = False
     """Whether it is filled through raw sockets, as its client has no batches."""
     deep: bool = True
@@ -108,8 +106,4 @@ class Peer:
     def started(self, folder: Path, filling: bool = False) -> AbstractContextManager[Running]:
         """Runs it with all its files in the folder, which exists. filling: as fast as it can, for what is not measured;
         afterwards it is started again on the same folder."""
-        raise NotImplementedError
-
-    def make_files(self, folder: Path, messages: int, size: int, after: int) -> None:
-        """So many messages in a server's folder, while it does not run. after: as many are there already."""
         raise NotImplementedError

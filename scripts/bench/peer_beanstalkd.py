@@ -1,6 +1,7 @@
 """beanstalkd with greenstalk, and with raw sockets."""
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from peer import Exchange, Peer, Running, Script, Target
 from raw_load import Pushes
-from systems import beanstalkd, debian_version
+from systems import beanstalkd
 
 _LARGEST = 70_000
 """Bytes of a message: beanstalkd takes 65,535 unless it is told otherwise."""
@@ -84,7 +85,7 @@ class Beanstalkd(Peer):
 
 def peers() -> list[Peer]:
     """As durable as it can be, and as it is installed."""
-    missing = "" if debian_version("beanstalkd") else "apt-get install beanstalkd"
+    missing = "" if shutil.which("beanstalkd") else "apt-get install beanstalkd"
     common: dict[str, Any] = {"batches": False, "fills_apart": True, "fills_raw": True, "missing": missing}
     common |= {"client": "greenstalk", "versions": ("beanstalkd", "greenstalk")}
     always: dict[str, Any] = {"flags": ("-f", "0")}

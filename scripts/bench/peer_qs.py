@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep import make_queue
 from load import document, mid_in, push_document
 from peer import QUEUE, Exchange, Peer, Running, Script, Target
 from processes import queue_server
@@ -83,11 +82,7 @@ def script(target: Target, work: str, size: int, batch: int) -> Script:
 
 @dataclass(frozen=True)
 class Qs(Peer):
-    """settings: storage. flags: of the server. A deep queue is made of files, as the server has them at rest: through
-    the server it would be the same files, and take longer."""
-
-    def make_files(self, folder: Path, messages: int, size: int, after: int) -> None:
-        make_queue(folder / "root", QUEUE, messages, size, after=after)
+    """settings: storage. flags: of the server."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -105,7 +100,7 @@ def peers(storage: str) -> list[Peer]:
     shown = f"qs ({storage})"
     engine = ("--storage", storage)
     always = (*engine, "--durability", "always")
-    common: dict[str, Any] = {"client": "qs_client", "many_files": True, "fills_files": True, "versions": ("qsbus",)}
+    common: dict[str, Any] = {"client": "qs_client", "many_files": True, "versions": ("qsbus",)}
     raw = {**common, "client": "raw sockets", "raw": True, "deep": False}
     return [
         Qs("qs", f"{shown}, always", "always", kept, flags=always, **common),

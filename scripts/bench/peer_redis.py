@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from load import Client as Line
 from peer import QUEUE, Exchange, Peer, Running, Script, Target
 from raw_load import Pushes
-from systems import debian_version, redis_server
+from systems import redis_server
 
 _GROUP = "group"
 _ID = re.compile(rb"\r\n(\d+-\d+)\r\n")
@@ -101,7 +102,7 @@ class Redis(Peer):
 
 def peers() -> list[Peer]:
     """`appendfsync always`, and what is the default of a Redis with an append-only file."""
-    missing = "" if debian_version("redis-server") else "apt-get install redis-server"
+    missing = "" if shutil.which("redis-server") else "apt-get install redis-server"
     common: dict[str, Any] = {
         "client": "redis-py",
         "versions": ("redis-server", "redis", "hiredis"),

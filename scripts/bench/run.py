@@ -23,7 +23,6 @@ import durable
 import fanout
 import idle
 import latency
-import restart
 import rivals
 import roundtrips
 from machine import machine_line
@@ -32,8 +31,6 @@ from table import Row, print_table
 BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "roundtrips": roundtrips.measure,
     "depth": depth.measure,
-    "restart": restart.measure,
-    "million": restart.measure_million,
     "durable": durable.measure,
     "fanout": fanout.measure,
     "latency": latency.measure,

@@ -6,18 +6,13 @@ Each is safe to ask again, whatever became of the answer.
 import qs_schemas as wire
 from qs_schemas import Message
 
-from .service import Answer, BadRequestError, Pause, Service, qid_of
-from .storage.claim_files import Claim
-from .storage.claiming import Claims
-
-_SLICE = 500
-"""Messages deleted or given back between looks at what others want: some 5 ms."""
+from .service import BadRequestError, Service, qid_of
+from .storage.journal.claims import Claim
 
 
-def claim_messages(service: Service, request: wire.ClaimMessages) -> Answer:
+def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
     consumer, seq = _consumer(request), request.seq or 0
-    yield from _finish(service.storage.claims(qid_of(request)), consumer)
-    claims = service.storage.claims(qid_of(request))  # the queue may have been made anew meanwhile
+    claims = service.storage.claims(qid_of(request))
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
     return wire.ClaimMessages(request.qid, consumer, claim=_described(claim))
 
@@ -38,19 +33,15 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
     return wire.GetClaim(request.qid, messages=deliveries)
 
 
-def ack_claim(service: Service, request: wire.AckClaim) -> Answer:
+def ack_claim(service: Service, request: wire.AckClaim) -> Message:
     consumer = _consumer(request)
-    claims = service.storage.claims(qid_of(request))
-    claims.acknowledge(consumer, request.seq or 0)
-    yield from _finish(claims, consumer)
+    service.storage.claims(qid_of(request)).acknowledge(consumer, request.seq or 0)
     return wire.AckClaim(request.qid, consumer)
 
 
-def release_claim(service: Service, request: wire.ReleaseClaim) -> Answer:
+def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
     consumer = _consumer(request)
-    claims = service.storage.claims(qid_of(request))
-    count = claims.release(consumer, request.seq or 0)
-    yield from _finish(claims, consumer)
+    count = service.storage.claims(qid_of(request)).release(consumer, request.seq or 0)
     return wire.ReleaseClaim(request.qid, consumer, count=count)
 
 
@@ -75,13 +66,6 @@ def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
         raise BadRequestError("a part is published with one of its attempts, and one is named twice")
     service.storage.batches(qid_of(request)).publish(_producer(request), request.batch or 0, parts)
     return wire.PublishStaged(request.qid, request.producer)
-
-
-def _finish(claims: Claims, consumer: str) -> Answer:
-    """What acknowledging and releasing have left to do, a little at a time."""
-    while claims.finish(consumer, _SLICE):
-        yield Pause()
-    return wire.Ping()
 
 
 def _described(claim: Claim) -> wire.Claim:

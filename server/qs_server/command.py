@@ -9,8 +9,8 @@ from qs_serving.command import add_limits, at_least, limit_group, make_parser, r
 from .opening import ENGINES, REMOTE
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
 from .server import run_server
-from .storage.engine import SECOND, Durability
-from .storage.journal.ledger import SpillLimits
+from .storage.engine import Durability
+from .storage.journal.store import CACHE
 
 _PROGRAM = "queue-server.py"
 _MEMCACHED = 11211
@@ -36,41 +36,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--durability", choices=[d.value for d in Durability], default=Durability.ALWAYS.value, help=_DURABILITY_HELP
     )
-    _add_spill(parser)
+    _add_cache(parser)
     _add_history(parser)
     _add_remotes(parser)
     add_limits(limit_group(parser))
     return parser
 
 
-def _add_spill(parser: argparse.ArgumentParser) -> None:
-    default = SpillLimits()
+def _add_cache(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("journal")
     group.add_argument(
-        "--spill-age",
-        type=at_least(0, float),
-        default=default.age / SECOND,
-        metavar="SECONDS",
-        help="a message that is still there after so long is written to a file (default: %(default)g)",
-    )
-    group.add_argument(
-        "--spill-memory",
-        type=at_least(1, int),
-        default=default.memory,
+        "--cache",
+        type=at_least(0, int),
+        default=CACHE,
         metavar="BYTES",
-        help="messages are written to files at once when more are in memory (default: %(default)s)",
+        help="payloads that are kept in memory; others are read from the journal (default: %(default)s)",
     )
-    group.add_argument(
-        "--journal-size",
-        type=at_least(1, int),
-        default=default.journal,
-        metavar="BYTES",
-        help="or when the journal is larger (default: %(default)s)",
-    )
-
-
-def _read_spill(parsed: argparse.Namespace) -> SpillLimits:
-    return SpillLimits(round(parsed.spill_age * SECOND), parsed.spill_memory, parsed.journal_size)
 
 
 def _add_history(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +125,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
         limits=limits,
         wire=wire,
         history=_read_history(parsed),
-        spill=_read_spill(parsed),
+        cache=parsed.cache,
         memcached=parsed.memcached,
         sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
         early=parsed.end_of_document == "empty-line",

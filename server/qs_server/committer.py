@@ -57,16 +57,14 @@ class Committer:
         """Called in the loop at the end of every batch."""
         self.record: Record | None = None
         self.busy = False
-        self.batches = 0
-        """How many have been done."""
         self.clients = 0
         """How many connections there are."""
         self._expiry: int | None = None
         self._announced: int | None = None  # the expiry that somebody sleeps until
         self._too_late = trio.Event()
-        self.next_spill: int | None = None
-        """When the engine's work at leisure is due; None: there is none."""
-        self.spill_changed = trio.Event()
+        self.next_upkeep: int | None = None
+        """When the engine's upkeep is due; None: there is none."""
+        self.upkeep_changed = trio.Event()
 
     @property
     def _in_loop(self) -> bool:
@@ -193,7 +191,7 @@ class Committer:
         expiry = storage.next_expiry()
         if due is not None and (expiry is None or due < expiry):
             expiry = due
-        return arrived, expiry, storage.next_spill()
+        return arrived, expiry, storage.next_upkeep()
 
     def _hand_out(self, arrived: dict[str, int]) -> None:
         """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay.
@@ -251,8 +249,7 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], outcome: _Outcome) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
-        arrived, expiry, spill = outcome
-        self.batches += 1
+        arrived, expiry, upkeep = outcome
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
@@ -264,7 +261,7 @@ class Committer:
                 self._waiters.add(work, pause)
         for qid, count in arrived.items():
             self._waiters.wake(qid, count)
-        self._note_times(expiry, spill)
+        self._note_times(expiry, upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
         self.batch_done()
@@ -273,14 +270,14 @@ class Committer:
             if ended is not None:
                 ended()
 
-    def _note_times(self, expiry: int | None, spill: int | None) -> None:
+    def _note_times(self, expiry: int | None, upkeep: int | None) -> None:
         self._expiry = expiry
         if expiry is not None and (self._announced is None or expiry < self._announced):
             self._announced = expiry
             self._too_late.set()
-        if spill != self.next_spill:
-            self.next_spill = spill
-            self.spill_changed.set()
+        if upkeep != self.next_upkeep:
+            self.next_upkeep = upkeep
+            self.upkeep_changed.set()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

@@ -44,7 +44,6 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.NoSuchClaimError: table.NOT_FOUND,
     engine.NoSuchPartError: table.NOT_FOUND,
     engine.ClaimOrderError: table.CONFLICT,
-    engine.BatchTooLargeError: table.BAD_REQUEST,
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,

@@ -34,6 +34,8 @@ from .storage.engine import Message as Stored
 from .storage.remote.engine import RemoteError
 from .subscribing import subscribe, unsubscribe
 
+_LONGEST = 999_999_999
+"""Seconds: the age of a message as the protocol can say it. An id that somebody chose may be of 1970."""
 _PURGE_SLICE = 200
 """Messages removed between looks at what others want: some 5 ms."""
 
@@ -248,7 +250,7 @@ def stats_of(storage: Engine, qid: str) -> wire.QueueInfo:
         in_flight=stats.in_flight,
         delayed=stats.delayed,
         bytes=stats.bytes,
-        oldest=None if stats.oldest is None else stats.oldest / SECOND,
+        oldest=None if stats.oldest is None else min(stats.oldest / SECOND, _LONGEST),
         pushed=stats.pushed,
         delivered=stats.delivered,
         expired=stats.expired,

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from qs_serving.version import ShowVersion
 
+from .journal_tools.commands import add_commands
 from .storage.disk import Disk
 from .storage.engine import StorageError
-from .storage.journal.damage import Examined, Part, examine
-from .storage.journal.keeping import DIRECTORY
+from .storage.journal.damage import Examined, FoundCheckpoint, Part, examine
+from .storage.journal.keeper import DIRECTORY
 from .storage.journal.lock import InUseError, is_in_use
 from .storage.journal.recovery import numbers_in
 from .storage.journal.repair import Repaired, repair
@@ -33,11 +34,11 @@ Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usag
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=_PROGRAM,
-        description="Looks into the journal of a queue server, and repairs one that is damaged.",
+        description="Looks into the journal of a queue server, copies it, and repairs one that is damaged.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=ShowVersion, const="qs")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check | repair")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary, text in (
         ("check", "say what the journal holds, and what is damaged", _CHECK),
         ("repair", "keep what can be read, set damaged files aside", _REPAIR),
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name == "check":
             command.add_argument("-v", "--verbose", action="store_true", help="list each frame")
+    add_commands(commands)
     return parser
 
 
@@ -62,11 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     directory = os.path.join(parsed.root, DIRECTORY)
     try:
-        if not os.path.isdir(directory):
+        if not os.path.isdir(directory) and parsed.command != "convert":
             found = (
                 f"{parsed.root} is a file" if os.path.isfile(parsed.root) else f"there is no journal in {parsed.root}"
             )
             raise StorageError(f"{found}; --root names the directory of the queues")
+        if "run" in parsed:
+            return int(parsed.run(parsed))
         if parsed.command == "check":
             return _check(directory, verbose=parsed.verbose)
         return _repair(directory)
@@ -118,10 +122,12 @@ def _describe(directory: str, found: Examined, *, verbose: bool, running: bool) 
     size = sum(part.size for part in found.parts)
     server = "a server is running" if running else "no server is running"
     yield f"{directory}: {_count(len(found.parts), 'segment')}, {size} bytes; {server}"
-    pushed = found.pushed()
+    messages = found.messages()
     for part in found.parts:
-        yield from _describe_part(part, pushed[part.path], verbose=verbose)
+        yield from _describe_part(part, messages[part.path], verbose=verbose)
     yield from found.missing
+    if found.checkpoint is not None:
+        yield _describe_checkpoint(found.checkpoint)
     if found.torn is not None:
         being = "is perhaps being written just now" if running else "is cut off, reported and kept by the next start"
         yield f"torn: the end of {found.torn} {being}"
@@ -131,12 +137,18 @@ def _describe(directory: str, found: Examined, *, verbose: bool, running: bool) 
         yield str(found.refusal)
 
 
-def _describe_part(part: Part, pushed: Counter[str], *, verbose: bool) -> Iterator[str]:
+def _describe_checkpoint(found: FoundCheckpoint) -> str:
+    if found.position is None:
+        return f"checkpoint: {found.size} bytes, damaged: {found.fault}; a start ignores it, and reads the segments"
+    return f"checkpoint: {found.size} bytes, of segment {found.position.segment} up to byte {found.position.start}"
+
+
+def _describe_part(part: Part, messages: Counter[str], *, verbose: bool) -> Iterator[str]:
     records = sum(len(piece.bodies) for piece in part.pieces)
-    messages = ", ".join(f"{qid} {count}" for qid, count in sorted(pushed.items())) or "none"
+    listed = ", ".join(f"{qid} {count}" for qid, count in sorted(messages.items())) or "none"
     counts = f"{_count(len(part.pieces), 'frame')}, {_count(records, 'record')}"
     state = " (obsolete)" if part.obsolete else ""
-    yield f"segment {part.number}{state}: {part.size} bytes, {counts}, messages pushed: {messages}"
+    yield f"segment {part.number}{state}: {part.size} bytes, {counts}, messages: {listed}"
     if part.foreign:
         yield "  damaged: it does not belong to this journal"
     for fault in part.faults:
@@ -186,7 +198,7 @@ def _describe_repair(repaired: Repaired) -> Iterator[str]:
     if found.refusal is not None:
         yield f"it was damaged: {found.refusal.what}"
     messages = ", ".join(f"{qid} {count}" for qid, count in sorted(repaired.kept.items())) or "none"
-    yield f"kept: {_count(repaired.records, 'record')} in {repaired.segment}; messages pushed: {messages}"
+    yield f"kept: {_count(repaired.records, 'record')} in {repaired.segment}; messages: {messages}"
     if repaired.unplaced:
         many = _count(repaired.unplaced, "message")
         yield f"kept as files: {many}, of queues whose names are lost, in {repaired.aside}/queue-number-…"

@@ -56,7 +56,7 @@ def open_storage(options: ServerOptions, clock: Clock, history: History | None =
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         engine = ENGINES.get(options.storage, JournalEngine)
-        return engine(root, clock=clock, durability=options.durability, limits=options.spill, lifecycle=history)
+        return engine(root, clock=clock, durability=options.durability, cache=options.cache, lifecycle=history)
 
     return _opened(root, make)
 

@@ -6,7 +6,7 @@ from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 
 from .storage.engine import Durability
-from .storage.journal.ledger import SpillLimits
+from .storage.journal.store import CACHE
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 
@@ -37,9 +37,9 @@ class SqsOptions:
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
-    None for no record; spill: when the journal's messages are written to files; memcached: host and port of each server
-    that keeps queues of that storage; early: every client is taken for one that ends its documents with an empty
-    line."""
+    None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and port of
+    each server that keeps queues of that storage; early: every client is taken for one that ends its documents with an
+    empty line."""
 
     root: str
     host: str = "127.0.0.1"
@@ -49,7 +49,7 @@ class ServerOptions:
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
     history: HistoryOptions | None = None
-    spill: SpillLimits = field(default_factory=SpillLimits)
+    cache: int = CACHE
     memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
     sqs: SqsOptions = field(default_factory=SqsOptions)
     early: bool = False

@@ -20,10 +20,10 @@ from .history import History, recording
 from .opening import open_remotes, open_storage, wall_clock
 from .options import ServerOptions
 from .remotes import Remotes
-from .spilling import Spiller
 from .stock import Fetching
 from .storage.engine import SECOND, Clock, Engine, UnfinishedError
 from .subscriptions import Subscriptions
+from .upkeep import UpkeepLoop
 from .waiting import Waiters
 
 _EXPIRE_SLICE = 500
@@ -64,7 +64,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
-            background.start_soon(Spiller(self._storage, self._committer, self._clock).serve)
+            background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
             if self._fetching is not None:
                 background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:

@@ -61,7 +61,7 @@ def bench(any_bench: Bench) -> Bench:
     return any_bench
 
 
-@pytest.fixture(params=["files-always", "files-sidecar", "journal-none", "journal-spilling"])
+@pytest.fixture(params=["journal-always", "journal-none", "journal-compacting"])
 def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """For what is about claims and batches: an engine that has them, and nobody else's."""
     bench = Bench(ENGINES[request.param](tmp_path))

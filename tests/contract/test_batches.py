@@ -1,24 +1,19 @@
 """Batches: staged part by part where nobody sees them, published as a whole, and never twice."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from claim_calls import claim, payloads, receive
 from engines import Bench
 
-from qs_server.storage import batches
 from qs_server.storage.engine import (
     BadQueueNameError,
-    BatchTooLargeError,
     Draft,
     Engine,
     NoSuchPartError,
     Options,
     QueueFullError,
     State,
-    StorageError,
 )
 
 Reopened = Callable[[Bench], Engine]
@@ -36,11 +31,6 @@ def publish(engine: Engine, batch: int = 0, *parts: tuple[int, int], producer: s
     engine.commit()
 
 
-def staged_in(root: Path, producer: str = "p") -> list[str]:
-    """Names of what is staged."""
-    return sorted(name for name in os.listdir(root / "q" / ".staged" / producer) if name[0].isdigit())
-
-
 def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
     """Neither a message nor a figure shows it, also after a restart."""
     claiming.queue()
@@ -54,14 +44,18 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
         reopened(claiming)
 
 
-def test_what_nobody_publishes_can_be_dropped(claiming: Bench, tmp_path: Path) -> None:
+def test_what_nobody_publishes_can_be_dropped(claiming: Bench, reopened: Reopened) -> None:
     """By publishing nothing, which leaves what is of a later batch."""
     claiming.queue()
     for batch in range(3):
         stage(claiming.engine, b"x", batch=batch, part=batch)
     publish(claiming.engine, 1)
-    assert staged_in(tmp_path) == ["2.2.0"]
-    assert receive(claiming.engine) == []
+    engine = reopened(claiming)
+    assert receive(engine) == []
+    with pytest.raises(NoSuchPartError):
+        publish(engine, 2, (1, 0))
+    publish(engine, 2, (2, 0))
+    assert payloads(receive(engine)) == [b"x"]
 
 
 def test_publish(claiming: Bench, reopened: Reopened) -> None:
@@ -102,7 +96,7 @@ def test_at_most_once(claiming: Bench, reopened: Reopened) -> None:
     assert payloads(receive(engine)) == [b"6"]
 
 
-def test_other_attempts_are_dropped(claiming: Bench, tmp_path: Path) -> None:
+def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None:
     """And other parts, and earlier batches; later ones stay."""
     claiming.queue()
     engine = claiming.engine
@@ -112,9 +106,10 @@ def test_other_attempts_are_dropped(claiming: Bench, tmp_path: Path) -> None:
     stage(engine, b"other", batch=1, part=1)
     publish(engine, 1, (0, 1))
     assert payloads(receive(engine)) == [b"1-1"]
-    assert staged_in(tmp_path) == ["2.0.0", "2.0.1"]
-    publish(engine, 2, (0, 0))
-    assert staged_in(tmp_path) == []
+    engine = reopened(claiming)
+    publish(engine, 2, (0, 1))
+    assert payloads(receive(engine))[-1] == b"2-1"
+    assert len(engine.list_mids("q", State.ALL, 10, -1)) == 2
 
 
 def test_missing_part(claiming: Bench, reopened: Reopened) -> None:
@@ -176,18 +171,6 @@ def test_capacity(claiming: Bench, reopened: Reopened) -> None:
     assert payloads(receive(engine)) == [b"2", b"3", b"4"]
 
 
-def test_most_bytes(claiming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a bound for what is published at once, and a word about it."""
-    monkeypatch.setattr(batches, "MOST_BYTES", 1000)
-    claiming.queue()
-    stage(claiming.engine, b"x" * 600)
-    stage(claiming.engine, b"x" * 600, part=1)
-    with pytest.raises(BatchTooLargeError, match="several batches"):
-        publish(claiming.engine, 0, (0, 0), (1, 0))
-    publish(claiming.engine, 0, (1, 0))
-    assert len(receive(claiming.engine)) == 1
-
-
 def test_large_batch(claiming: Bench) -> None:
     """More than one run of the journal, more files than are open together."""
     claiming.queue()
@@ -231,66 +214,3 @@ def test_delete_queue(claiming: Bench) -> None:
     stage(claiming.engine, b"2")
     publish(claiming.engine, 0, (0, 0))
     assert payloads(receive(claiming.engine)) == [b"2"]
-
-
-@pytest.mark.parametrize("tail", [b"\x05\0\0\0abcd12", b"\0" * 64, b"\x01"])
-def test_what_a_crash_has_cut(tmp_path: Path, claiming: Bench, tail: bytes) -> None:
-    """The end of a file that was not answered for is no message; what is staged after it is."""
-    claiming.queue()
-    stage(claiming.engine, b"1")
-    with (tmp_path / "q" / ".staged" / "p" / "0.0.0").open("ab") as file:
-        file.write(tail)
-    engine = claiming.reopen()
-    stage(engine, b"2")
-    publish(engine, 0, (0, 0))
-    assert payloads(receive(engine)) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("at", [0, 4, 9, -1])
-def test_a_damaged_part(tmp_path: Path, claiming: Bench, at: int) -> None:
-    """One wrong byte: nothing is published, and nothing is lost in silence; the part can be staged again."""
-    claiming.queue()
-    stage(claiming.engine, b"one", b"two")
-    path = tmp_path / "q" / ".staged" / "p" / "0.0.0"
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(StorageError, match=r"0\.0\.0 is damaged at byte .*: stage that part again"):
-        publish(claiming.engine, 0, (0, 0))
-    assert receive(claiming.engine) == []
-    stage(claiming.engine, b"one", b"two", attempt=1)
-    publish(claiming.engine, 0, (0, 1))
-    assert payloads(receive(claiming.engine)) == [b"one", b"two"]
-
-
-def test_damaged_number(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture, reopened: Reopened) -> None:
-    """An empty `published`: the server starts, that producer gets an error that says what to do, others go on."""
-    claiming.queue()
-    stage(claiming.engine, b"1")
-    publish(claiming.engine, 0, (0, 0))
-    stage(claiming.engine, b"2", batch=1)
-    path = tmp_path / "q" / ".staged" / "p" / "published"
-    path.write_text("")
-    engine = reopened(claiming)
-    for operation in (publish, stage):
-        with pytest.raises(StorageError, match="write the number"):
-            operation(engine, 1 if operation is publish else b"3")  # type: ignore[arg-type]
-    publish(engine, 0, producer="other")
-    path.write_text("0\n")
-    publish(engine, 1, (0, 0))
-    assert payloads(receive(engine)) == [b"1", b"2"]
-
-
-def test_damaged_note(tmp_path: Path, claiming: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A note of a publication that cannot be read: the server starts and says so, and that producer has to wait."""
-    claiming.queue()
-    stage(claiming.engine, b"1")
-    path = tmp_path / "q" / ".staged" / "p" / "publishing"
-    path.write_text("{")
-    engine = claiming.reopen()
-    assert "put it aside" in caplog.text
-    with pytest.raises(StorageError, match="damaged"):
-        publish(engine, 0, (0, 0))
-    path.unlink()
-    publish(engine, 0, (0, 0))
-    assert payloads(receive(engine)) == [b"1"]

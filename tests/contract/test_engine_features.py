@@ -7,6 +7,7 @@ from contract_bench import needs, unguarded
 from engines import Bench
 
 from qs_server.storage.engine import (
+    DEFAULT_VISIBILITY,
     Draft,
     Engine,
     Feature,
@@ -84,6 +85,23 @@ def can_be_exact(bench: Bench) -> bool:
     return message.visible_at == start + 1
 
 
+def can_give_back_at_a_start(bench: Bench) -> bool:
+    """Or else when the window ends."""
+    engine = unguarded(bench)
+    mid = pushed(engine)
+    engine.receive(["q"], 1, None, LOTS, held=True)
+    engine.commit()
+    for part in ("_watch", "_journal"):  # what the end of a process does
+        if hasattr(engine, part):
+            getattr(engine, part).close()
+    bench.engine = bench.make(bench.clock)
+    found = receive(bench.engine)
+    if not found and Feature.EXACT not in bench.engine.cannot:
+        bench.clock.now += DEFAULT_VISIBILITY
+        assert [(message.mid, message.receives) for message in receive(bench.engine)] == [(mid, 2)]
+    return bool(found)
+
+
 def can_be_shared(bench: Bench) -> bool:
     mid = pushed(bench.engine)
     try:
@@ -139,6 +157,7 @@ def can_tell(bench: Bench) -> bool:
 PROBES: dict[Feature, Probe] = {
     Feature.KEEP: can_keep,
     Feature.EXACT: can_be_exact,
+    Feature.HELD: can_give_back_at_a_start,
     Feature.SHARED: can_be_shared,
     Feature.ANY: can_reach_any,
     Feature.PART: can_purge_in_part,
@@ -156,7 +175,7 @@ def test_shows(any_bench: Bench, feature: Feature) -> None:
     assert PROBES[feature](any_bench) == (feature not in any_bench.engine.cannot)
 
 
-NOT_SHOWN = {Feature.DURABLE, Feature.WHOLE, Feature.ORDER, Feature.HELD}
+NOT_SHOWN = {Feature.DURABLE, Feature.WHOLE, Feature.ORDER}
 """Promises about crashes, or about what another server may do but need not: tests/faults is about the former. That
 ORDER is kept where it is promised is in the contract."""
 

@@ -9,6 +9,7 @@ import pytest
 from serving import PROJECT
 
 from qs_server.storage.journal import frames, records
+from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
 
 PAGE = PROJECT / "docs" / "journal.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -30,27 +31,36 @@ def test_every_kind() -> None:
     sizes = {
         records.Kind.QUEUE: len(records.queue(1, 0, "")),
         records.Kind.PUSH: len(records.push(1, 0, 0, None, 0)),
-        records.Kind.SAME: len(records.same(1, 0, 0)),
         records.Kind.STATE: len(records.state(1, 0, 0, 0, False)),
         records.Kind.DELETE: len(records.delete(1, 0)),
         records.Kind.REMOVE: len(records.remove(1)),
         records.Kind.KEY: len(records.key_of(1, 0, records.NO_KEY, 0)),
         records.Kind.CHECKPOINT: len(records.checkpoint(0)),
+        records.Kind.MOVED: len(records.moved(1, 0, 0, 0, False)),
+        records.Kind.SHARED: len(records.shared(records.Shared(1, 0, 0, 0, False, 0, 0, 0))),
+        records.Kind.CLAIM: len(Claim(1, 0, 0, 0, "", (1,)).body()),
+        records.Kind.ACKED: len(Acked(1, 0, "", (1,)).body()),
+        records.Kind.UNCLAIMED: len(Unclaimed(1, 0, "", (1,)).body()),
+        records.Kind.STAGED: len(Staged(1, 0, 0, 0, 0, "", b"").body()),
+        records.Kind.PUBLISHED: len(Published(1, 0, 0, "", ()).body()),
+        records.Kind.TAKEN: len(records.taken(1, 0)),
+        records.Kind.UNLINKED: len(records.unlinked(1, 0)),
     }
     told = {
         (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))
         for number, name, fields, _ in rows("kind")
     }
+    assert {kind for kind, _ in told} == set(records.Kind)
     assert told == {(kind.value, kind.name): size for kind, size in sizes.items()}
 
 
 def test_every_field() -> None:
     """The bytes of a header, of a frame's and of a record's head add up."""
-    for name, size in (("header", 60), ("frame", frames.FRAME_HEAD), ("record", records.HEAD.size)):
+    for name, size in (("header", 64), ("frame", frames.FRAME_HEAD), ("record", records.HEAD.size)):
         found = rows(f"field of a {name}") if name != "header" else rows("field of the header")
         assert sum(int(size) for _, size, _ in found if size) == size
     empty = frames.pack_header(frames.Header(1, 1, 1, 1, b"saltsalt"))
-    assert len(empty.rstrip(b"\0")) <= 60
+    assert len(empty.rstrip(b"\0")) <= 64
 
 
 @pytest.mark.parametrize("command", [[], ["check"], ["repair"]])

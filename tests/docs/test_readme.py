@@ -73,7 +73,7 @@ def test_defaults_of_the_server() -> None:
     rows = re.findall(r"^\| (`--[^|]*) \| ([^|]*) \|", page, re.MULTILINE)
     told = {flag: cell for flags, cell in rows for flag in re.findall(r"`(--[a-z-]+)", flags)}
     both = defaults.keys() & told.keys()
-    assert {"--storage", "--spill-age", "--journal-size", "--max-document", "--grace"} <= both
+    assert {"--storage", "--cache", "--max-document", "--grace"} <= both
     wrong = {
         flag: (defaults[flag], told[flag]) for flag in both if defaults[flag] not in re.split("[ ,`/]+", told[flag])
     }

@@ -12,11 +12,10 @@ from engines import FaultyDisk, ManualClock
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import supply
 from qs_server.storage.journal.engine import JournalEngine
-from qs_server.storage.journal.ledger import SpillLimits
 
 LOTS = 1 << 40
 WINDOW = 10**9
-KINDS = ["_pwrite", "open", "_write", "rename", "_syncfs", "fsync", "unlink", "setxattr", None]
+KINDS = ["_pwrite", "open", "_write", "rename", "fsync", "unlink", None]
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +57,7 @@ class World:
         self.engine.commit()
 
     def open(self) -> JournalEngine:
-        limits = SpillLimits(age=0)
-        return JournalEngine(self.root, clock=self.clock, durability=self.durability, disk=self.disk, limits=limits)
+        return JournalEngine(self.root, clock=self.clock, durability=self.durability, disk=self.disk, cache=0)
 
     def ask(self, change: Callable[[], Callable[[], None]]) -> None:
         """Does one thing and commits it; what it gives back is done to the model, if it was answered for."""
@@ -105,12 +103,12 @@ class World:
 
         self.ask(change)
 
-    def spill(self) -> None:
-        spill = self.engine.begin_spill()
-        if spill is not None:
-            spill.run()
-            self.engine.finish_spill(spill)
-            self.ask(lambda: lambda: None)
+    def upkeep(self) -> None:
+        work = self.engine.begin_upkeep()
+        self.ask(lambda: lambda: None)
+        if work is not None:
+            work.run()
+            self.engine.finish_upkeep(work)
 
     def work(self, chance: random.Random, steps: int) -> None:
         """Some of everything."""
@@ -128,7 +126,7 @@ class World:
             elif what == 6 and mid:
                 self.release(mid)
             else:
-                self.spill()
+                self.upkeep()
 
     def check(self) -> None:
         """The engine has what it has answered for, and nothing else."""
@@ -145,6 +143,15 @@ class World:
         self.disk.crash()
         self.engine._watch.close()
         self.engine = self.open()
+        self._lose_receives()
+
+    def _lose_receives(self) -> None:
+        """Nobody waits for a receive to be durable: after a crash its message may be visible again."""
+        for mid, (payload, receives, in_flight) in self.known.items():
+            if mid in self.engine.list_mids("q", State.ALL, 10**6, -1):
+                seen = self.engine.get("q", mid, peek=True, visibility=None)
+                assert seen.receives < receives or (seen.status == "in-flight") is in_flight
+                self.known[mid] = payload, min(receives, seen.receives), seen.status == "in-flight"
 
 
 @pytest.mark.parametrize("only", KINDS)
@@ -194,12 +201,15 @@ def test_broken_disk(tmp_path: Path, only: str) -> None:
         world.work(chance, 25)
         world.disk.disarm()
         world.check()
-        if world.engine._journal._ledger is not None and world.engine._journal._ledger.journal.failed:
+        store = world.engine._journal._store
+        if store is not None and store.log.failed:
             stopped += 1
             world.refused.clear()
             world.push(b"no more")
-            world.receive()
-            assert [error.errno for error in world.refused] == [errno.EIO, errno.EIO] or not world.known
+            if world.known:
+                world.delete(min(world.known))
+            assert {error.errno for error in world.refused} == {errno.EIO}
+            assert len(world.refused) == 1 + bool(world.known)
             world.check()
         world.crash()
         there = {

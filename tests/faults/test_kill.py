@@ -80,7 +80,15 @@ def consume(wire: MortalWire, record: Record, name: str) -> None:
                 record.maybe_deleted.discard(mid)
 
 
+def churn(wire: MortalWire, record: Record, name: str) -> None:
+    """Fills another queue and empties it, so that segments are full of what is not needed and are compacted."""
+    while True:
+        wire.ask(push_list("churn", *(["x" * 20_000] * 40)))
+        wire.ask(request("purge-queue", "<qid>churn</qid>"))
+
+
 CLIENTS: tuple[Client[Record], ...] = (push_singly, push_singly, push_pipelined, push_lists, consume)
+COMPACTING: tuple[Client[Record], ...] = (*CLIENTS, churn)
 
 
 class Model:
@@ -161,7 +169,7 @@ def messages(wire: MortalWire) -> list[tuple[int, str]]:
     return entries
 
 
-def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
+def kill_and_restart(root: Path, rounds: int, seed: int, clients: tuple[Client[Record], ...] = CLIENTS) -> Model:
     print(f"seed {seed}; repeat with QS_KILL_SEED={seed}")
     rng = random.Random(seed)
     model = Model()
@@ -171,13 +179,14 @@ def kill_and_restart(root: Path, rounds: int, seed: int) -> Model:
             wire = MortalWire(server)
             if number == 0:
                 wire.ask(new_queue("q"))
+                wire.ask(new_queue("churn"))
             model.check(messages(wire))
             if len(model.must) > 600:
                 assert f"<count>{len(model.must)}</count>" in wire.ask(request("purge-queue", "<qid>q</qid>"))
                 model.purged()
             wire.close()
             if number < rounds:
-                model.add(load(CLIENTS, Record, server, number, rng.uniform(0, 0.4)))
+                model.add(load(clients, Record, server, number, rng.uniform(0, 0.4)))
             assert re.search("Traceback|ERROR", server.log()) is None, server.log()
         finally:
             server.kill()
@@ -194,6 +203,25 @@ def test_a_few_kills(tmp_path: Path) -> None:
 def test_many_kills(tmp_path: Path) -> None:
     """The same, fifty rounds at random moments. Takes half a minute to two."""
     model = kill_and_restart(tmp_path / "root", 50, SEED + 1)
+    print(f"{model.pushed} pushes were answered")
+
+
+def oldest_segment(root: Path) -> int:
+    return min(int(path.stem) for path in (root / ".journal").glob("*.segment"))
+
+
+def test_a_few_kills_of_one_that_compacts(tmp_path: Path) -> None:
+    """The same beside a load that has the server copy what is alive out of old segments, and remove those."""
+    assert kill_and_restart(tmp_path / "root", 4, SEED, COMPACTING).pushed > 0
+    assert oldest_segment(tmp_path / "root") > 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_many_kills_of_one_that_compacts(tmp_path: Path) -> None:
+    """The same, fifty rounds. Takes one to four minutes."""
+    model = kill_and_restart(tmp_path / "root", 50, SEED + 1, COMPACTING)
+    assert oldest_segment(tmp_path / "root") > 50
     print(f"{model.pushed} pushes were answered")
 
 

@@ -13,7 +13,7 @@ import pytest
 from power_loss import points
 from power_loss_check import VARIANTS, PowerLossCheck, fast_directory
 from power_loss_disk import Entry
-from power_loss_engines import ENGINES
+from power_loss_engines import ENGINES, small_journal
 from power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
@@ -24,7 +24,8 @@ SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261103"))
 ONE = os.environ.get("QS_POWER_LOSS")
 OPERATIONS = 520
 PARTS = 4
-DEFAULT = ["files", "journal"]
+JOURNALS = ["journal", "journal-buffered"]
+DEFAULT = ["files", *JOURNALS]
 KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}
 Case = tuple[int, str]
 """A point of the log, and a variant."""
@@ -39,15 +40,22 @@ def fast(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are many of them in a run."""
-    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
-    monkeypatch.setattr("qs_server.storage.journal.supply.LARGEST_SEGMENT", 1 << 18)
+    small_journal(monkeypatch)
 
 
 @functools.cache
 def recorded(name: str, seed: int = SEED, operations: int = OPERATIONS) -> Recording:
     under_test = ENGINES[name]
     with fast_directory(Path.cwd()) as made:
-        return record(under_test.make, str(made), seed, operations, under_test.background, keys=under_test.keys)
+        return record(
+            under_test.make,
+            str(made),
+            seed,
+            operations,
+            under_test.background,
+            keys=under_test.keys,
+            direct=under_test.direct,
+        )
 
 
 def part_of(log: list[Entry], part: int) -> list[int]:
@@ -79,15 +87,34 @@ def test_the_run_is_long_enough() -> None:
     kinds = {text.split()[0] for _, text in run.operations}
     assert len(run.operations) >= 500
     assert kinds == KINDS
-    assert {"write", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr"} <= {e.kind for e in run.log}
+    assert {"write", "fsync", "rename", "unlink", "mkdir", "rmdir", "setxattr"} <= {e.kind for e in run.log}
     assert len(points(run.log)) > 2000
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_the_run_of_a_journal_has_everything(name: str) -> None:
+    """Segments are compacted and removed, and checkpoints written, well before its end."""
+    run = recorded(name)
+    early = run.log[: len(run.log) * 3 // 4]
+    renamed = [entry.args[1] for entry in early if entry.kind == "rename"]
+    removed = [entry.args[0] for entry in early if entry.kind in ("unlink", "rename")]
+    assert renamed.count(".journal/checkpoint") >= 3
+    assert len([path for path in removed if path.endswith(".segment")]) >= 5
+    assert run.copied > 20_000
+    direct = {bool(entry.args[2] & os.O_DSYNC) for entry in run.log if entry.kind == "open" and is_segment(entry)}
+    assert direct == {ENGINES[name].direct}
+
+
+def is_segment(entry: Entry) -> bool:
+    """Whether a segment is opened to be written, made ready before."""
+    return entry.args[1] in (".journal/next", ".journal/spare") and not entry.args[2] & os.O_CREAT
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", DEFAULT)
 def test_at_every_point(fast: Path, name: str, part: int) -> None:
-    """Every point of the run, with one of the variants in turn."""
-    numbers = part_of(recorded(name).log, part)
+    """Every point of the run (without O_DIRECT: every third), with one of the variants in turn."""
+    numbers = part_of(recorded(name).log, part)[:: 3 if name == "journal-buffered" else 1]
     cases = [(number, VARIANTS[(index + index // 4) % 4]) for index, number in enumerate(numbers)]
     found = check(name, fast, cases if not ONE else [*itertools.product(numbers, VARIANTS)])
     assert found == len(numbers) or ONE
@@ -95,8 +122,8 @@ def test_at_every_point(fast: Path, name: str, part: int) -> None:
 
 @pytest.mark.parametrize("name", DEFAULT)
 def test_names_in_order(fast: Path, name: str) -> None:
-    """On a file system that keeps the order of all names, and makes them durable with any fsync: every fifth point."""
-    assert check(name, fast, [(number, "mixed-1") for number in points(recorded(name).log)[::5]], ordered=True) or ONE
+    """On a file system that keeps the order of all names, and makes them durable with any fsync: every tenth point."""
+    assert check(name, fast, [(number, "mixed-1") for number in points(recorded(name).log)[::10]], ordered=True) or ONE
 
 
 def during_recovery(name: str, directory: Path, step: int) -> int:
@@ -111,7 +138,17 @@ def during_recovery(name: str, directory: Path, step: int) -> int:
 @pytest.mark.parametrize("name", DEFAULT)
 def test_again_while_it_starts(fast: Path, name: str) -> None:
     """A second power loss, at every step of the start that follows the first one."""
-    assert during_recovery(name, fast, 250) > 50
+    assert during_recovery(name, fast, 100 if name in JOURNALS else 250) > 50
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_after_a_kill(fast: Path, name: str) -> None:
+    """The server is killed, the next one answers, and the power is lost: every fortieth point."""
+    checked = PowerLossCheck(recorded(name), ENGINES[name].make, fast, direct=ENGINES[name].direct)
+    for number, world, when in checked.sweep(points(recorded(name).log)[::40]):
+        if trouble := checked.after_a_kill(number, world, when):
+            pytest.fail("\n".join(trouble))
+    assert checked.checked > 50
 
 
 @pytest.mark.long
@@ -188,7 +225,7 @@ def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
 
 def test_it_finds_half_a_list(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not note its lists before it makes them visible is found out."""
-    monkeypatch.setattr(Staging, "_note", lambda self, request, more: None)
+    monkeypatch.setattr(Staging, "_note", lambda self, request, *more: None)
     monkeypatch.setattr(Staging, "finish", lambda self, request: None)
     (fast / "root").mkdir()
     run = record(ENGINES["files"].make, str(fast / "root"), SEED, 60)

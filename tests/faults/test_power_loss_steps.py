@@ -63,6 +63,7 @@ OPERATIONS: dict[str, Callable[[Engine, Prepared], object]] = {
 
 _ATTRIBUTE = "in a directory, the state is the name of a file and the count an attribute: two steps"
 _DIRECTORY = "each queue is a directory of its own"
+_NOTE = "nobody waits for a receive to be durable"
 _OPTIONS = "the options of a queue go before its directory"
 WEAK = {
     ("files", "receive", False): _ATTRIBUTE,
@@ -75,6 +76,7 @@ WEAK = {
     ("files", "copy to several", True): _DIRECTORY,
     ("files", "remove", False): _OPTIONS,
     ("files", "remove", True): _OPTIONS,
+    **{("journal", what, order): _NOTE for what in ("receive", "receive again") for order in (False, True)},
     ("journal", "remove", False): _OPTIONS,
     ("journal", "remove", True): _OPTIONS,
 }

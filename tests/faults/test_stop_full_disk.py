@@ -24,8 +24,8 @@ _HOUR = 3600
 
 @pytest.fixture(name="server")
 def _server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """Its root is on a small disk, its log is not."""
-    flags = ("--grace", str(_GRACE), "--spill-age", str(_HOUR))
+    """A server whose root is on a small disk, and whose log is not."""
+    flags = ("--grace", str(_GRACE))
     with small_disk(tmp_path / "small", str(_SIZE)) as mounted:
         server = ServerProcess(mounted / "root", *flags, log=tmp_path / "log")
         yield server

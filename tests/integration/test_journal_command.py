@@ -35,9 +35,9 @@ PUSHED = [f"message {number}" for number in range(20)]
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """The root of a server that was killed before it had written a message to a file."""
+    """The root of a server that was killed."""
     root = tmp_path / "the root"
-    server = ServerProcess(root, "--storage", "journal", "--spill-age", "3600")
+    server = ServerProcess(root, "--storage", "journal")
     with Wire(server) as wire:
         wire.ask(new_queue("q"))
         for payload in PUSHED:
@@ -99,7 +99,7 @@ def test_a_journal_that_is_whole(killed: Path) -> None:
     before = files(killed)
     done = journal("check", "--root", str(killed))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "messages pushed: q 20" in done.stdout
+    assert "messages: q 20" in done.stdout
     assert "no server is running" in done.stdout
     assert done.stdout.endswith("whole: a server starts with it\n")
     listed = journal("check", "--root", str(killed), "-v").stdout
@@ -124,7 +124,7 @@ def test_a_torn_end(killed: Path) -> None:
 def test_beside_a_server(tmp_path: Path) -> None:
     """check works, and says that a server runs; repair refuses."""
     root = tmp_path / "root"
-    server = ServerProcess(root, "--storage", "journal", "--spill-age", "3600")
+    server = ServerProcess(root, "--storage", "journal")
     try:
         with Wire(server) as wire:
             wire.ask(new_queue("q"))
@@ -132,7 +132,7 @@ def test_beside_a_server(tmp_path: Path) -> None:
             done = journal("check", "--root", str(root))
             assert (done.returncode, done.stderr) == (0, "")
             assert "a server is running" in done.stdout
-            assert "messages pushed: q 1" in done.stdout
+            assert "messages: q 1" in done.stdout
             done = journal("repair", "--root", str(root))
             assert done.returncode == 1
             assert done.stderr == f"queue-journal.py: a server is using {root}/.journal: stop it first\n"
@@ -181,8 +181,9 @@ def test_wrong_usage(words: list[str]) -> None:
 
 def test_help() -> None:
     """Each help says what the command does and how it ends."""
-    assert "check | repair" in journal("--help").stdout
-    for command in ("check", "repair"):
+    listed = journal("--help").stdout
+    for command in ("check", "repair", "export", "backup", "convert"):
+        assert f"\n    {command} " in listed
         said = journal(command, "--help").stdout
         assert "Exit codes: 0" in said
         assert "--root DIR" in said

@@ -101,7 +101,7 @@ def test_an_idle_server_sleeps(tmp_path: Path) -> None:
     threads may end, and what wakes up more often than every 0.6 s is found.
     """
     with (
-        serving(tmp_path / "root", "--durability", "always", "--spill-age", "0") as server,
+        serving(tmp_path / "root", "--durability", "always") as server,
         contextlib.ExitStack() as opened,
     ):
         wires = [opened.enter_context(Wire(server)) for _ in range(20)]
@@ -110,7 +110,7 @@ def test_an_idle_server_sleeps(tmp_path: Path) -> None:
             wire.send(receive("q", wait=600))
         for wire in wires[3:]:
             assert "<ping/>" in wire.ask(PING)
-        settled(server.process.pid)  # the message is being written to its file
+        settled(server.process.pid)  # what was received is written down soon after
         before = switches(server)
         assert select.select([wire.socket for wire in wires], [], [], 3)[0] == []
         assert switches(server) - before <= 4

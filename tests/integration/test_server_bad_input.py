@@ -31,8 +31,8 @@ OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """One that leaves its files alone, however long a test takes: it writes no message to a file for its age."""
-    with serving(tmp_path / "root", *FAST, "--spill-age", "3600") as process:
+    """A server that nobody else uses."""
+    with serving(tmp_path / "root", *FAST) as process:
         yield process
 
 

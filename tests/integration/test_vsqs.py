@@ -177,7 +177,7 @@ def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
     path = server.root / "q"
     manager = queue.QueueManager(server.root)
     for opened in (lambda: queue.Queue(path), lambda: queue.Queue(path, create=True), lambda: manager.get_queue("q")):
-        with pytest.raises(queue.QueueException, match=r"storage 'journal'.*use `qs` and the server, or stop it"):
+        with pytest.raises(queue.QueueException, match=r"storage 'journal'.*qs export"):
             opened()
     with pytest.raises(queue.QueueException, match="the root of a server"):
         queue.Queue(server.root)
@@ -193,8 +193,8 @@ def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
         assert shared.size() == 1
     wire.close()
     assert server.stop() == 0
-    with queue.Queue(path) as afterwards:
-        assert afterwards.size() == 1
+    with pytest.raises(queue.QueueException, match=r"storage 'journal'.*queue-journal.py export"):
+        queue.Queue(path)
 
 
 def test_publishing_leaves_claims_alone(server: ServerProcess, wire: Wire) -> None:
@@ -207,7 +207,10 @@ def test_publishing_leaves_claims_alone(server: ServerProcess, wire: Wire) -> No
             publisher.publish(b"c")
         assert [message.payload for message in client.get_claim("q", "consumer", 1)] == [b"a", b"b"]
         client.publish_staged("q", "producer", 0, [(0, 0)])
-        assert payloads(wire.ask(receive("q", max=9, wait=LONG))) == ["c", "staged"]
+        found: list[str] = []
+        while len(found) < 2:  # the file is taken in when the server comes to it
+            found += payloads(wire.ask(receive("q", max=9, wait=LONG)))
+        assert sorted(found) == ["c", "staged"]
 
 
 def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -84,13 +84,21 @@ def test_a_schema_that_is_not_the_sources(queue: SparkQueue) -> None:
     assert "leave .schema() out" in str(error)
 
 
-@pytest.mark.long  # seconds, on two cores
 def test_a_storage_without_claims(queue: SparkQueue) -> None:
-    """A queue that can be looked at, and not be claimed from: it is said which storages can."""
-    name = f"{queue.name}-null"
-    queue.client.new_queue(name, storage="null")
-    error = _reading(queue, queue=name, mode="consume", consumer="c")
-    assert "storages journal or files" in str(error)
+    """A queue of files can be looked at, and neither be claimed from nor be written to: the error says which queue, its
+    storage, which one it takes, and how to get it."""
+    name = f"{queue.name}-files"
+    queue.client.new_queue(name, storage="files")
+    queue.client.push(name, "a")
+    options = {**queue.options(), "queue": name}
+    assert queue.spark.read.format("qs").options(**options).load().count() == 1
+    rows = queue.spark.createDataFrame([("b",)], "body STRING")
+    with pytest.raises(PySparkException) as raised:
+        rows.write.format("qs").options(**options).mode("append").save()
+    for error in (_reading(queue, queue=name, mode="consume", consumer="c"), told(raised.value)):
+        assert isinstance(error, PipelineError)
+        for part in (name, "'files'", "storage journal", "qs new --storage journal", "queue-journal.py convert"):
+            assert part in str(error)
 
 
 @pytest.mark.long  # ten seconds, on two cores

@@ -7,8 +7,8 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from claim_calls import REOPENED
-from claims_run import Shown, acknowledge, claim, content, release, show
-from engines import Bench, files_engine, journal_engine
+from claims_run import Shown, content, show
+from engines import ENGINES, Bench
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from qs_server.storage.engine import (
     ClaimOrderError,
     Draft,
-    Durability,
     NoSuchClaimError,
     Options,
     Receipt,
@@ -32,14 +31,12 @@ LOTS = 1 << 40
 class ClaimsMachine(RuleBasedStateMachine):
     """One queue. A message is known by its payload."""
 
-    kind = "journal"
+    kind = "journal-none"
 
     def __init__(self) -> None:
         super().__init__()
         self.root = tempfile.mkdtemp(prefix="qs-claims-")
-        make = journal_engine if self.kind != "files" else files_engine
-        named = {"spilling": True} if self.kind == "spilling" else {}
-        self.bench = Bench(make(Durability.NONE, **named)(Path(self.root)))
+        self.bench = Bench(ENGINES[self.kind](Path(self.root)))
         self.bench.engine.create("q", Options())
         self.model = Shown(acknowledged={"a": 0, "b/ü": 0}, published={"p": -1, "..": -1})
         self.acknowledged = {"a": 0, "b": 0}
@@ -103,7 +100,9 @@ class ClaimsMachine(RuleBasedStateMachine):
         expected = self.visible()[:count] if known is None else known
         following = self.last(consumer) + 1
         try:
-            found = claim(self.bench.engine, consumer, seq, count)
+            claims = self.bench.engine.claims("q")
+            made = claims.claim(consumer, seq, count, None, None)
+            found = content(claims, consumer, seq) if made.count else []
         except StaleReceiptError:
             assert seq <= self.acknowledged[consumer]
         except NoSuchClaimError:
@@ -124,7 +123,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def acknowledge(self, consumer: str, seq: int) -> None:
         seq += self.acknowledged[consumer]
         try:
-            acknowledge(self.bench.engine, consumer, seq)
+            self.bench.engine.claims("q").acknowledge(consumer, seq)
         except ClaimOrderError:
             assert seq > self.last(consumer)
         else:
@@ -139,7 +138,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         seq += self.acknowledged[consumer]
         known = self.model.claims.pop((consumer, seq), None)
         try:
-            assert release(self.bench.engine, consumer, seq) == len(known or ())
+            assert self.bench.engine.claims("q").release(consumer, seq) == len(known or ())
         except NoSuchClaimError:
             assert known is None
         else:
@@ -179,6 +178,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(sorted(REOPENED)))
     def reopen(self, how: str) -> None:
+        self.bench.engine._journal.open().commit(notes=True)  # type: ignore[attr-defined]  # a crash may lose receives
         REOPENED[how](self.bench)
 
     # -- what has to hold
@@ -191,7 +191,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         assert [(each.consumer, each.seq) for each in self.bench.engine.claims("q").all()] == sorted(self.model.claims)
 
 
-@pytest.mark.parametrize("kind", ["journal", "spilling", "files"])
+@pytest.mark.parametrize("kind", ["journal-none", "journal-cold", "journal-compacting"])
 def test_claims_are_as_their_model(kind: str) -> None:
     """Any sequence of operations, stops and crashes leaves the queue as the model has it. Takes some 3 s each."""
     machine = type("Machine", (ClaimsMachine,), {"kind": kind})

@@ -21,7 +21,6 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     State,
 )
-from qs_server.storage.files import FilesEngine
 
 LOTS = 1 << 40
 WINDOW = 30 * SECOND
@@ -329,19 +328,6 @@ def test_two_servers(tmp_path: Path) -> None:
     assert both == [("deleted", mid), ("expired", mid), ("pushed", mid), ("received", mid)]
     one.engine.close()
     two.engine.close()
-
-
-def test_a_killed_server_gives_back(tmp_path: Path) -> None:
-    """What a killed server's subscribers held is given back at the next start, by nobody."""
-    disk = FaultyDisk()
-    scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
-    [mid] = scene.push(b"abc")
-    scene.receive(held=True)
-    disk.crash()
-    recorder = Recorder()
-    engine = FilesEngine(str(tmp_path), clock=scene.clock, durability=Durability.NONE, lifecycle=recorder)
-    assert recorder.take() == [Noted("released", "q", mid, 3, 1, "")]
-    engine.close()
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "setxattr"])

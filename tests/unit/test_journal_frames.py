@@ -1,5 +1,6 @@
 """The bytes of a segment: what is written is read, and nothing else is taken for a frame or a record."""
 
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import pytest
@@ -9,40 +10,64 @@ from qs_server.storage.journal.frames import (
     BLOCK,
     FRAME_HEAD,
     DamagedError,
+    Frame,
+    Gap,
     Header,
+    bodies_of,
+    frame_at,
     new_salt,
     pack_frame_head,
     pack_header,
     padded,
     read_header,
-    records_of,
-    scan,
     seed,
 )
-from qs_server.storage.journal.records import BadRecordError, Push
+from qs_server.storage.journal.records import BadRecordError, Push, Record, parse
 from qs_server.storage.journal.salvage import Hole, Piece, find_salt, read_pieces
+from qs_server.storage.journal.scanning import Scan
 
 SALT = b"saltsalt"
 PAYLOADS = (b"one", b"", b"x" * 9000, b"four")
 
 
-def frame(sequence: int, *payloads: bytes, salt: bytes = SALT, synced: int | None = None) -> bytes:
-    """A frame with a PUSH of each payload."""
-    parts = b""
-    for mid, payload in enumerate(payloads):
-        body = records.push(1, mid, 0, None, 0) + payload
-        parts += records.HEAD.pack(len(body), crc32(body, seed(salt, sequence))) + body
-    head = pack_frame_head(salt, sequence, sequence - 1 if synced is None else synced, len(parts), len(payloads))
-    return (head + parts).ljust(padded(len(head) + len(parts)), b"\0")
+def frame(sequence: int, *payloads: bytes, salt: bytes = SALT, synced: int | None = None) -> Callable[[int], bytes]:
+    """What makes a frame with a PUSH of each payload, given where in its file it is to stand."""
+
+    def made(start: int) -> bytes:
+        parts = b""
+        for mid, payload in enumerate(payloads):
+            body = records.push(1, mid, 0, None, 0) + payload
+            place = start + FRAME_HEAD + len(parts)
+            parts += records.HEAD.pack(len(body), crc32(body, seed(salt) ^ place)) + body
+        head = pack_frame_head(salt, sequence, sequence - 1 if synced is None else synced, len(parts), len(payloads))
+        return (head + parts).ljust(padded(len(head) + len(parts)), b"\0")
+
+    return made
 
 
-def segment(*frames: bytes, room: int = 4 * BLOCK, first: int = 1) -> bytearray:
-    data = b"".join(frames) + bytes(room)
+def segment(*frames: bytes | Callable[[int], bytes], room: int = 4 * BLOCK, first: int = 1) -> bytearray:
+    data = b""
+    for made in frames:
+        data += made if isinstance(made, bytes) else made(BLOCK + len(data))
+    data += bytes(room)
     return bytearray(pack_header(Header(1, BLOCK + len(data), first, 1, SALT)) + data)
 
 
 def header_of(data: bytearray) -> Header:
     return read_header(memoryview(data), len(data))
+
+
+def scan(data: memoryview, header: Header) -> tuple[list[Frame], Gap]:
+    """The whole frames, and where they end."""
+    scanned = Scan.__new__(Scan)  # of bytes that are no file
+    scanned.path, scanned.data, scanned.header = "", data, header
+    starts = [start for start, _ in scanned.frames(BLOCK, header.first, None)]
+    frames = [frame_at(data, start - FRAME_HEAD, header.salt) for start in starts]
+    return [frame for frame in frames if frame is not None], scanned.gap
+
+
+def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
+    return parse(bodies_of(data, frame, salt))
 
 
 def payloads(data: bytearray) -> list[bytes]:
@@ -73,7 +98,7 @@ def test_a_full_segment() -> None:
 def test_a_header_is_checked() -> None:
     """Too short, another checksum, another version, another size: each is said."""
     data = segment(frame(1, b"a"))
-    for size, said in ((0, "0 bytes"), (59, "59 bytes"), (len(data) - 1, "should have")):
+    for size, said in ((0, "0 bytes"), (63, "63 bytes"), (len(data) - 1, "should have")):
         with pytest.raises(DamagedError, match=said):
             read_header(memoryview(data)[:size], size)
     data[20] ^= 1
@@ -81,7 +106,7 @@ def test_a_header_is_checked() -> None:
         header_of(data)
     other = bytearray(pack_header(Header(1, BLOCK, 1, 1, SALT)))
     other[:16] = b"qs-journal 9\n\0\0\0"
-    other[56:60] = crc32(other[:56]).to_bytes(4, "little")
+    other[60:64] = crc32(other[:60]).to_bytes(4, "little")
     with pytest.raises(DamagedError, match="another version"):
         header_of(other)
 
@@ -90,7 +115,7 @@ def test_a_payload_is_not_taken_for_a_frame() -> None:
     """A payload that holds a whole segment, its frames where frames begin, does not count, whatever is torn."""
     forged = segment(frame(2, b"forged", salt=b"saltsal!"), frame(3, b"forged", salt=b"saltsal!"))
     shift = -(FRAME_HEAD + records.PUSH_SIZE) % BLOCK
-    data = segment(frame(1, bytes(shift) + forged), frame(2, b"end"))
+    data = segment(frame(1, bytes(shift) + bytes(forged)), frame(2, b"end"))
     assert payloads(data)[-1] == b"end"
     data[BLOCK + FRAME_HEAD + 20] ^= 1
     frames, gap = scan(memoryview(data), header_of(data))
@@ -103,7 +128,7 @@ def test_a_payload_is_not_taken_for_a_frame() -> None:
 
 def test_a_copy_of_an_earlier_frame_does_not_count() -> None:
     """Also one of this very segment, which somebody has read and pushed as a payload."""
-    first = frame(1, b"once")
+    first = frame(1, b"once")(BLOCK)
     shift = -(FRAME_HEAD + records.PUSH_SIZE) % BLOCK
     data = segment(first, frame(2, bytes(shift) + first), frame(3, b"end"))
     data[BLOCK + len(first) + FRAME_HEAD] ^= 1
@@ -118,7 +143,7 @@ def test_a_copy_of_an_earlier_frame_does_not_count() -> None:
 @pytest.mark.parametrize("place", ["head", "record", "payload"])
 def test_a_frame_that_is_wrong(place: str) -> None:
     """Frames end before it; the gap says what calls it durable."""
-    whole = frame(1, b"a")
+    whole = frame(1, b"a")(BLOCK)
     at = BLOCK + len(whole) + {"head": 8, "record": FRAME_HEAD + 2, "payload": FRAME_HEAD + records.PUSH_SIZE}[place]
     data = segment(whole, frame(2, b"b"), frame(3, b"c"), frame(4, b"d", synced=1))
     data[at] ^= 16
@@ -157,14 +182,14 @@ def test_more_or_fewer_records_than_said() -> None:
         assert len(frames) == (0 if count else 1)
 
 
-def test_a_record_of_another_frame_is_bad() -> None:
-    """Its checksum begins with the number of its frame, and the salt of its segment."""
+def test_a_record_of_another_place_is_bad() -> None:
+    """Its checksum begins with the salt of its segment and where in it the record stands."""
     body = records.delete(1, 2)
-    data = records.HEAD.pack(len(body), crc32(body, seed(SALT, 7))) + body
-    assert [bytes(found) for found in records.split(memoryview(data), seed(SALT, 7))] == [body]
-    for begin in (seed(SALT, 8), seed(b"saltsal!", 7)):
+    data = records.HEAD.pack(len(body), crc32(body, seed(SALT) ^ 700)) + body
+    assert [bytes(found) for found in records.split(memoryview(data), seed(SALT), 700)] == [body]
+    for begin, place in ((seed(SALT), 701), (seed(b"saltsal!"), 700)):
         with pytest.raises(BadRecordError, match="checksum"):
-            list(records.split(memoryview(data), begin))
+            list(records.split(memoryview(data), begin, place))
 
 
 def test_a_salt_is_found_without_the_header() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broken_journals import Session, flip, small_segments, start
+from broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Options
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, pack_header
 from qs_server.storage.journal.lock import is_in_use, read_last
-from qs_server.storage.journal.recovery import JournalDamagedError, Recovered, numbers_in, read_segment, recover
+from qs_server.storage.journal.recovery import JournalDamagedError, numbers_in
+from qs_server.storage.journal.scanning import open_segment
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def written(root: Path, *payloads: bytes, durability: Durability = Durability.AL
 
 
 def found(root: Path) -> Recovered:
-    return recover(f"{root}/.journal", Disk())
+    return recover(f"{root}/.journal")
 
 
 def delivered(root: Path) -> list[bytes | None]:
@@ -54,7 +55,8 @@ def overwrite(path: str, at: int, data: bytes) -> None:
 
 def test_nothing(root: Path) -> None:
     """A directory without a segment is that of a new server."""
-    assert recover(str(root), Disk()) == Recovered([], [], 0, 0)
+    nothing = recover(str(root))
+    assert (nothing.segments, nothing.number, nothing.sequence) == ([], 0, 0)
 
 
 def test_an_end_that_is_torn(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +141,7 @@ def test_a_frame_that_is_larger_than_a_segment(root: Path, monkeypatch: pytest.M
     """It gets a segment of its own size."""
     small_segments(monkeypatch, 4 * BLOCK)
     segments = written(root, b"small", b"x" * 100_000, b"after").segments
-    assert len(segments) == 3
+    assert max(segment.header.size for segment in segments) > 100_000
     assert delivered(root) == [b"small", b"x" * 100_000, b"after"]
 
 
@@ -184,9 +186,9 @@ def test_the_note_of_the_last_segment(root: Path, monkeypatch: pytest.MonkeyPatc
     assert is_in_use(directory)
     session.engine.close()
     assert not is_in_use(directory)
-    [last] = numbers_in(directory, Disk())
+    last = numbers_in(directory, Disk())[-1]
     assert read_last(directory) == last
-    segment = read_segment(directory, last)
+    segment = segment_of(open_segment(directory, last))
     for number in (last + 1, last + 2):
         moved = segment.header._replace(number=number, oldest=number)
         path = Path(directory) / f"{number:016d}.segment"
@@ -207,8 +209,8 @@ def test_a_segment_that_could_not_be_placed(root: Path, step: str, error: int, m
     session = Session(root, Durability.INTERVAL)
     session.engine.create("q", Options(storage="journal"))
     session.push("q", b"first")
-    assert session.engine._journal._ledger is not None
-    journal = session.engine._journal._ledger.journal
+    assert session.engine._journal._store is not None
+    journal = session.engine._journal._store.log
 
     def place(path: str, number: int, place: Callable[[str, int], None] = journal._place) -> None:
         monkeypatch.setattr(session.disk, step, fail)
@@ -219,9 +221,9 @@ def test_a_segment_that_could_not_be_placed(root: Path, step: str, error: int, m
 
     monkeypatch.setattr(journal, "_place", place)
     with pytest.raises(OSError, match="broken"):
-        journal._begin_segment(0, push=False)
+        journal._begin_segment(0, push=False, exact=False)
     monkeypatch.undo()
-    assert journal.failed is (error == errno.EIO)
+    assert (journal.failed is not None) is (error == errno.EIO)
     if not journal.failed:
         session.push("q", b"second")
     session.crash()

@@ -193,12 +193,14 @@ def test_a_search_that_finds_none() -> None:
 
 
 def test_a_storage_without_claims(ledger: Ledger) -> None:
-    """The server's refusal says which queue, and what to do."""
+    """The error says what was asked, of which queue, what that needs, and what the server says to do."""
     server = ledger.server()
 
     def refuse(*_: object, **__: object) -> None:
-        raise NotImplementedByServer(501, "not-implemented", "null has no claims")
+        raise NotImplementedByServer(501, "not-implemented", "its storage is 'files': qs new")
 
     server._client.claim_messages = refuse  # type: ignore[method-assign]
-    with pytest.raises(PipelineError, match=r"on the queue 'orders' .*null has no claims.*storages journal or files"):
+    with pytest.raises(
+        PipelineError, match=r"claims on the queue 'orders': .* of the storage journal \(.*'files': qs new"
+    ):
         _after(Claims(server, "c"), INITIAL)

@@ -1,9 +1,8 @@
-"""A message in several queues: which files share their bytes, and what a disk that fails or a crash leaves."""
+"""Copies between queues of files and other storages: what is copied, and what a failing disk or a crash leaves."""
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,14 @@ from qs_server.storage.engine import (
     NoSuchQueueError,
     Options,
     OtherMessageError,
+    QueueFullError,
     Receipt,
     State,
     UnsupportedError,
 )
 from qs_server.storage.files import FilesEngine
+from qs_server.storage.inotify import Inotify
+from qs_server.storage.journal.engine import JournalEngine
 
 MID = EPOCH + 10
 LOTS = 1 << 40
@@ -41,82 +43,133 @@ def made(root: Path, disk: Disk | None = None, durability: Durability = Durabili
     return engine
 
 
-def inode(root: Path, qid: str) -> int:
-    [path] = (root / qid).glob(f"{MID}*")
-    return path.stat().st_ino
-
-
 def names(root: Path) -> dict[str, list[str]]:
     return {qid: sorted(name for name in os.listdir(root / qid) if name[0] != ".") for qid in ("q", "r", "s")}
 
 
-def test_the_bytes_are_shared(tmp_path: Path) -> None:
-    """Queues that were empty get the very file, and are known by `links = true` from then on."""
+def test_files_of_their_own(tmp_path: Path) -> None:
+    """Each queue gets a file of its own with the same bytes, and counts for itself."""
     engine = made(tmp_path)
     engine.copy("q", MID, ["r", "s"])
-    assert inode(tmp_path, "q") == inode(tmp_path, "r") == inode(tmp_path, "s")
-    assert engine.options("r").links
-    assert "links = true" in (tmp_path / "r" / ".queue.toml").read_text()
-    assert "links" not in (tmp_path / "q" / ".queue.toml").read_text()
-    engine.push("r", [Draft(b"own")])
-    engine.push("q", [Draft(b"first")])
-    [second] = engine.push("q", [Draft(b"second")])
-    engine.copy("q", second, ["r"])
-    assert (tmp_path / "q" / str(second)).stat().st_nlink == 2
-    engine.close()
-
-
-def test_attributes_of_each_queue(tmp_path: Path) -> None:
-    """The counts of a queue with links stand in attributes whose names end in what is its own."""
-    engine = made(tmp_path)
-    engine.copy("q", MID, ["r", "s"])
+    files = [tmp_path / qid / str(MID) for qid in "qrs"]
+    assert [file.read_bytes() for file in files] == [b"payload"] * 3
+    assert [file.stat().st_nlink for file in files] == [1] * 3
     engine.receive(["r"], 1, 0, LOTS)
-    engine.receive(["r"], 1, 10**9, LOTS, held=True)
-    engine.receive(["s"], 1, 10**9, LOTS)
-    found = os.listxattr(tmp_path / "q" / str(MID))
-    assert sorted(name.rpartition(".")[0] for name in found) == ["user.qs.holder", *["user.qs.receives"] * 2]
-    assert all(len(name.rpartition(".")[2]) == 8 for name in found)
+    assert [engine.get(qid, MID, peek=True, visibility=None).receives for qid in "qrs"] == [0, 1, 0]
     engine.close()
 
 
-def test_a_queue_with_messages_of_its_own(tmp_path: Path) -> None:
-    """A queue that is not empty, and has no links, gets a file of its own."""
-    engine = made(tmp_path)
-    engine.push("r", [Draft(b"")] * 2)
-    engine.delete("r", Receipt(MID))  # an id may be that of a message in each of two queues
-    engine.copy("q", MID, ["r"])
-    assert inode(tmp_path, "q") != inode(tmp_path, "r")
-    assert not engine.options("r").links
-    engine.close()
-
-
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
-def test_where_links_cannot_be_made(tmp_path: Path, code: int, durability: Durability) -> None:
-    """On another file system, or where linking is not allowed, the bytes are copied."""
-    disk = FaultyDisk()
-    engine = made(tmp_path, disk, durability)
-    disk.arm(1, code, "link")
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("stops", [1, 2, 3])
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, 0])
+def test_where_the_kernel_does_not_copy(
+    tmp_path: Path, code: int, stops: int, hidden: bool, durability: Durability
+) -> None:
+    """On file systems between which copy_file_range fails, or ends too early, the rest is read and written."""
+
+    class Partly(Disk):
+        calls = 0
+
+        def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+            self.calls += 1
+            if self.calls < stops:
+                return os.copy_file_range(source, target, 2)
+            if code:
+                raise OSError(code, os.strerror(code))
+            return 0
+
+    engine = made(tmp_path, Partly(), durability)
+    if hidden:
+        engine.receive(["q"], 1, 10**9, LOTS)
     engine.copy("q", MID, ["r"])
     engine.commit()
-    assert disk.failed == ["link"]
-    assert inode(tmp_path, "q") != inode(tmp_path, "r")
     assert (tmp_path / "r" / str(MID)).read_bytes() == b"payload"
+    assert engine.stats("r").bytes == 7
     engine.close()
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize(("first", "second"), [("journal", "files"), ("files", "journal")])
+def test_between_storages(tmp_path: Path, first: str, second: str, stopped: bool) -> None:
+    """A message goes from a queue of the journal to one of files and back, older or newer than what is there, and is
+    there after a stop and after a kill; repeated, the copy changes nothing."""
+    clock = ManualClock(MID)
+
+    def opened() -> JournalEngine:
+        return JournalEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
+
+    engine = opened()
+    engine.create("a", Options(storage=first))
+    engine.create("b", Options(storage=second))
+    [old] = engine.push("a", [Draft(b"old")])
+    clock.now += 5
+    [between] = engine.push("b", [Draft(b"between")])
+    clock.now += 5
+    [new] = engine.push("a", [Draft(b"new")])
+    for _ in range(2):
+        for mid in (new, old):
+            engine.copy("a", mid, ["b"])
+    engine.copy("b", between, ["a"])
+    engine.commit()
+    if stopped:
+        engine.close()
+    else:
+        engine._watch.close()
+        engine._journal.close()
+    after = opened()
+    for qid in ("a", "b"):
+        found = after.receive([qid], 9, 10, LOTS)
+        assert [(m.mid, m.payload, m.receives) for m in found] == [
+            (old, b"old", 1), (between, b"between", 1), (new, b"new", 1)
+        ]  # fmt: skip
+        assert after.push(qid, [Draft(b"")]) == [new + 1]
+    after.close()
+
+
+@pytest.mark.parametrize("storage", ["journal", "files"])
+def test_ids_after_a_copy(tmp_path: Path, storage: str) -> None:
+    """An id that came with a copy is not given again, also when the copy has been deleted."""
+    clock = ManualClock(MID + 5)
+    engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
+    engine.create("source", Options(storage="files" if storage == "journal" else "journal"))
+    engine.create("target", Options(storage=storage))
+    [mid] = engine.push("source", [Draft(b"payload")])
+    engine.copy("source", mid, ["target"])
+    engine.delete("target", Receipt(mid))
+    clock.now -= 5
+    assert engine.push("target", [Draft(b"")]) == [mid + 1]
+    engine.close()
+
+
+@pytest.mark.parametrize("storage", ["journal", "files"])
+def test_between_storages_refused(tmp_path: Path, storage: str) -> None:
+    """A message of the same id and another payload is refused, a full queue too, and a message that is gone is not
+    there, whichever storage the other queue has."""
+    clock = ManualClock(MID)
+    engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
+    engine.create("source", Options(storage="files" if storage == "journal" else "journal"))
+    engine.create("other", Options(storage=storage))
+    engine.create("full", Options(storage=storage, capacity=1))
+    engine.push("source", [Draft(b"payload")])
+    engine.push("other", [Draft(b"another")])
+    clock.now += 1
+    engine.push("full", [Draft(b"")])
+    with pytest.raises(OtherMessageError, match=f"queue 'other' holds another message of the id {MID}"):
+        engine.copy("source", MID, ["other"])
+    with pytest.raises(QueueFullError):
+        engine.copy("source", MID, ["full"])
+    with pytest.raises(NoSuchMessageError):
+        engine.copy("source", MID + 5, ["full"])
+    engine.close()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("only", ["link", "open", "_write", "rename", "fsync"])
-def test_nothing_has_changed(tmp_path: Path, only: str, code: int, linked: bool) -> None:
+@pytest.mark.parametrize("only", ["open", "_copy_range", "rename", "fsync"])
+def test_nothing_has_changed(tmp_path: Path, only: str, code: int) -> None:
     """Whichever call fails: none of the queues has the message, and nothing of it; repeated, all have it."""
     disk = FaultyDisk()
     engine = made(tmp_path, disk)
-    if not linked:
-        for qid in ("r", "s"):
-            engine.push(qid, [Draft(b"")] * 2)
-            engine.delete(qid, Receipt(MID))
-            engine.commit()
     before = names(tmp_path)
     failed = False
     for at in range(1, 20):
@@ -133,7 +186,7 @@ def test_nothing_has_changed(tmp_path: Path, only: str, code: int, linked: bool)
             continue
         break
     disk.disarm()
-    assert failed or only == "fsync" or (only == "link" and not linked)
+    assert failed
     for _ in range(2):
         assert names(tmp_path) == {qid: sorted({*found, str(MID)}) for qid, found in before.items()}
         engine.close()
@@ -159,6 +212,8 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability) -> None:
         done = not disk.failed
         disk.crash()
         engine._watch.close()  # as the kernel does
+        for left in root.glob("[rs]/*.new"):
+            os.utime(left, (MID // 10**6 - 2,) * 2)  # the start comes two seconds later
         after = open_engine(root, durability=durability)
         assert after.list_mids("q", State.ALL, 9, -1) == [MID]
         after.copy("q", MID, ["r", "s"])
@@ -172,40 +227,27 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability) -> None:
     pytest.fail("the copy was never completed")
 
 
-def test_what_a_crash_left_is_taken(tmp_path: Path) -> None:
-    """A `.new` that is the very file is what the copy wants; one that is another file is somebody else's push."""
+@pytest.mark.parametrize(
+    ("begun", "age", "removed"),
+    [
+        (b"", 2, True), (b"pay", 2, True), (b"payload", 2, True), (b"pay", 0, False), (b"other", 2, False),
+        (b"payload and more", 2, False), (b"\0\0\0", 599, False), (b"\0\0\0", 601, True),
+    ],
+)  # fmt: skip
+def test_what_a_crash_left(tmp_path: Path, begun: bytes, age: int, removed: bool) -> None:
+    """A `.new` that is the beginning of the same payload, with no write for a second, is what a crash left of the copy;
+    any other one is somebody else's push until it is ten minutes old, and stays as it is."""
     engine = made(tmp_path)
-    os.link(tmp_path / "q" / str(MID), tmp_path / "r" / f"{MID}.new")
-    engine.copy("q", MID, ["r"])
-    assert names(tmp_path)["r"] == [str(MID)]
-    (tmp_path / "s" / f"{MID}.new").write_bytes(b"of another")
-    with pytest.raises(FileExistsError):
-        engine.copy("q", MID, ["s"])
-    assert (tmp_path / "s" / f"{MID}.new").read_bytes() == b"of another"
-    engine.close()
-
-
-def test_somebody_else_copies_at_the_same_time(tmp_path: Path) -> None:
-    """When another process is just faster, the queue has the message once, and nothing is left beside it."""
-
-    class Slow(Disk):
-        overtaken: Callable[[], None] | None = None
-
-        def link(self, old: str, new: str, **named: bool) -> None:  # type: ignore[override]
-            os.link(old, new, **named)
-            if self.overtaken is not None:
-                self.overtaken()
-
-    disk = Slow()
-    engine = made(tmp_path, disk)
-    (tmp_path / "elsewhere").mkdir()
-    other = tmp_path / "elsewhere" / "file"
-    os.link(tmp_path / "q" / str(MID), other)
-    disk.overtaken = lambda: os.rename(other, tmp_path / "r" / f"{MID}.{MID + 10**9}")
-    engine.copy("q", MID, ["r"])
-    engine.commit()
-    assert names(tmp_path)["r"] == [f"{MID}.{MID + 10**9}"]
-    assert engine.list_mids("r", State.ALL, 9, -1) == [MID]
+    left = tmp_path / "r" / f"{MID}.new"
+    left.write_bytes(begun)
+    os.utime(left, (MID // 10**6 - age,) * 2)
+    if removed:
+        engine.copy("q", MID, ["r"])
+        assert (names(tmp_path)["r"], (tmp_path / "r" / str(MID)).read_bytes()) == ([str(MID)], b"payload")
+    else:
+        with pytest.raises(FileExistsError):
+            engine.copy("q", MID, ["r"])
+        assert (names(tmp_path)["r"], left.read_bytes()) == ([left.name], begun)
     engine.close()
 
 
@@ -223,16 +265,19 @@ def test_queues_with_other_units(tmp_path: Path) -> None:
 # -- a queue that is gone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("linked", [True, False])
-@pytest.mark.parametrize("replaced", [True, False])
-def test_the_directory_of_a_target_is_gone(tmp_path: Path, linked: bool, replaced: bool) -> None:
-    """A target that another program has removed is no queue, and the others get nothing; one that it has made anew in
-    its place is taken up by the next copy."""
+@pytest.mark.parametrize(("watched", "replaced"), [(True, True), (True, False), (False, False)])
+def test_the_directory_of_a_target_is_gone(
+    tmp_path: Path, watched: bool, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that another program has removed is no queue, also where nobody reports that, and the others get
+    nothing; one that it has made anew in its place is taken up by the next copy."""
+
+    def refuse(self: Inotify) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if not watched:
+        monkeypatch.setattr(Inotify, "__init__", refuse)
     engine = made(tmp_path)
-    if not linked:
-        engine.push("s", [Draft(b"")] * 2)
-        engine.delete("s", Receipt(MID))
-        engine.commit()
     (tmp_path / "s").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
     with pytest.raises(NoSuchQueueError, match="'s'"):
         engine.copy("q", MID, ["r", "s"])
@@ -280,7 +325,7 @@ def test_another_message_of_the_id(tmp_path: Path, payload: bytes, state: str) -
 
 
 @pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
-def test_a_copy_that_shares_no_bytes(tmp_path: Path, state: str) -> None:
+def test_the_same_message_is_there(tmp_path: Path, state: str) -> None:
     """A file of its own with the same bytes is the message: the copy can be repeated."""
     engine = with_id(tmp_path, b"payload", state)
     engine.copy("q", MID, ["r", "s"])
@@ -288,14 +333,15 @@ def test_a_copy_that_shares_no_bytes(tmp_path: Path, state: str) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("state", ["", f".{MID + 10**9}"])
 @pytest.mark.parametrize(("payload", "refused"), [(b"payload", False), (b"another", True)])
-def test_somebody_pushes_the_id_meanwhile(tmp_path: Path, payload: bytes, refused: bool) -> None:
+def test_somebody_is_faster(tmp_path: Path, payload: bytes, refused: bool, state: str) -> None:
     """What appears in the target while it is copied is looked at too, and nothing is left beside it."""
 
     class Slow(Disk):
-        def link(self, old: str, new: str, **named: bool) -> None:  # type: ignore[override]
-            os.link(old, new, **named)
-            (tmp_path / "r" / str(MID)).write_bytes(payload)
+        def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+            (tmp_path / "r" / f"{MID}{state}").write_bytes(payload)
+            return os.copy_file_range(source, target, count)
 
     engine = made(tmp_path, Slow())
     try:
@@ -303,8 +349,8 @@ def test_somebody_pushes_the_id_meanwhile(tmp_path: Path, payload: bytes, refuse
         assert not refused
     except OtherMessageError:
         assert refused
-    assert names(tmp_path)["r"] == [str(MID)]
-    assert (tmp_path / "r" / str(MID)).read_bytes() == payload
+    assert names(tmp_path)["r"] == [f"{MID}{state}"]
+    assert (tmp_path / "r" / f"{MID}{state}").read_bytes() == payload
     engine.close()
 
 

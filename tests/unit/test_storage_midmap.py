@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from qs_server.storage import midmap, midset
-from qs_server.storage.index import Index
-from qs_server.storage.midmap import MidMap
-from qs_server.storage.midset import MidSet
+from qs_server.storage.index import midmap, midset
+from qs_server.storage.index.message_index import Index
+from qs_server.storage.index.midmap import MidMap
+from qs_server.storage.index.midset import MidSet
 
 KEYS = st.integers(0, 60) | st.integers(0, 2**64 - 1)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "pop", "front"]), KEYS, st.integers(0, 2**64 - 1)), max_size=120)

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from qs_server.storage.index import Index
-from qs_server.storage.midmap import MidMap
-from qs_server.storage.midset import CHUNK, MidSet
+from qs_server.storage.index.message_index import Index
+from qs_server.storage.index.midmap import MidMap
+from qs_server.storage.index.midset import CHUNK, MidSet
 from qs_server.storage.names import WITHHELD
 
 SIZES = [0, 1, 2, 10, CHUNK, 3 * CHUNK + 7]
@@ -74,7 +74,7 @@ def described(index: Index, mids: list[int]) -> object:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_index(seed: int) -> None:
-    """withhold_all, withheld_of, sizes and remove_withheld; some messages are loaded, some not, some hidden."""
+    """withhold_all and sizes; some messages are loaded, some not, some hidden."""
     every, some = chosen(6 * seed, 500)
     together, apart = Index(every, {}), Index(every, {})
     for index in (together, apart):
@@ -87,10 +87,5 @@ def test_an_index(seed: int) -> None:
     for mid in wanted:
         apart.withhold(mid)
     assert described(together, every) == described(apart, every)
-    assert together.withheld_of(every) == wanted
     assert all(together.expiry(mid) == WITHHELD for mid in wanted)
     assert together.next_expiry() == 5
-    together.remove_withheld(wanted)
-    for mid in wanted:
-        apart.remove(mid, retrieved=True)
-    assert described(together, every) == described(apart, every)

@@ -1,6 +1,5 @@
 """The messages of a queue's directory and their states, read from names and attributes. Changes nothing."""
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from ..storage.dirq.names import (
     is_element,
 )
 from ..storage.disk import Disk
-from ..storage.engine import SECOND, Options
-from ..storage.names import NEW, message_name, parse_message, qid_of
+from ..storage.engine import SECOND
+from ..storage.names import NEW, message_name, parse_message
 from ..storage.settings import read_options
 from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
 
@@ -54,7 +53,7 @@ def elements(path: str, layout: str, now: float) -> Iterator[Element]:
 def _of_vsqs(path: str, now: float) -> Iterator[Element]:
     options = read_options(path, "files")
     unit = SECOND // 1000 if options.timestamps == "ms" else 1  # of the numbers in names, in microseconds
-    delays = _Delays(path, options)
+    delays = _Delays(path)
     found = filter(None, (parse_message(os.fsencode(name)) for name, is_dir in names_in(path) if not is_dir))
     for mid, expiry in sorted(found):
         name = f"{mid}.new" if expiry == NEW else message_name(mid, expiry)
@@ -76,11 +75,9 @@ def _of_vsqs(path: str, now: float) -> Iterator[Element]:
 class _Delays:
     """Until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
 
-    def __init__(self, path: str, options: Options) -> None:
-        qid = qid_of(os.path.basename(os.path.abspath(path))) or ""
-        space = hashlib.sha256(qid.encode()).hexdigest()[:8] if options.links else ""
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._stores = (ExtendedAttributes(Disk(), space), SidecarFiles(path, Disk(), sync=False))
+        self._stores = (ExtendedAttributes(Disk()), SidecarFiles(path, Disk(), sync=False))
 
     def end_of(self, name: str, mid: int) -> int:
         return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)

@@ -17,7 +17,6 @@ from .disk import NO_ROOM, Disk
 
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"
-_HOLDER = "user.qs.holder"
 _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
@@ -66,13 +65,6 @@ class AttributeStore(ABC):
         """Those of a message that is gone."""
         self._unwritten.pop(mid, None)
 
-    def hold(self, path: str, mid: int, holder: str) -> None:  # noqa: B027 - without it, windows end by their time
-        """Notes who holds a message. Lost without harm."""
-
-    def holder(self, path: str, mid: int) -> str:
-        """What `hold` was given last, or nothing."""
-        return ""
-
     @abstractmethod
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
         """Forgets what others left behind. names: of all files in the directory but messages; known: whether a message
@@ -88,21 +80,18 @@ class AttributeStore(ABC):
 class ExtendedAttributes(AttributeStore):
     """In the file itself."""
 
-    def __init__(self, disk: Disk, space: str = "", *, lists: bool = False) -> None:
-        """space: where files are shared with other queues, what tells the attributes of this one from theirs; lists:
-        the file system lists attributes by their names, which most do. Then it is looked first whether there are any:
-        most messages have none, and to ask for one that is not there takes twice as long."""
+    def __init__(self, disk: Disk, *, lists: bool = False) -> None:
+        """lists: the file system lists attributes by their names, which most do. Then it is looked first whether there
+        are any: most messages have none, and to ask for one that is not there takes twice as long."""
         super().__init__()
         self._disk = disk
         self._lists = lists
-        suffix = f".{space}" if space else ""
-        self._receives, self._delayed, self._holder = _RECEIVES + suffix, _DELAYED + suffix, _HOLDER + suffix
 
     def receives(self, path: str, mid: int) -> int:
-        return self.read(path, mid).receives if mid in self._unwritten else self._numbers(path, self._receives)[0]
+        return self.read(path, mid).receives if mid in self._unwritten else self._numbers(path, _RECEIVES)[0]
 
     def _read(self, path: str, mid: int) -> Attributes:
-        return Attributes(*self._numbers(path, self._receives, self._delayed))
+        return Attributes(*self._numbers(path, _RECEIVES, _DELAYED))
 
     def _numbers(self, path: str, *names: str) -> list[int]:
         there = self._names(path) if self._lists else names
@@ -126,19 +115,9 @@ class ExtendedAttributes(AttributeStore):
         return int(value) if value.isdigit() and len(value) <= 18 else 0
 
     def _write(self, path: str, mid: int, attributes: Attributes) -> None:
-        for name, value in ((self._receives, attributes.receives), (self._delayed, attributes.delayed)):
+        for name, value in ((_RECEIVES, attributes.receives), (_DELAYED, attributes.delayed)):
             if value:
                 self._disk.setxattr(path, name, b"%d" % value, follow_symlinks=False)
-
-    def hold(self, path: str, mid: int, holder: str) -> None:
-        with contextlib.suppress(OSError):
-            self._disk.setxattr(path, self._holder, holder.encode(), follow_symlinks=False)
-
-    def holder(self, path: str, mid: int) -> str:
-        try:
-            return self._disk.getxattr(path, self._holder, follow_symlinks=False).decode("ascii", "replace")
-        except OSError:
-            return ""
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
         """Nothing stays behind when a file goes."""
@@ -182,9 +161,8 @@ class SidecarFiles(AttributeStore):
                 self.forget(int(match[1]))
 
 
-def store_for(directory: str, disk: Disk, *, sync: bool, space: str = "") -> AttributeStore:
-    """The kind of store that the directory's file system can carry. sync: whether a sidecar is synced when written;
-    space: as for ExtendedAttributes."""
+def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
+    """The kind of store that the directory's file system can carry. sync: whether a sidecar is synced when written."""
     lists = False
     try:
         disk.setxattr(directory, _PROBE, b"1")
@@ -197,4 +175,4 @@ def store_for(directory: str, disk: Disk, *, sync: bool, space: str = "") -> Att
         # ENODATA: another process asked at the same time and was faster to clean up.
         if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
-    return ExtendedAttributes(disk, space, lists=lists)
+    return ExtendedAttributes(disk, lists=lists)

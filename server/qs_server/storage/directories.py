@@ -5,11 +5,9 @@ program that knows the layouts may share the root while they run; the journal ha
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from .batches import Batches
-from .claiming import Claims
 from .disk import Disk
 from .engine import (
     Background,
@@ -21,12 +19,15 @@ from .engine import (
     Receipt,
     State,
     Stats,
+    StorageError,
     UnfinishedError,
     UnsupportedError,
 )
-from .filequeue import FileQueue
-from .journal.keeping import JournalKeeping
-from .journal.ledger import SpillLimits
+from .journal.batches import LogBatches
+from .journal.claims import LogClaims
+from .journal.keeper import LogKeeper
+from .journal.queue import LogQueue
+from .journal.store import CACHE
 from .lifecycle import Lifecycle
 from .queues import EngineQueue
 from .root import RootDirectory
@@ -47,23 +48,28 @@ class DirectoriesEngine(RootDirectory):
         clock: Clock,
         durability: Durability,
         disk: Disk | None = None,
-        limits: SpillLimits = SpillLimits(),  # noqa: B008 - frozen
+        cache: int = CACHE,
         lifecycle: Lifecycle | None = None,
     ) -> None:
-        """root: an existing directory. limits: when what is in the journal is written to files. OSError when the root
-        cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
+        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory. OSError when
+        the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
+        server's."""
         disk = disk or Disk()
-        self._journal = JournalKeeping(root, clock, durability, disk, limits)
+        self._journal = LogKeeper(root, clock, durability, disk, cache)
         if self.name == "journal":
             self._journal.open()
         try:
             super().__init__(root, clock=clock, durability=durability, disk=disk, lifecycle=lifecycle)
-            self._journal.replay({q.qid: q for q in self._queues.values() if isinstance(q, FileQueue)})
+            self._journal.replay(self._kind_of, self._shared)
         except BaseException:
             self._journal.close()
             raise
 
     # -- queues ---------------------------------------------------------------------------------------------------
+
+    def _kind_of(self, qid: str) -> str | None:
+        queue = self._queues.get(qid)
+        return None if queue is None else queue.options.storage
 
     def _take_up(self, path: str, qid: str, options: Options) -> EngineQueue:
         if options.storage == "journal":
@@ -73,22 +79,28 @@ class DirectoriesEngine(RootDirectory):
     def _forget(self, qid: str) -> None:
         queue = self._queues.get(qid)
         super()._forget(qid)
-        if isinstance(queue, FileQueue):
+        if isinstance(queue, LogQueue):
             self._journal.forget(queue)
-
-    def _reopen(self, qid: str) -> None:
-        if isinstance(queue := self._queues.get(qid), FileQueue):
-            self._journal.rescue(queue)
-        super()._reopen(qid)
 
     def create(self, qid: str, options: Options) -> None:
         self._journal.commit_removals()  # before there is another queue of the name
         super().create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        if isinstance(queue := self._queue(qid), FileQueue):
-            self._journal.prepare_removal(queue)
+        queue = self._queue(qid)
+        if isinstance(queue, LogQueue) and not force:
+            queue.clear_door()
         super().remove(qid, force=force)
+
+    def take_in_files(self, qid: str) -> Iterator[int]:
+        """Takes in all files in the directory of a queue of the journal, piece by piece; how many each time. For
+        commands, without a server. OSError."""
+        queue = self._queue(qid)
+        return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
+
+    def size(self, qid: str) -> int:
+        """How many messages a queue has, hidden ones included."""
+        return len(self._queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -127,10 +139,11 @@ class DirectoriesEngine(RootDirectory):
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        holder = (self._holders.own() if self._has_files else "journal") if held else ""
+        if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
+            return queue.take_first(count, visibility, max_bytes, held=held)
         try:
-            _take_oldest(queues, found, count, visibility, max_bytes, holder=holder)
-        except OSError:
+            _take_oldest(queues, found, count, visibility, max_bytes, held=held)
+        except (OSError, StorageError):
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
         return found
@@ -155,7 +168,7 @@ class DirectoriesEngine(RootDirectory):
         done: list[EngineQueue] = []
         try:
             for target in targets:
-                if target is source or not source.copy_to(mid, target):
+                if target is source or not target.take_in(mid, source):
                     continue
                 failures = target.flush()
                 if failures:
@@ -186,16 +199,16 @@ class DirectoriesEngine(RootDirectory):
         self.flush()
         return self._queue(qid).purge(upto, count)
 
-    def claims(self, qid: str) -> Claims:
+    def claims(self, qid: str) -> LogClaims:
         queue = self._queue(qid)
-        if not isinstance(queue, FileQueue):
+        if not isinstance(queue, LogQueue):
             return super().claims(qid)
         self.flush()
         return queue.claims
 
-    def batches(self, qid: str) -> Batches:
+    def batches(self, qid: str) -> LogBatches:
         queue = self._queue(qid)
-        if not isinstance(queue, FileQueue):
+        if not isinstance(queue, LogQueue):
             return super().batches(qid)
         self.flush()
         return queue.batches
@@ -224,7 +237,6 @@ class DirectoriesEngine(RootDirectory):
     def commit(self) -> None:
         self.flush()
         self._journal.commit(before=self._commit_files)
-        self._journal.relieve()
 
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
@@ -263,19 +275,14 @@ class DirectoriesEngine(RootDirectory):
 
         return sync if files or journal is not None else None
 
-    def next_spill(self) -> int | None:
-        return self._journal.next_spill()
+    def next_upkeep(self) -> int | None:
+        return self._journal.next_upkeep()
 
-    @property
-    def spill_is_urgent(self) -> bool:
-        return self._journal.urgent
+    def begin_upkeep(self) -> Background | None:
+        return self._journal.begin_upkeep()
 
-    def begin_spill(self, *, brief: bool = False) -> Background | None:
-        return self._journal.begin_spill(brief=brief)
-
-    def finish_spill(self, spill: Background) -> None:
-        self.refresh()  # what the spill has done is not taken for what others do
-        self._journal.finish_spill(spill)
+    def finish_upkeep(self, upkeep: Background) -> None:
+        self._journal.finish_upkeep(upkeep)
 
     def refresh(self) -> None:
         self._watch.refresh()
@@ -328,17 +335,16 @@ class DirectoriesEngine(RootDirectory):
     def close(self) -> None:
         try:
             self.commit()
-            left = self._journal.come_to_rest(self.finish_spill)
+            left = self._journal.rest()
             if (sync := self.background_sync()) is not None:
                 sync()
         finally:
             self._journal.close()
             for queue in list(self._queues.values()):
                 queue.close()
-            self._holders.close()
             self._watch.close()
         if left is not None:
-            raise UnfinishedError(f"messages stay in the journal, for the next start: {left}")
+            raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
 
 
 def _carries(target: Options, source: Options) -> bool:
@@ -357,7 +363,7 @@ def _take_oldest(
     visibility: int | None,
     max_bytes: int,
     *,
-    holder: str,
+    held: bool,
 ) -> None:
     room: int | None = None  # the first message is handed out whatever its size
     while len(found) < count:
@@ -366,8 +372,8 @@ def _take_oldest(
             return
         mid, queue = first
         try:
-            message = queue.take(mid, visibility, room, holder=holder)
-        except OSError:
+            message = queue.take(mid, visibility, room, held=held)
+        except (OSError, StorageError):
             queue.arrived()  # it is there still, for whoever comes next
             raise
         if message is not None:

@@ -5,7 +5,6 @@ index has it, another process was faster: its report is on the way or here, and 
 """
 
 import errno
-import hashlib
 import logging
 import os
 import stat
@@ -17,14 +16,13 @@ from itertools import islice
 from operator import eq
 
 from .activity import Activity
-from .attributes import Attributes, AttributeStore, store_for
+from .attributes import Attributes, store_for
 from .disk import Disk
 from .engine import SECOND, Clock, Durability, Options
 from .foreign import ForeignNames
-from .holders import Holders
-from .index import Index
+from .index.message_index import Index
 from .lifecycle import Lifecycle
-from .names import MAX_MID, NEW, WITHHELD, message_name, parse_message, ready_among
+from .names import MAX_MID, NEW, message_name, parse_message, ready_among
 from .staging import finish_batches
 from .watch import Watch
 
@@ -32,14 +30,14 @@ _logger = logging.getLogger(__name__)
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FAR = MAX_MID // 10
 """Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
-_STALE_AFTER = 600
+STALE_AFTER = 600
 """Seconds after which a file that is being written, and not written to, was left behind by a crash."""
 
 
 @dataclass(slots=True)
 class Shared:
     """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone;
-    holders: None where nobody subscribes; lifecycle: who is told of what happens to messages, if anybody is."""
+    lifecycle: who is told of what happens to messages, if anybody is."""
 
     clock: Clock
     durability: Durability
@@ -47,7 +45,6 @@ class Shared:
     watch: Watch
     activity: Activity
     vanished: Callable[[str], None] = lambda qid: None
-    holders: Holders | None = None
     lifecycle: Lifecycle | None = None
 
 
@@ -68,8 +65,7 @@ class MessageDirectory:
         self._activity = shared.activity
         self._on_vanished = shared.vanished
         self._unit = 1000 if options.timestamps == "ms" else 1
-        self._holders = shared.holders
-        self._attributes = self._store()
+        self._attributes = store_for(path, shared.disk, sync=shared.durability is Durability.ALWAYS)
         self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
         self._index = Index()
         self._foreign = ForeignNames(path)
@@ -78,10 +74,6 @@ class MessageDirectory:
 
     def __len__(self) -> int:
         return len(self._index)
-
-    def _store(self) -> AttributeStore:
-        space = hashlib.sha256(self.qid.encode()).hexdigest()[:8] if self.options.links else ""
-        return store_for(self.path, self._disk, sync=self._durability is Durability.ALWAYS, space=space)
 
     # -- what the engine is told
 
@@ -149,10 +141,10 @@ class MessageDirectory:
         written: set[int] = set()
         for name in others:
             parsed = parse_message(os.fsencode(name))
-            if parsed is not None and not self._clear_left_behind(name):
+            if parsed is not None and not self.clear_left_behind(name):
                 written.add(parsed[0])
             elif name.startswith(".") and name.endswith(".tmp"):
-                self._clear_left_behind(name)
+                self.clear_left_behind(name)
             elif parsed is None:
                 self._foreign.note(name)
         self._index = index = Index(ready, hidden)
@@ -191,11 +183,11 @@ class MessageDirectory:
                 del hidden[mid]  # the same message twice: it is not hidden
         return ready, hidden, others
 
-    def _clear_left_behind(self, name: str) -> bool:
-        """Removes a file that was being written, when nobody can be writing it any more. Whether it is gone."""
+    def clear_left_behind(self, name: str, after: int = STALE_AFTER) -> bool:
+        """Removes a file that was being written, after so many seconds without a write. Whether it is gone."""
         path = f"{self.path}/{name}"
         try:
-            if self._clock() / SECOND - self._disk.lstat(path).st_mtime > _STALE_AFTER and not self.is_staged(name):
+            if self._clock() / SECOND - self._disk.lstat(path).st_mtime > after and not self.is_staged(name):
                 self._disk.unlink(path)
                 _logger.info("%s was left behind by a crash; removed", path)
                 return True
@@ -260,7 +252,7 @@ class MessageDirectory:
             return True
         receives, delayed_until = self._attributes.read(path, mid)
         delayed = delayed_until == expiry
-        if expiry != WITHHELD and not delayed and not receives:
+        if not delayed and not receives:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self._attributes.write(path, mid, Attributes(receives))

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from itertools import chain
 
@@ -12,6 +11,10 @@ from .listing import file_blocks
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
+_NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
+"""Errors that mean that the kernel does not copy between these two files."""
+_PART = 1 << 20
+"""Bytes that are copied at a time where the kernel does not do it."""
 
 
 class Disk:
@@ -22,6 +25,7 @@ class Disk:
     fstat = staticmethod(os.fstat)
     lstat = staticmethod(os.lstat)
     read = staticmethod(os.read)
+    pread = staticmethod(os.pread)
     fsync = staticmethod(os.fsync)
     rename = staticmethod(os.rename)
     link = staticmethod(os.link)
@@ -37,6 +41,7 @@ class Disk:
     _write = staticmethod(os.write)
     _pwrite = staticmethod(os.pwrite)
     _advise = staticmethod(os.posix_fadvise)
+    _copy_range = staticmethod(os.copy_file_range)
 
     def files_in(self, path: str) -> list[str]:
         """Names of the regular files in a directory."""
@@ -62,6 +67,21 @@ class Disk:
         written = self._pwrite(fd, data, offset)
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
+
+    def copy(self, source: int, target: int) -> int:
+        """Writes what is left of an open file to another, inside the kernel where it can: the file systems may share
+        the blocks then. How many bytes."""
+        copied = 0
+        try:
+            while part := self._copy_range(source, target, 1 << 30):
+                copied += part
+        except OSError as error:
+            if error.errno not in _NO_RANGES:
+                raise
+        while data := self.read(source, _PART):  # nothing, if the kernel has copied it all
+            self.write(target, data)
+            copied += len(data)
+        return copied
 
     def begin_writing(self, fd: int) -> None:
         """Starts the write-out of a file, without waiting. With it, the syncs of many new files share journal
@@ -91,21 +111,10 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
-        with contextlib.suppress(FileNotFoundError):  # it may be gone again by now
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
             self.sync_directory(above)
-
-    def can_sync_file_system(self, device: int) -> bool:
-        """Whether `sync_file_system` does anything there: on FUSE it says so and does nothing. device: st_dev."""
-        wanted = f"{os.major(device)}:{os.minor(device)}"
-        try:
-            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-                kinds = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == wanted]
-        except (OSError, IndexError):
-            return False
-        return bool(kinds) and not any(kind.startswith("fuse") for kind in kinds)
 
     def sync_file_system(self, path: str) -> None:
         """Makes everything on the file system that holds the directory durable (syncfs(2))."""

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from .batches import Batches
-    from .claiming import Claims
+    from .journal.batches import LogBatches
+    from .journal.claims import LogClaims
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -68,10 +68,6 @@ class ClaimOrderError(StorageError):
 
 class NoSuchPartError(StorageError):
     """That part of the batch was not staged."""
-
-
-class BatchTooLargeError(StorageError):
-    """The batch has more than can be published at once."""
 
 
 class QueueFullError(StorageError):
@@ -171,8 +167,6 @@ class Options:
     capacity: int | None = None
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
-    links: bool = False
-    """Whether its files may be those of other queues too (hard links), each with attributes of its own."""
     schema: str = ""
     """Of a queue in the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
     body: str = ""
@@ -266,8 +260,8 @@ class Engine(ABC):
     ) -> list[Message]:
         """The oldest visible messages of all the queues, ordered by id; each becomes invisible for `visibility`
         (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first.
-        held: for a subscriber that is connected to this process. That need not survive anything: when the process
-        ends, the next one makes them visible."""
+        held: for a subscriber that is connected to this process. That need not survive anything; with Feature.HELD
+        they are visible as soon as a next process opens the engine."""
 
     @abstractmethod
     def read(self, qid: str, receipt: Receipt) -> Message:
@@ -275,8 +269,8 @@ class Engine(ABC):
         StaleReceiptError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        """Stores a message in other queues too, under its id, ready, and sharing its bytes where that is possible. A
-        queue that holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
+        """Stores a message in other queues too, under its id, ready; queues of the log share its bytes. A queue that
+        holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
         OtherMessageError for a queue in which the id is that of a message with another payload."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
 
@@ -305,13 +299,20 @@ class Engine(ABC):
     def purge(self, qid: str, upto: int, count: int) -> int:
         """Removes at most count messages whose ids are at most upto. How many; less than count when none is left."""
 
-    def claims(self, qid: str) -> Claims:
+    def claims(self, qid: str) -> LogClaims:
         """The claims on a queue's messages."""
-        raise UnsupportedError(f"the storage {self.options(qid).storage!r} has no claims")
+        raise self._only_in_the_journal(qid, "has no claims")
 
-    def batches(self, qid: str) -> Batches:
+    def batches(self, qid: str) -> LogBatches:
         """The batches that producers stage for a queue."""
-        raise UnsupportedError(f"the storage {self.options(qid).storage!r} stages nothing")
+        raise self._only_in_the_journal(qid, "stages no batches")
+
+    def _only_in_the_journal(self, qid: str, lack: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"queue {qid!r} has the storage {self.options(qid).storage!r}, which {lack}: only queues of the storage "
+            "'journal' can. Make one (qs new --storage journal), or stop the server and change this one "
+            "(queue-journal.py convert)"
+        )
 
     @abstractmethod
     def last_mid(self, qid: str) -> int:
@@ -338,23 +339,18 @@ class Engine(ABC):
         while the engine goes on. None when nothing has."""
         return None
 
-    def next_spill(self) -> int | None:
-        """When `begin_spill` should be called next (a time that has passed: now); None: there is nothing to do."""
+    def next_upkeep(self) -> int | None:
+        """Returns when `begin_upkeep` should be called next (a time that has passed: now), or None if there is nothing
+        to do."""
         return None
 
-    @property
-    def spill_is_urgent(self) -> bool:
-        """Whether all of that work is to be done at once, whatever else there is to do."""
-        return False
-
-    def begin_spill(self, *, brief: bool = False) -> Background | None:
-        """Work that an engine has to do at leisure: to be run in any thread while the engine goes on, and then given to
-        `finish_spill`. None when there is nothing to do. One at a time. brief: only what cannot wait, and is done
-        soon."""
+    def begin_upkeep(self) -> Background | None:
+        """Does a slice of a few milliseconds of the engine's own work. The caller commits, runs what is returned in any
+        thread while the engine goes on, and then gives it to `finish_upkeep`. One at a time."""
         return None
 
-    def finish_spill(self, spill: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
-        """The work has been run."""
+    def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
+        """Takes over what was done in a thread."""
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""

@@ -5,81 +5,49 @@ being written. Any number of processes may work on the directory at once, also t
 for one of them, and ENOENT means that another one was faster.
 """
 
+import contextlib
 import errno
 import os
 import stat
 
 from .attributes import Attributes
-from .batch_files import BatchFiles
-from .batches import Batches
-from .claim_files import ClaimFiles
-from .claiming import Claims
-from .directory import READ, Shared
+from .directory import READ, STALE_AFTER
 from .engine import (
-    Durability,
     Message,
     NoSuchMessageError,
     NoSuchQueueError,
-    Options,
     OtherMessageError,
     Receipt,
     StaleReceiptError,
 )
-from .names import WITHHELD
+from .indexed import IndexedQueue
 from .publishing import PublishingDirectory
-from .withholding import WithholdingQueue
+from .queues import EngineQueue
+from .staging import Staged
 
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 """Errors that mean: no file, or none that we may read."""
 
+_HALF_COPY = 1
+"""Seconds after which nobody is at work on a copy of a message whose file is not written to."""
 
-class FileQueue(WithholdingQueue):
+
+class FileQueue(PublishingDirectory, IndexedQueue):
     """The messages of one directory, by what their holders may do with them."""
-
-    most_claimed = 10_000
-    """Messages of one claim: each is a file to rename."""
-
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        """As PublishingDirectory."""
-        super().__init__(path, qid, options, shared)
-        sync = shared.durability is not Durability.NONE
-        self.claims = Claims(self, ClaimFiles(path, shared.disk, sync=sync), shared.clock, self.most_claimed)
-        self.batches = Batches(self, BatchFiles(path, shared.disk, sync=sync))
-        try:
-            self._settle()
-        except BaseException:
-            self.unwatch()
-            raise
-
-    def _settle(self) -> None:
-        """What is in a claim is hidden, and nothing else is for that reason; no batch is there in half."""
-        self.claims.settle()
-        self.batches.settle()
-
-    def _must_be_new(self, mid: int) -> None:
-        if self.claims.tell_of(mid):
-            raise OtherMessageError(
-                f"the message {mid} was removed from queue {self.qid!r} while it was in a claim: acknowledge or "
-                "release that one first"
-            )
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """Receives one visible message. None when another process was faster, or its payload is over max_bytes.
-        holder: who holds it for a subscriber; then it need not survive a power loss that it was received."""
+        held: for a subscriber; then it need not survive a power loss that it was received."""
         payload = self._content(mid, 0, max_bytes)
         if payload is None:
             return None
         receives = self._attributes.receives(self.name_path(mid, 0), mid) + 1
         expiry = self._end_of(visibility)
-        if not self.load(mid):
-            return None
-        if holder:  # before the rename, so that a process which is killed here leaves nothing that is hidden from it
-            self._attributes.hold(self.name_path(mid, 0), mid, f"{holder} {expiry}")
-        if not self.rename(mid, 0, expiry):
+        if not self.load(mid) or not self.rename(mid, 0, expiry):
             return None
         try:
             # After the rename, so that what another consumer got is not counted by us.
@@ -87,7 +55,7 @@ class FileQueue(WithholdingQueue):
         except OSError:
             self._put_back(mid, expiry)
             raise
-        self._hide(mid, expiry, delayed=False, durable=not holder)
+        self._hide(mid, expiry, delayed=False, durable=not held)
         self.counts.delivered += 1
         self.note("received", mid, receives)
         return Message(self.qid, mid, "delivered", receives, self.time(mid), self.time(expiry), payload)
@@ -168,8 +136,6 @@ class FileQueue(WithholdingQueue):
         receives = self._attributes.read(self.name_path(mid, expiry), mid).receives
         if expiry:
             status = "delayed" if self._index.is_delayed(mid) else "in-flight"
-            if expiry == WITHHELD:
-                return Message(self.qid, mid, status, receives + 1, self.time(mid), None)
             return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
         payload = self._content(mid, 0, None)
         if payload is None:
@@ -181,7 +147,6 @@ class FileQueue(WithholdingQueue):
         mid = receipt.mid
         while True:
             expiry, attributes = self._held(receipt)
-            self.check_free(mid, expiry)
             payload = self._content(mid, expiry, None)
             if payload is not None:
                 visible_at = self.time(expiry) if expiry else None
@@ -193,19 +158,87 @@ class FileQueue(WithholdingQueue):
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
         return expiry
 
-    def copy_to(self, mid: int, target: PublishingDirectory) -> bool:
-        """Stores a message in another queue too, invisible until that is flushed. False when it is there already.
-        NoSuchQueueError when the other's directory is gone."""
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def payload_of(self, mid: int) -> bytes:
+        """The payload of a message, in whatever state it is. NoSuchMessageError."""
+        while True:
+            payload = self._content(mid, self._found(mid), None)
+            if payload is not None:
+                return payload
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """Stores the message of another queue under its id, invisible until `flush`. False when it is here already.
+        NoSuchMessageError, OtherMessageError, QueueFullError; NoSuchQueueError when the directory is gone."""
+        with contextlib.ExitStack() as stack:
+            if isinstance(source, FileQueue):
+                payload: bytes | int = (fd := source.open_payload(mid))
+                stack.callback(self._disk.close, fd)
+            else:
+                payload = source.payload_of(mid)
+            if self._holds(mid, source):
+                return False
+            self._must_have_room(1)
+            staged = self._write_copy(mid, payload, source)
+        return self._take(staged, source)
+
+    def open_payload(self, mid: int) -> int:
+        """A descriptor of the file of a message, in whatever state it is. NoSuchMessageError."""
         while True:
             expiry = self._found(mid)
             if self.load(mid):
                 try:
-                    return target.copy_in(mid, self.name_path(mid, expiry), self._index.size(mid))
+                    return self._disk.open(self.name_path(mid, expiry), READ)
                 except FileNotFoundError:
-                    if not target.in_place():
-                        target.vanished()
-                        raise NoSuchQueueError(f"there is no queue {target.qid!r} any more") from None
                     self.lost(mid, expiry)
+
+    def _holds(self, mid: int, source: EngineQueue) -> bool:
+        """Whether the message of another queue is here already. OtherMessageError when another one of that id is."""
+        while (expiry := self._index.expiry(mid)) is not None:
+            own = self._content(mid, expiry, None)
+            if own is not None:
+                if own != source.payload_of(mid):
+                    raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+                return True
+        return False
+
+    def _write_copy(self, mid: int, payload: bytes | int, source: EngineQueue) -> Staged:
+        """FileExistsError when somebody is writing a message of that id; NoSuchQueueError."""
+        try:
+            if os.path.lexists(self._staging.new_path(mid)):
+                self._clear_half_copy(mid, source)
+            return self._staging.write(mid, 0, payload)
+        except FileNotFoundError:
+            if self.in_place():
+                raise
+            self.vanished()
+            raise NoSuchQueueError(f"there is no queue {self.qid!r} any more") from None
+
+    def _clear_half_copy(self, mid: int, source: EngineQueue) -> None:
+        """Removes what a crash in the middle of the same copy has left: the beginning of the payload, to which nobody
+        has written for a second. Else copying would wait until it is old enough to be anybody's."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = self._disk.open(self._staging.new_path(mid), READ)
+            try:
+                begun = self.read(fd, self._disk.fstat(fd).st_size)
+            finally:
+                self._disk.close(fd)
+            same = source.payload_of(mid).startswith(begun)
+            self.clear_left_behind(f"{mid}.new", _HALF_COPY if same else STALE_AFTER)
+
+    def _take(self, staged: Staged, source: EngineQueue) -> bool:
+        """Takes over a copy that is written, unless somebody was faster."""
+        self._saw(staged.mid)
+        self._watch.refresh()  # as when it is pushed: whoever was faster has been reported by now
+        taken = False
+        try:
+            taken = not self._holds(staged.mid, source)
+        finally:
+            if taken:
+                self._staging.add([staged])
+            else:
+                self._discard([staged])
+        return taken
 
     # -- ending or moving a window --------------------------------------------------------------------------------
 
@@ -229,7 +262,6 @@ class FileQueue(WithholdingQueue):
         """Removes a message, in whatever state it is."""
         while True:
             expiry = self._found(receipt.mid) if receipt.receives is None else self._held(receipt)[0]
-            self.check_free(receipt.mid, expiry)
             if self.remove(receipt.mid, expiry):
                 self.counts.deleted += 1
                 self.touch()
@@ -241,7 +273,6 @@ class FileQueue(WithholdingQueue):
         while True:
             self.expire()
             expiry, attributes = self._held(receipt)
-            self.check_free(mid, expiry)
             until = self.number(self._clock() + delay) if delay else 0
             if not self.load(mid):
                 continue
@@ -266,26 +297,15 @@ class FileQueue(WithholdingQueue):
         while True:
             self.expire()
             expiry, attributes = self._held(receipt)
-            self.check_free(mid, expiry)
             if not self.load(mid):
                 continue
             if not expiry or self._index.is_delayed(mid):
                 raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
             until = self._end_of(visibility)
-            self._keep_holder(mid, expiry, until)
             if until == expiry or self.rename(mid, expiry, until):
                 self._hide(mid, until, delayed=False)
                 self.note("extended", mid, attributes.receives)
                 return self.time(until)
-
-    def _keep_holder(self, mid: int, old: int, new: int) -> None:
-        """Whoever holds the message until then will hold it until later. Both ends, as the rename is still to come."""
-        if self._holders is None:
-            return
-        path = self.name_path(mid, old)
-        name, *ends = self._attributes.holder(path, mid).split() or [""]
-        if str(old) in ends:
-            self._attributes.hold(path, mid, f"{name} {old} {new}")
 
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""

@@ -10,4 +10,4 @@ class FilesEngine(DirectoriesEngine):
     """New queues, and those without options, are queues of files."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})

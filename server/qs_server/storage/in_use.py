@@ -1,4 +1,4 @@
-"""Whether a queue's directory shows all of the queue: not while a server has it in its journal."""
+"""Whether a queue's directory shows the messages of the queue: not when they are in a journal."""
 
 import os
 
@@ -7,19 +7,27 @@ from .journal.lock import is_in_use
 from .settings import read_options
 
 JOURNAL = ".journal"
-"""In a root, as `journal.keeping` has it: to import that would take as long as all the rest."""
+"""In a root, as `journal.keeper` has it: to import that would take as long as all the rest."""
 
 
 class QueueInUseError(StorageError):
-    """A server has the queue, and would not know of what is done to it."""
+    """The messages of the queue are in a journal, and not in its directory."""
 
 
 def check_no_server(path: str) -> None:
-    """QueueInUseError when a server's journal has this queue of the layout vsqs: what is in the directory is not all of
-    it, and the server is the only one that may take messages out. docs/storage.md, "Who may touch it"."""
+    """Makes sure that messages may be taken out of a directory of the layout vsqs. QueueInUseError when it is a queue
+    of a server's journal: what is in the directory is on its way into that. docs/storage.md, "Moving messages in and
+    out"."""
     root = os.path.dirname(os.path.realpath(path))
-    if is_in_use(os.path.join(root, JOURNAL)) and read_options(path, "journal").storage == "journal":
+    running = is_in_use(os.path.join(root, JOURNAL))
+    if read_options(path, "journal" if running else "files").storage != "journal":
+        return
+    if running:
         raise QueueInUseError(
-            f"a server is running on {root}, and has this queue in its journal (storage 'journal'): use `qs` and the "
-            "server, or stop it"
+            f"a server is running on {root}, and has the messages of this queue in its journal (storage 'journal'): "
+            "`qs receive` and `qs export` take them out"
         )
+    raise QueueInUseError(
+        f"the messages of this queue are in the journal of {root} (storage 'journal'): start the server, or use "
+        "`queue-journal.py export`, which writes them to files"
+    )

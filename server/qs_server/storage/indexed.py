@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 from .engine import Clock, Options, State, Stats
-from .index import Index
+from .index.message_index import Index
 
 
 class IndexedQueue(ABC):

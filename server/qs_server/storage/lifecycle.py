@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 Event = Literal["pushed", "received", "released", "expired", "extended", "deleted"]
 """What happens to a message. pushed: it has become part of a queue, by a push or a copy; received: it was handed out;
-released: its holder gave it back, or lost the connection, or was killed; expired: its window ended by its time, not
+released: its holder gave it back, or lost the connection; expired: its window ended by its time, not
 that of a delay; extended: its window was moved; deleted: it is gone, singly, by a purge, or with its queue."""
 
 

@@ -45,6 +45,14 @@ def directory_of(qid: str) -> str:
     return name
 
 
+def check_name(kind: str, name: str) -> None:
+    """BadQueueNameError unless the name of a consumer or a producer (kind) could be that of a queue."""
+    try:
+        directory_of(name)
+    except BadQueueNameError as error:
+        raise BadQueueNameError(f"the {kind} {name!r} has a name that no queue could have: {error}") from None
+
+
 def qid_of(directory: str) -> str | None:
     """The queue that a directory holds, or None when no queue's directory has that name."""
     try:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .directory import Shared
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
+from .queues import EngineQueue
 
 
 class NullQueue:
@@ -36,10 +37,6 @@ class NullQueue:
         except FileNotFoundError:
             return False
 
-    def vanished(self) -> None:
-        """The directory is gone (from the queue that copies to it)."""
-        self._shared.vanished(self.qid)
-
     # -- pushing: ids, and nothing else
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
@@ -55,12 +52,9 @@ class NullQueue:
         """Nothing is there to become visible."""
         return {}
 
-    def copy_in(self, mid: int, path: str, size: int) -> bool:
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
-        return self.take_in(mid, b"")
-
-    def take_in(self, mid: int, payload: bytes) -> bool:
-        """The same, of a message that has no file."""
+        source.payload_of(mid)  # it has to be there
         self._counts.pushed += 1
         return True
 
@@ -79,7 +73,7 @@ class NullQueue:
         return 0
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """None."""
         return None
@@ -92,7 +86,7 @@ class NullQueue:
         """NoSuchMessageError."""
         raise self._none(receipt.mid)
 
-    def copy_to(self, mid: int, target: object) -> bool:
+    def payload_of(self, mid: int) -> bytes:
         """NoSuchMessageError."""
         raise self._none(mid)
 

@@ -1,24 +1,17 @@
 """The publisher's side of a queue's directory: messages are written, then made visible together."""
 
-import errno
 import logging
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from .attributes import Attributes
-from .batch_files import note_of
 from .capacity import require_room
-from .directory import READ, Shared
-from .engine import Draft, Durability, Options, OtherMessageError, QueueFullError, Stats, UnsupportedError
+from .directory import Shared
+from .engine import Draft, Durability, Options, QueueFullError, Stats, UnsupportedError
 from .names import MAX_MID, message_name
 from .recording import RecordingDirectory
-from .settings import write_options
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
-_OPEN = 500
-"""Messages of a batch whose files are open together."""
 
 
 class PublishingDirectory(RecordingDirectory):
@@ -32,23 +25,9 @@ class PublishingDirectory(RecordingDirectory):
         self._pushers: dict[int, str] = {}  # whose pushes are staged, by first id, if there is a record
         try:
             self.rescan()
-            self._free_orphans()
         except BaseException:
             self.unwatch()
             raise
-
-    def _free_orphans(self) -> None:
-        """Makes visible what a process held that has been killed."""
-        if self._holders is None:
-            return
-        for mid in self._index.hidden.after(-1, len(self._index.hidden)):
-            expiry = self._index.expiry(mid) or 0
-            name, *ends = self._attributes.holder(self.name_path(mid, expiry), mid).split() or [""]
-            if str(expiry) in ends and not self._holders.alive(name) and self.load(mid):
-                self.rename(mid, expiry, 0)
-                self._index.show(mid)
-                self.arrived()
-                self.note("released", mid, peer="")
 
     def is_staged(self, name: str) -> bool:
         return self._staging.holds(name)
@@ -121,81 +100,6 @@ class PublishingDirectory(RecordingDirectory):
             if staged.expiry:
                 self.forget_attributes(staged.mid)
 
-    def copy_in(self, mid: int, path: str, size: int) -> bool:
-        """Stores the message of another queue, whose file is at path. Invisible until `flush`. False: it is here.
-        OtherMessageError; FileNotFoundError when that file or this directory is gone."""
-        if self._holds(mid, path):
-            return False
-        self._must_be_new(mid)
-        self._must_have_room(1)
-        staged = self._staging.link(mid, path, size) if self._may_link() else self._staging.copy(mid, path)
-        self._saw(mid)
-        self._watch.refresh()  # as when it is pushed: whoever was faster has been reported by now
-        try:
-            held = self._holds(mid, path)
-        except BaseException:
-            self._discard([staged])
-            raise
-        if held:
-            self._discard([staged])
-            return False
-        self.touch(mid)  # whoever wrote it need not have synced it
-        self._staging.add([staged])
-        return True
-
-    def take_in(self, mid: int, payload: bytes) -> bool:
-        """As `copy_in`, of a message that has no file."""
-        if self._index.expiry(mid) is not None:
-            if self._content_of(self.name_path(mid, self._index.expiry(mid) or 0)) != payload:
-                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
-            return False
-        self._must_be_new(mid)
-        self._must_have_room(1)
-        self._staging.add([self._staging.write(mid, 0, payload)])
-        self._saw(mid)
-        return True
-
-    def _must_be_new(self, mid: int) -> None:
-        """OtherMessageError when there was a message of that id, and somebody still has something to do with it."""
-
-    def _holds(self, mid: int, path: str) -> bool:
-        """Whether it is here already, that is: the same file, or the same bytes. OtherMessageError if neither."""
-        while (expiry := self._index.expiry(mid)) is not None:
-            if not self.load(mid):
-                continue
-            try:
-                own = self._disk.lstat(self.name_path(mid, expiry))
-                if not self._is_same(own, self.name_path(mid, expiry), path):
-                    raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
-            except FileNotFoundError:
-                self._disk.lstat(path)  # or it is that one that is gone, which the caller has to know
-                self.lost(mid, expiry)
-                continue
-            return True
-        return False
-
-    def _is_same(self, own: os.stat_result, own_path: str, path: str) -> bool:
-        other = self._disk.lstat(path)
-        if os.path.samestat(own, other):
-            return True
-        return own.st_size == other.st_size and self._content_of(own_path) == self._content_of(path)
-
-    def _content_of(self, path: str) -> bytes:
-        fd = self._disk.open(path, READ)
-        try:
-            return self.read(fd, self._disk.fstat(fd).st_size)
-        finally:
-            self._disk.close(fd)
-
-    def _may_link(self) -> bool:
-        """Whether files may be shared, which is settled when the first one comes to a queue that has nothing else."""
-        if not self.options.links and not len(self) and not len(self._staging):
-            options = replace(self.options, links=True)
-            write_options(self.path, options, self._disk, sync=self._durability is Durability.ALWAYS)
-            self.options = options
-            self._attributes = self._store()
-        return self.options.links
-
     def flush(self) -> dict[int, OSError]:
         """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""
         failures = self._staging.sync()
@@ -207,52 +111,6 @@ class PublishingDirectory(RecordingDirectory):
                 failures[request[0].mid] = error
         self._pushers.clear()
         return failures
-
-    def publish_batch(
-        self,
-        payloads: list[bytes],
-        producer: str,
-        batch: int,
-        begin: Callable[[int, int], None],
-        done: Callable[[], None],
-    ) -> None:
-        """See Publisher."""
-        self._must_have_room(len(payloads))
-        request: list[Staged] = []
-        try:
-            for payload in payloads:
-                request.append(self._stage(Draft(payload)))
-                if len(request) % _OPEN == 0:
-                    self._staging.close_files(request[-_OPEN:])
-            self._staging.close_files(request[-_OPEN:])
-            begin(request[0].mid, len(request))
-            self._staging.note_batch(request, note_of(producer, batch))
-            if self._durability is Durability.INTERVAL:
-                self._disk.sync_file_system(self.path)
-            done()
-        except BaseException:
-            self._discard(request)
-            raise
-        try:
-            for staged in request:
-                self._show(staged)
-            self._staging.finish(request)
-        except OSError:
-            self._staging.leave(request)  # it is published; `finish_batch`, or the next start, shows the rest
-            raise
-        self.counts.pushed += len(request)
-        self.touch()
-        self._note_pushed(request)
-
-    def undo_batch(self, first: int, payloads: list[bytes] | None, count: int) -> None:
-        """See Publisher. Nothing of it was ever visible."""
-
-    def finish_batch(self, first: int) -> None:
-        """See Publisher."""
-        if self._staging.is_noted(first):
-            self.rescan()
-        if self._staging.is_noted(first):
-            raise BlockingIOError(errno.EAGAIN, f"another server is just at a batch of queue {self.qid!r}; ask again")
 
     def _publish(self, request: list[Staged]) -> None:
         done: list[Staged] = []

@@ -5,7 +5,7 @@ Meanings, units and errors are those of the engine's methods of the same names: 
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from .engine import Draft, Message, Options, Receipt, State, Stats
 
@@ -16,7 +16,10 @@ class EngineQueue(Protocol):
     path: str
     qid: str
     options: Options
-    last_mid: int
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
 
     def __len__(self) -> int:
         """How many messages it holds, in whatever state, without those that `flush` has still to make visible."""
@@ -36,19 +39,22 @@ class EngineQueue(Protocol):
         """How many messages are visible."""
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """Receives a visible message. None: another process was faster, and `first_ready` does not give it any more;
-        or its payload is over max_bytes. holder: who holds it for a subscriber."""
+        or its payload is over max_bytes. held: see Engine.receive."""
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message: ...
 
     def read_held(self, receipt: Receipt) -> Message:
         """See Engine.read."""
 
-    def copy_to(self, mid: int, target: Any) -> bool:
-        """Stores a message in another queue, whose ids mean the same (`carries`), invisible until that is flushed.
-        False when it is there already."""
+    def payload_of(self, mid: int) -> bytes:
+        """The payload of a message, in whatever state it is. NoSuchMessageError."""
+
+    def take_in(self, mid: int, source: "EngineQueue") -> bool:
+        """Stores the message of another queue, whose ids mean the same, invisible until `flush`. False when it is here
+        already. NoSuchMessageError, OtherMessageError, QueueFullError; NoSuchQueueError when the directory is gone."""
 
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message that is in the state that expiry says, 0: ready. False when another process was faster."""

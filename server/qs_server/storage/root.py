@@ -12,8 +12,6 @@ from functools import partial
 from threading import Thread
 
 from .activity import Activity
-from .batch_files import DIRECTORY as STAGED
-from .claim_files import DIRECTORY as CLAIMS
 from .directory import Shared
 from .dirqueue.queue import DirqQueue
 from .disk import Disk
@@ -30,7 +28,7 @@ from .engine import (
     UnsupportedError,
 )
 from .filequeue import FileQueue
-from .holders import Holders
+from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue
 from .names import directory_of, parse_message, qid_of
@@ -79,17 +77,13 @@ class RootDirectory(Engine):
         self._watch = Watch()
         self._activity = Activity()
         self._queues: dict[str, EngineQueue] = {}
-        self._root_dirty = False
+        self._root_dirty = True  # whoever was killed may have left names that nothing has made durable
         self._gone: set[str] = set()  # queues that waiters have to be told of
         self._staged: dict[str, EngineQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
-        self._holders = Holders(root, self._disk)
-        self._shared = Shared(
-            clock, durability, self._disk, self._watch, self._activity, self._reopen, self._holders, lifecycle
-        )
+        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen, lifecycle)
         self._watch.add(root, self, of_queues=True)
         self._scan(strict=True)
-        self._holders.clear()
 
     def _scan(self, *, strict: bool) -> None:
         for name in self._disk.directories_in(self._root):
@@ -237,43 +231,29 @@ def _is_directory(path: str) -> bool:
 def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
     so nothing can be lost."""
-    aside: list[tuple[str, str]] = []
     try:
         if isinstance(queue, DirqQueue):
             queue.remove_directories()
         for name in os.listdir(queue.path):
             if not _is_ours(name):
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")
-        _put_aside(queue.path, aside, disk)
         for name in os.listdir(queue.path):
             if _is_ours(name):
                 with contextlib.suppress(FileNotFoundError):  # whoever was writing it has finished
                     disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:
-        for old, new in aside:
-            with contextlib.suppress(OSError):
-                disk.rename(new, old)
         write_options(queue.path, queue.options, disk, sync=True)
         if error.errno == errno.ENOTEMPTY:
             raise QueueNotEmptyError(
                 f"queue {queue.qid!r} is not empty: somebody has just put something there"
             ) from None
         raise
-    for _, new in aside:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _put_aside(path: str, aside: list[tuple[str, str]], disk: Disk) -> None:
-    """What is known of claims and batches on a queue, which is wanted again should somebody push just now. aside: gets
-    from where to where."""
-    for name in (CLAIMS, STAGED):
-        new = f"{os.path.dirname(path)}/{_REMOVING}{secrets.token_hex(8)}"
-        with contextlib.suppress(FileNotFoundError):
-            disk.rename(f"{path}/{name}", new)
-            aside.append((f"{path}/{name}", new))
 
 
 def _is_ours(name: str) -> bool:
-    """A file that goes with the queue: of the server, or of somebody who has not finished writing a message."""
+    """A file that goes with the queue: of the server, or of somebody who has not finished writing a message. Not one
+    that is just being taken in."""
+    if name.startswith(PRIVATE):
+        return False
     return name.startswith(".") or (parse_message(os.fsencode(name)) is not None and name.endswith(".new"))

@@ -10,7 +10,7 @@ from .engine import SECOND, Options, StorageError
 FILE = ".queue.toml"
 _KNOWN = (
     "what may stand there: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
-    "capacity = messages (from 1), timestamps = 'us' or 'ms', links = true or false, "
+    "capacity = messages (from 1), timestamps = 'us' or 'ms', "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _LONGEST = 10**10
@@ -46,8 +46,6 @@ def _set(options: Options, key: str, value: object) -> None:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
-    elif key == "links" and isinstance(value, bool):
-        options.links = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
         setattr(options, key, value)
     else:
@@ -66,8 +64,6 @@ def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -
         lines.append(f"capacity = {options.capacity}")
     if options.timestamps != "us":
         lines.append(f'timestamps = "{options.timestamps}"')
-    if options.links:
-        lines.append("links = true")
     for key, value in (("schema", options.schema), ("body", options.body)):
         if not is_plain(value):
             raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")

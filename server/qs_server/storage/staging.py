@@ -6,13 +6,11 @@ finishes what it says. Its publisher holds a lock on it for as long as it lives,
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
 from dataclasses import dataclass
 
-from .batch_files import finish
 from .disk import Disk
 from .names import message_name, parse_message
 
@@ -20,8 +18,6 @@ _logger = logging.getLogger(__name__)
 _BATCH = ".batch-"
 _TEMPORARY = ".tmp"
 _END = "end"
-_PUBLISHES = "publishes "
-_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 _NEW_FILE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
 
 
@@ -66,12 +62,13 @@ class Staging:
         """Where a message is while it is being written."""
         return f"{self._directory}/{mid}.new"
 
-    def write(self, mid: int, expiry: int, payload: bytes) -> Staged:
-        """Writes one message. FileExistsError when another publisher is writing one with that id."""
+    def write(self, mid: int, expiry: int, payload: bytes | int) -> Staged:
+        """Writes one message. payload: bytes, or the descriptor of an open file whose content it is. FileExistsError
+        when another publisher is writing one with that id."""
         fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
-        staged = Staged(mid, expiry, len(payload), fd)
+        staged = Staged(mid, expiry, 0, fd)
         try:
-            self._disk.write(fd, payload)
+            staged.size = self._fill(fd, payload)
             if not self._sync:
                 self._close(staged)
         except BaseException:
@@ -79,29 +76,12 @@ class Staging:
             raise
         return staged
 
-    def link(self, mid: int, path: str, size: int) -> Staged:
-        """Takes the file at path as that of a message here; its bytes, where the file system cannot share them."""
-        new = self.new_path(mid)
-        try:
-            self._disk.link(path, new, follow_symlinks=False)
-        except FileExistsError:
-            if not os.path.samefile(path, new):
-                raise
-            # A crash has left it, or somebody is just copying the same: either way it is what we want.
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            return self.copy(mid, path)
-        return Staged(mid, 0, size, -1)
-
-    def copy(self, mid: int, path: str) -> Staged:
-        """Writes the bytes of the file at path as a message."""
-        fd = self._disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            payload = self._disk.read(fd, self._disk.fstat(fd).st_size)
-        finally:
-            self._disk.close(fd)
-        return self.write(mid, 0, payload)
+    def _fill(self, fd: int, payload: bytes | int) -> int:
+        """Writes a payload into a new file; its bytes."""
+        if isinstance(payload, int):
+            return self._disk.copy(payload, fd)
+        self._disk.write(fd, payload)
+        return len(payload)
 
     def sync(self) -> dict[int, OSError]:
         """Makes the contents of everything written durable, and notes the lists. Requests for which that fails are
@@ -130,35 +110,16 @@ class Staging:
                     self._disk.fsync(staged.fd)
                     self._close(staged)
         if len(request) > 1:
-            self._note(request, "")
+            self._note(request)
 
-    def close_files(self, request: list[Staged]) -> None:
-        """Messages of a batch, which may be too many to be open together. They are not durable yet."""
-        for staged in request:
-            if staged.fd >= 0:
-                self._disk.begin_writing(staged.fd)
-                self._close(staged)
-
-    def note_batch(self, request: list[Staged], note: str) -> None:
-        """A producer's batch has been written completely: from now on a start makes it visible. note: see
-        `batch_files.note_of`."""
-        if self._sync and self._disk.can_sync_file_system(self._disk.lstat(self._directory).st_dev):
-            self._disk.sync_file_system(self._directory)
-        elif self._sync:
-            for staged in request:
-                self._disk.sync_file(self.new_path(staged.mid))
-        self._note(request, _PUBLISHES + note)
-        if self._sync:
-            self._disk.sync_directory(self._directory)
-
-    def _note(self, request: list[Staged], more: str) -> None:
+    def _note(self, request: list[Staged]) -> None:
         path = self._batch_path(request)
         fd = self._disk.open(path + _TEMPORARY, _NEW_FILE | os.O_TRUNC, 0o666)
         self._batches[request[0].mid] = fd
         with contextlib.suppress(OSError):  # a file system without locks cannot be shared by publishers of lists
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lines = [f"{staged.mid}.new {message_name(staged.mid, staged.expiry)}" for staged in request]
-        self._disk.write(fd, "\n".join([*lines, *filter(None, [more]), _END]).encode())
+        self._disk.write(fd, "\n".join([*lines, _END]).encode())
         if self._sync:
             self._disk.fsync(fd)
         self._disk.rename(path + _TEMPORARY, path)
@@ -171,14 +132,6 @@ class Staging:
         if request and request[0].mid in self._batches:
             self._disk.unlink(self._batch_path(request))
             self._unlock(request)
-
-    def leave(self, request: list[Staged]) -> None:
-        """Whoever starts next, or looks for it, does the renames that are left."""
-        self._unlock(request)
-
-    def is_noted(self, first: int) -> bool:
-        """Whether there are renames left of a list or a batch that begins with that id."""
-        return os.path.lexists(f"{self._directory}/{_BATCH}{first}")
 
     def _unlock(self, request: list[Staged]) -> None:
         fd = self._batches.pop(request[0].mid, None)
@@ -239,9 +192,6 @@ def _do_what_it_says(directory: str, note: bytes, disk: Disk) -> None:
     lines = note.split(b"\n")
     if lines[-1] != _END.encode():
         return
-    for line in lines[:-1]:
-        if line.startswith(_PUBLISHES.encode()):  # before a start can look it up
-            finish(directory, line[len(_PUBLISHES) :].decode(), disk, sync=True)
     for line in lines[:-1]:
         old, _, new = line.partition(b" ")
         if parse_message(old) and parse_message(new):

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from ..directory import Shared
 from ..engine import Durability, Options
-from ..index import Index
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from ..lifecycle import Event
-from ..midmap import MidMap
 from .layout import Layout
 from .marks import marks_for
 from .mids import FAR, name_of, time_of

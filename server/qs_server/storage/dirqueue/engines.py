@@ -5,7 +5,7 @@ from typing import ClassVar
 from ..directories import DirectoriesEngine
 from ..engine import Feature
 
-_CANNOT = frozenset({Feature.WHOLE, Feature.KEY, Feature.CLAIM, Feature.MILLISECONDS})
+_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.MILLISECONDS})
 """In either of the layouts: there an id is the name of an element, and a list gets its names one after the other."""
 
 

@@ -9,12 +9,11 @@ from ..directory import Shared
 from ..dirq.folders import names_in
 from ..dirq.names import is_directory
 from ..engine import SECOND, Options
-from ..index import Index
-from ..midmap import MidMap
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from .elements import number_of
-from .marks import Marks
 from .mids import FAR, mid_of, name_of
-from .sights import FOREIGN, Sights
+from .sights import Sights
 from .simple import is_name
 
 _logger = logging.getLogger(__name__)
@@ -65,9 +64,8 @@ class Listing(Sights):
         every: list[int] = []
         for name in self._layout.folders():
             every += self._place_all(name)
-        held = self._index_all(every)
+        self._index_all(every)
         self._marks.clear(files, lambda mid: mid in self._places or mid in written)
-        self._free_orphans(held)
         self._remove_idle_folders()
 
     def _place_all(self, name: str) -> set[int]:
@@ -109,8 +107,8 @@ class Listing(Sights):
         except OSError:
             return False
 
-    def _index_all(self, locked: list[int]) -> list[tuple[int, Marks]]:
-        """The index of all elements that have a place; those that servers of ours have locked."""
+    def _index_all(self, locked: list[int]) -> None:
+        """Makes the index of all elements that have a place."""
         mids = array("Q", self._places.after(-1, len(self._places)))
         sights = {mid: self._sight(mid) for mid in locked}
         hidden = {mid: sight.hidden for mid, sight in sights.items() if sight is not None and sight.hidden}
@@ -123,18 +121,6 @@ class Listing(Sights):
             self.look(mid)
         if self._index.ready:
             self.arrived()
-        return [(mid, s.marks) for mid, s in sights.items() if s is not None and s.hidden not in (0, FOREIGN)]
-
-    def _free_orphans(self, held: list[tuple[int, Marks]]) -> None:
-        """Makes visible what a process held that has been killed."""
-        holders = self._shared.holders
-        for mid, marks in held:
-            if holders is None or not marks.holder or holders.alive(marks.holder):
-                continue
-            with self.alone(mid) as sight:
-                if sight is not None and sight.marks == marks and sight.hidden not in (0, FOREIGN):
-                    self._unlock(mid, sight)
-                    self.note("released", mid, marks.receives, peer="")
 
     # -- reports (from Watch)
 

@@ -1,8 +1,8 @@
 """What an element's name and lock do not say, and a restart must not forget.
 
 One extended attribute of the element's file or directory, `user.qs.state`: how often it was received; until when it is
-locked by a server of ours, 0 when it is not; whether that is a delay; for whom it is held. Where the file system has no
-extended attributes: a hidden file in the queue's directory.
+locked by a server of ours, 0 when it is not; whether that is a delay. Where the file system has no extended attributes:
+a hidden file in the queue's directory.
 
 Whether a lock is ours: when the time of the element's last change is not after the end of the window. A server of ours
 sets it to that end. Any other program's lock sets it to the present, and comes after the end of the window if it comes
@@ -24,20 +24,18 @@ from ..disk import NO_ROOM, Disk
 _STATE = "user.qs.state"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
-_STATE_OF = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([01])(?: ([0-9a-z]{1,64}))?\n?")
+_STATE_OF = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([01])\n?")
 _SIDECAR = re.compile(r"\.([0-9a-f]{14})\.state")
 _LATEST_STAMP = 2**31 - 1
 """Seconds: the last time that every file system can keep."""
 
 
 class Marks(NamedTuple):
-    """receives: how often; until: the end of the window or the delay, 0 when a server of ours has no lock; holder: the
-    process that holds it for a subscriber."""
+    """receives: how often; until: the end of the window or the delay, 0 when a server of ours has no lock."""
 
     receives: int = 0
     until: int = 0
     delayed: bool = False
-    holder: str = ""
 
 
 class MarkStore(ABC):
@@ -143,16 +141,15 @@ def marks_for(directory: str, disk: Disk, *, sync: bool) -> MarkStore:
 
 
 def _encode(marks: Marks) -> bytes:
-    holder = f" {marks.holder}" if marks.holder else ""
-    return f"{marks.receives} {marks.until} {marks.delayed:d}{holder}".encode()
+    return b"%d %d %d" % marks
 
 
 def _decode(value: bytes) -> Marks:
     found = _STATE_OF.fullmatch(value)
     if found is None:
         return Marks()
-    receives, until, delayed, holder = found.groups()
-    return Marks(int(receives), int(until), delayed == b"1", (holder or b"").decode())
+    receives, until, delayed = found.groups()
+    return Marks(int(receives), int(until), delayed == b"1")
 
 
 def stamp(path: str, until: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..capacity import require_room
 from ..engine import SECOND, Draft, OtherMessageError, QueueFullError, Stats, UnsupportedError
+from ..queues import EngineQueue
 from .layout import Staged
 from .listing import Listing
 from .marks import Marks, stamp
@@ -95,9 +96,9 @@ class PublishingElements(Listing):
 
     # -- copies of messages of other queues
 
-    def take_in(self, mid: int, payload: bytes) -> bool:
-        """Stores the message of another queue under its id, invisible until `flush`. False when it is here.
-        OtherMessageError, QueueFullError."""
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """See EngineQueue."""
+        payload = source.payload_of(mid)
         if (own := self._payload_of(mid)) is not None:
             if own != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")

@@ -58,7 +58,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
     # -- receiving ------------------------------------------------------------------------------------------------
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
         """See EngineQueue."""
         with self.alone(mid) as sight:
@@ -69,11 +69,11 @@ class DirqQueue(PublishingElements, IndexedQueue):
                 return None
             expiry = self._end_of(visibility)
             receives = sight.marks.receives + 1
-            if not self._lock(mid, sight, Marks(receives, expiry, holder=holder)):
+            if not self._lock(mid, sight, Marks(receives, expiry)):
                 return None
         self._index.hide(mid, expiry, delayed=False)
         self._hidden(mid, expiry)
-        if not holder:
+        if not held:
             self._touch(mid)
         self.counts.delivered += 1
         self.note("received", mid, receives)
@@ -134,13 +134,12 @@ class DirqQueue(PublishingElements, IndexedQueue):
                 "that has unlocked it"
             )
 
-    def copy_to(self, mid: int, target: "PublishingElements") -> bool:
+    def payload_of(self, mid: int) -> bytes:
         """See EngineQueue."""
-        self._seen(mid)
         payload = self._payload_of(mid)
         if payload is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
-        return target.take_in(mid, payload)
+        return payload
 
     # -- ending or moving a window --------------------------------------------------------------------------------
 

@@ -1,19 +1,24 @@
 """What is in a journal, whole or not: every segment file with what can be read of it, and what is missing between them.
 
 For `queue-journal.py`. Changes nothing, and may be used while a server runs. Whether a server would start over it is
-for `recover` to say, and asked there.
+for `opening.py` to say, and asked there.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from ..disk import Disk
+from .checkpoint import NAME, BadCheckpointError, CheckpointReader
+from .claim_records import Published
 from .frames import BLOCK, DamagedError, Header, read_header
 from .lock import read_last
-from .records import Checkpoint, Delete, Key, Push, Queue, Record, Remove, State
-from .recovery import JournalDamagedError, map_file, numbers_in, recover, segment_name
+from .opening import find_segments, read_log
+from .places import Position, place_of
+from .records import Checkpoint, Moved, OfQueue, Push, Queue, Record, Shared, parse_one
+from .recovery import JournalDamagedError, map_file, numbers_in, segment_name
 from .salvage import Hole, Piece, find_salt, read_pieces
 
 
@@ -48,52 +53,79 @@ class Part(NamedTuple):
 
 class Placed(NamedTuple):
     """A record and the queue that it is about; None: what its number means is not known. number: for that queue,
-    and for no other in the whole journal."""
+    and for no other in the whole journal; place: where the record stands."""
 
     part: Part
     piece: Piece
-    record: Queue | Push | State | Delete | Remove | Key
+    record: OfQueue
     qid: str | None
     number: int
+    place: int
+
+
+class FoundCheckpoint(NamedTuple):
+    """The file of a checkpoint. position: where it ends; fault: why it is ignored, None: it is whole."""
+
+    path: str
+    size: int
+    position: Position | None
+    fault: str | None
 
 
 class Examined(NamedTuple):
     """parts: all segment files, in their order; missing: segments that should be there, and frames between two; torn:
     the file whose end the next start cuts off; refusal: why a start is refused, None: it is not; last: the greatest
-    number in use."""
+    number in use; checkpoint: None, if there is none; numbers: of queues, by the life and the number that they have
+    there."""
 
     parts: list[Part]
     missing: list[str]
     torn: str | None
     refusal: JournalDamagedError | None
     last: int
+    checkpoint: FoundCheckpoint | None
+    numbers: dict[tuple[bytes | None, int], int]
 
     def placed(self) -> Iterator[Placed]:
         """Every record that can be read, in the order in which they were written."""
-        names = {
-            (part.life, record.number): record.qid for part, _, record in self._records() if isinstance(record, Queue)
-        }
-        numbers: dict[tuple[bytes | None, int], int] = {}
-        for part, piece, record in self._records():
+        names: dict[tuple[bytes | None, int], str] = {}
+        for part, _, _, record in self._records():
+            if isinstance(record, Queue):
+                names[part.life, record.number] = record.qid
+        for part, piece, place, record in self._records():
             if not isinstance(record, Checkpoint):
                 meant = part.life, record.number
-                number = numbers.setdefault(meant, len(numbers) + 1)
-                yield Placed(part, piece, record, names.get(meant), number)
+                yield Placed(part, piece, record, names.get(meant), self.number_of(part, record.number), place)
 
-    def _records(self) -> Iterator[tuple[Part, Piece, Record]]:
+    def number_of(self, part: Part, number: int) -> int:
+        """What the queue that a number means in a segment is called, by no other's number in the whole journal."""
+        return self.numbers.setdefault((part.life, number), len(self.numbers) + 1)
+
+    def _records(self) -> Iterator[tuple[Part, Piece, int, Record]]:
         for part in self.parts:
             if part.counts:
                 for piece in part.pieces:
-                    for record in piece.records():
-                        yield part, piece, record
+                    for start, record in piece.placed():
+                        yield part, piece, place_of(part.number, start), record
 
-    def pushed(self) -> dict[str, Counter[str]]:
+    def messages(self) -> dict[str, Counter[str]]:
         """How many messages each file holds of each queue."""
         found: dict[str, Counter[str]] = {part.path: Counter() for part in self.parts}
+        known: set[tuple[str, str, int]] = set()
         for placed in self.placed():
-            if isinstance(placed.record, Push):
-                found[placed.part.path][placed.qid or f"(queue number {placed.number})"] += 1
+            path, qid = placed.part.path, placed.qid or f"(queue number {placed.number})"
+            for mid in messages_in(placed.record):
+                if (path, qid, mid) not in known:
+                    known.add((path, qid, mid))
+                    found[path][qid] += 1
         return found
+
+
+def messages_in(record: Record) -> Iterable[int]:
+    """Ids of the messages that a record makes."""
+    if isinstance(record, Published):
+        return range(record.first, record.first + sum(count for _, _, count in record.parts))
+    return (record.mid,) if isinstance(record, (Push, Moved, Shared)) else ()
 
 
 def examine(directory: str, disk: Disk) -> Examined:
@@ -109,15 +141,45 @@ def examine(directory: str, disk: Disk) -> Examined:
     others = [part for part in parts if not part.counts]
     parts = sorted([*_with_lives(counting), *others], key=lambda part: (part.number, part.path))
     torn, refusal = _verdict(directory, disk)
-    return Examined(parts, missing, torn, refusal, max([*(part.number for part in counting), begun or 0]))
+    last = max([*(part.number for part in counting), begun or 0])
+    return Examined(parts, missing, torn, refusal, last, _find_checkpoint(directory), {})
+
+
+class _Parser:
+    """Reads every record of the segments, as a start does that has no checkpoint."""
+
+    oldest = 0
+
+    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
+        """The records of a frame. BadRecordError."""
+        for body in bodies:
+            record = parse_one(body)
+            if isinstance(record, Checkpoint):
+                self.oldest = max(self.oldest, record.oldest)
+
+
+def verify(directory: str, disk: Disk) -> str | None:
+    """The file whose end the next start cuts off. JournalDamagedError when no server starts with it."""
+    opened = read_log(directory, disk, find_segments(directory, disk), _Parser())
+    return None if opened.torn is None else opened.torn.path
 
 
 def _verdict(directory: str, disk: Disk) -> tuple[str | None, JournalDamagedError | None]:
     try:
-        last = recover(directory, disk).torn
+        return verify(directory, disk), None
     except JournalDamagedError as error:
         return None, error
-    return None if last is None else last.path, None
+
+
+def _find_checkpoint(directory: str) -> FoundCheckpoint | None:
+    path = f"{directory}/{NAME}"
+    try:
+        size = os.stat(path).st_size
+        return FoundCheckpoint(path, size, CheckpointReader(directory).position, None)
+    except FileNotFoundError:
+        return None
+    except BadCheckpointError as error:
+        return FoundCheckpoint(path, size, None, str(error))
 
 
 def _read(directory: str, number: int) -> Part:

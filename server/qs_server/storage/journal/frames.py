@@ -1,10 +1,11 @@
 """The layout of a segment: a header of one block, then frames, each the records of one commit.
 
 Everything is aligned to blocks of 4 KiB, as writing past the page cache (O_DIRECT) demands. A segment has its full size
-from the start, filled with zeros: so a sync has no metadata to write, a file that is shorter has been cut, and what is
-not zero behind the last frame was a frame. Frames are numbered through all segments, without a gap.
+from the start, so that a sync has no metadata to write, and a file that is shorter has been cut. A fresh one is filled
+with zeros: what is not zero behind the last frame was a frame. A recycled one has the bytes of an older segment behind
+its last frame, which end at a block of zeros. Frames are numbered through all segments, without a gap.
 
-This says what the bytes of one segment are; what follows from that is decided in `recovery.py`.
+This says what the bytes of one segment are; what follows from that is decided in `opening.py`.
 """
 
 import secrets
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from .records import BadRecordError, Record, parse, split
+from .records import BadRecordError, split
 
 BLOCK = 4096
-_MAGIC = b"qs-journal 1\n\0\0\0"
+_MAGIC = b"qs-journal 2\n\0\0\0"
 FRAME_MAGIC = b"qsF\x01"
-_HEADER = struct.Struct("<16sQQQQ8sI")
+_HEADER = struct.Struct("<16sQQQQ8sII")
 _FRAME = struct.Struct("<4sIQQII")
 FRAME_HEAD = _FRAME.size
 _CHUNK = 1 << 20
@@ -31,13 +32,15 @@ class DamagedError(Exception):
 
 class Header(NamedTuple):
     """Of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from which on
-    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame."""
+    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame;
+    recycled: 1 when the file was an older segment's, else 0."""
 
     number: int
     size: int
     first: int
     oldest: int
     salt: bytes
+    recycled: int = 0
 
     @property
     def life(self) -> bytes:
@@ -100,15 +103,15 @@ def read_header(data: memoryview, size: int | None) -> Header:
     return header
 
 
-def seed(salt: bytes, sequence: int) -> int:
-    """What the checksums of a frame and its records begin with."""
-    return crc32(sequence.to_bytes(8, "little"), crc32(salt))
+def seed(salt: bytes) -> int:
+    """What the checksums in a segment begin with; those of records, with this XOR the place of the record."""
+    return crc32(salt)
 
 
 def pack_frame_head(salt: bytes, sequence: int, synced: int, length: int, count: int) -> bytes:
     """What stands before the records."""
     fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
-    return fields + struct.pack("<I", crc32(fields, crc32(salt)))
+    return fields + struct.pack("<I", crc32(fields, seed(salt)))
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
@@ -116,7 +119,7 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
     _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
-    if crc32(data[start : start + FRAME_HEAD - 4], crc32(salt)) != checksum:
+    if crc32(data[start : start + FRAME_HEAD - 4], seed(salt)) != checksum:
         return None
     return Frame(sequence, synced, start, length)
 
@@ -132,46 +135,30 @@ def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
         return f"frame {frame.sequence} is said to reach beyond the end"
     count = count_of(data, frame)
     try:
-        found = sum(1 for _ in split(body_of(data, frame), seed(salt, frame.sequence)))
+        found = sum(1 for _ in bodies_of(data, frame, salt))
     except BadRecordError as error:
         return f"frame {frame.sequence}: {error}"
     return None if found == count else f"frame {frame.sequence} holds {found} records and should hold {count}"
 
 
-def body_of(data: memoryview, frame: Frame) -> memoryview:
-    """The bytes of its records."""
-    return data[frame.start + FRAME_HEAD : frame.start + FRAME_HEAD + frame.length]
+def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:
+    """The bodies of its records, each checked. BadRecordError."""
+    start = frame.start + FRAME_HEAD
+    return split(data[start : start + frame.length], seed(salt), start)
 
 
-def records_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[Record]:
-    """The records of a frame that `scan` has found. BadRecordError."""
-    return parse(split(body_of(data, frame), seed(salt, frame.sequence)))
+def is_end(data: memoryview, start: int, header: Header) -> bool:
+    """Whether no frame was ever written from there on."""
+    if header.recycled:
+        return data[start : start + BLOCK] == bytes(len(data[start : start + BLOCK]))
+    return is_zero(data, start)
 
 
-def scan(data: memoryview, header: Header, start: int = BLOCK, first: int | None = None) -> tuple[list[Frame], Gap]:
-    """The whole frames from there on, numbered without a gap, and where they end. first: the number of the first."""
-    expected = header.first if first is None else first
-    frames: list[Frame] = []
-    while start + BLOCK <= len(data):
-        frame = frame_at(data, start, header.salt)
-        if frame is None:
-            return frames, _gap(data, header.salt, start, "no frame begins there", expected)
-        if frame.sequence != expected:
-            why = f"frame {frame.sequence} stands where {expected} should"
-            return frames, _gap(data, header.salt, start, why, expected)
-        why_not = fault_of(data, frame, header.salt)
-        if why_not is not None:
-            return frames, _gap(data, header.salt, start, why_not, expected)
-        frames.append(frame)
-        expected += 1
-        start = frame.end
-    return frames, Gap(start, None, None)
-
-
-def _gap(data: memoryview, salt: bytes, start: int, why: str, expected: int) -> Gap:
-    if is_zero(data, start):
+def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int) -> Gap:
+    """The gap that begins there, where frame `expected` should be. why: what is wrong, unless there are only zeros."""
+    if is_end(data, start, header):
         return Gap(start, None, None)
-    behind = (frame_at(data, at, salt) for at in range(start, len(data), BLOCK))
+    behind = (frame_at(data, at, header.salt) for at in range(start, len(data), BLOCK))
     later = (frame for frame in behind if frame is not None and frame.sequence > expected)
     return Gap(start, why, max(later, key=lambda frame: frame.synced, default=None))
 

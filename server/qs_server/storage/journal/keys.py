@@ -18,33 +18,33 @@ class Keys:
     """Of one queue."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, int, int]] = {}
+        self.known: dict[bytes, tuple[int, int, int]] = {}
         """Digest -> (id, time of the push, segment that says so), in the order in which they were noted."""
 
     def find(self, key: bytes, now: int) -> int | None:
         """The message that was pushed with a key, if that was not too long ago."""
-        found = self._known.get(key)
+        found = self.known.get(key)
         return found[0] if found is not None and found[1] > now - WINDOW else None
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
         """A message has been pushed with a key."""
-        self._known.pop(key, None)
-        self._known[key] = mid, at, segment
+        self.known.pop(key, None)
+        self.known[key] = mid, at, segment
 
     def forget(self, key: bytes) -> None:
         """The push did not happen."""
-        self._known.pop(key, None)
+        self.known.pop(key, None)
 
     def forget_old(self, now: int) -> None:
         """Those whose time is over, a few at a time."""
         for _ in range(4):
-            first = next(iter(self._known), None)
-            if first is None or self._known[first][1] > now - WINDOW:
+            first = next(iter(self.known), None)
+            if first is None or self.known[first][1] > now - WINDOW:
                 return
-            del self._known[first]
+            del self.known[first]
 
     def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int, int]]:
         """Those which only older segments know of: key, id, time of the push, and which segment that is."""
-        for key, (mid, at, where) in list(self._known.items()):
+        for key, (mid, at, where) in list(self.known.items()):
             if where < segment and at > now - WINDOW:
                 yield key, mid, at, where

@@ -1,409 +1,741 @@
-"""The operations on a queue of the journal: each a record or more, and the same change in memory.
+"""A queue of the log: an index of its messages, where each stands in the log, and what is known of receives.
 
-What is answered is in the journal; the directory follows later (`spill.py`). A message that is deleted before that
-never gets a file.
+Every change is a record, and a change of the table at once; the store commits the record, or takes the change back.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from ..capacity import require_room
+from ..directory import Shared
 from ..engine import (
     Draft,
     Message,
     NoSuchMessageError,
+    Options,
     OtherMessageError,
     QueueFullError,
     Receipt,
     StaleReceiptError,
+    State,
+    Stats,
+    StorageError,
 )
-from ..names import MAX_MID
-from ..publishing import PublishingDirectory
+from ..lifecycle import Event
+from ..names import MAX_MID, WITHHELD
+from ..queues import EngineQueue
 from . import records
-from .claimed import ClaimedQueue
-from .entries import CLEAN, IN_FILE, NOWHERE, Entry
-from .keys import digest
-from .recorded import ANNOUNCE
+from .batches import LogBatches
+from .claims import LogClaims
+from .door import Door, Doors
+from .intake import File
+from .keys import Keys, digest
+from .places import segment_of
+from .reader import DamagedRecordError
+from .store import Store, record_size
+from .table import MessageTable
 
-_TOGETHER = 1000
-_BYTES = 4 << 20
-"""Messages of a batch that are appended as one, and bytes."""
+_logger = logging.getLogger(__name__)
 
 
-class JournalQueue(ClaimedQueue):
-    """The messages of one directory, of which this process is the only consumer."""
+class LogQueue:
+    """One queue. Not for several threads at once."""
 
-    _arriving = False
+    def __init__(  # noqa: PLR0917
+        self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int, doors: Doors
+    ) -> None:
+        """path: of its directory, empty: it has none; number: what it is called in the log."""
+        self.path = path
+        self.qid = qid
+        self.options = options
+        self.keys = Keys()
+        self.counts = Stats()
+        self._unit = 1000 if options.timestamps == "ms" else 1
+        self.table = MessageTable(qid, number, store, shared.activity, self._unit)
+        self.claims = LogClaims(self, store, shared.clock)
+        self.batches = LogBatches(self, store)
+        self.is_closed = False
+        self._arriving = False
+        self._store = store
+        self._log = store.log
+        self._clock = shared.clock
+        self._lifecycle = shared.lifecycle
+        self._watch = shared.watch
+        self._on_vanished = shared.vanished
+        self.taken: dict[int, int] = {}
+        """Tokens of files that are messages, and may be there still: where their records stand."""
+        self.door = Door(path, shared.disk, doors, shared.clock, self) if path else None
+        self._watched = self._watch.add(path, self) if path else -1
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
+        return self.table.last_mid
+
+    @property
+    def number(self) -> int:
+        """What the queue is called in the log."""
+        return self.table.number
+
+    def record(self) -> bytes:
+        """What a segment has to say of the queue before anything else."""
+        return records.queue(self.number, self.last_mid, self.qid)
+
+    def announce(self) -> None:
+        """Says in the log that there is the queue. OSError."""
+        body, last = self.record(), self._log.number
+        self._log.reserve(records.HEAD.size + len(body))
+        if self._log.number == last:  # else the new segment says so already
+            self._log.name(body)
+
+    def reset(self) -> None:
+        """Forgets everything, to be read in another way."""
+        self.keys = Keys()
+        self.table.reset()
+        self.taken.clear()
+        self.claims.consumers.clear()
+        self.batches.producers.clear()
+
+    def clear(self) -> None:
+        """Holds nothing and knows nothing any more: the queue is gone."""
+        self.table.clear()
+        self.batches.clear()
+        self.reset()
+
+    def settle(self) -> None:
+        """After a start: what is visible is announced, and when the next message will be; files are looked for."""
+        self.rescan()
+        self.claims.settle()
+        if self.table.index.ready:
+            self.table.arrived()
+        if (due := self.table.index.next_expiry()) is not None:
+            self.table.hidden(due)
+
+    def __len__(self) -> int:
+        return len(self.table.index)
+
+    def note(self, event: Event, mid: int, *, peer: str | None = None) -> None:
+        """Tells the lifecycle record what has happened to a message that is here."""
+        if self._lifecycle is not None:
+            size, receives = self.table.index.size(mid), self.table.receives.get(mid, 0)
+            self._lifecycle.note(event, self.qid, mid, size, receives, peer=peer)
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+        self.table.arrived()
+
+    def time(self, number: int) -> int:
+        """When a message was pushed, from its id."""
+        return number * self._unit
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Stores messages, all or none. Their ids, increasing. QueueFullError."""
+        require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
         now = self._clock()
-        if len(drafts) == 1 and drafts[0].key is None:
-            mids = [self._next_mid(now)]
-            fresh: list[tuple[int, Draft, bytes | None]] = [(mids[0], drafts[0], None)]
-        elif (run := self._run(drafts, now)) is not None:
-            return self._push_run(run, [draft.payload for draft in drafts], now)
-        else:
-            mids, fresh = self._assign(drafts, now)
-        self._must_have_room(len(fresh))
-        size = 0
-        for _, draft, _ in fresh:
-            size += len(draft.payload)
-        self._reserve_pushes(len(fresh), size)
-        for mid, draft, key in fresh:
-            visible = self.number(now + draft.delay) if draft.delay else 0
-            self._keep(mid, visible, draft.payload, key, now)
-        if fresh:
-            self.last_mid = max(fresh[-1][0], self.last_mid)
-            self.counts.pushed += len(fresh)
-        return mids
-
-    def _must_have_room(self, count: int) -> None:
-        # Without a look at what others have done: ids are chosen already.
-        require_room(self.qid, self.options.capacity, self.__len__, count)
-
-    def _reserve_pushes(self, count: int, size: int) -> None:
-        size += ANNOUNCE + records.PUSH_SIZE * count
-        if self._journal.left_to_pushes < size or self.ledger.refusal is not None:
-            self.ledger.reserve(size, push=True)
-
-    def _run(self, drafts: Sequence[Draft], now: int) -> range | None:
-        """Ids for messages that follow one another behind all others, visible at once; None: they are not so."""
-        if any(draft.key is not None or draft.delay for draft in drafts) or not drafts:
-            return None
-        first = self._next_mid(now)
-        last = self._index.messages.last()
-        if (last is not None and last >= first) or first + len(drafts) - 1 > MAX_MID:
-            return None
-        return range(first, first + len(drafts))
-
-    def _push_run(self, mids: range, payloads: list[bytes], now: int) -> list[int]:
-        """What `push` does, for all of them at once: a third of the time."""
-        self._must_have_room(len(payloads))
-        segment = self._append_run(mids, payloads, now)
-        self._undo.update(dict.fromkeys(mids))
-        self._add_run(mids, payloads, segment, now)
-        self._arriving = True
-        self.last_mid = mids[-1]
+        if any(draft.delay or draft.key is not None for draft in drafts):
+            return self._push_each(drafts, now)
+        payloads = [draft.payload for draft in drafts]
+        if not payloads:
+            return []
+        mids = self._free_run(len(payloads), now)
+        self._append_run(mids, payloads, now)
+        self.table.last_mid = mids[-1]
         return list(mids)
 
-    def publish_batch(
-        self,
-        payloads: list[bytes],
-        producer: str,
-        batch: int,
-        begin: Callable[[int, int], None],
-        done: Callable[[], None],
-    ) -> None:
-        """See Publisher. The journal has all of them before `done` makes it certain; a start that finds that it was not
-        takes them back."""
-        self._must_have_room(len(payloads))
-        now = self._clock()
-        mids = self._run([Draft(payload) for payload in payloads], now)
-        if mids is None:
-            first = self._free(max(self._next_mid(now), (self._index.messages.last() or 0) + 1))
-            mids = range(first, first + len(payloads))
-        if mids[-1] > MAX_MID:
-            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater ids are left")
-        self.hold_fast()
-        begin(mids[0], len(mids))
-        self.last_mid = mids[-1]
-        slices: list[tuple[range, list[bytes], int]] = []
-        self.entries.pinned = self._journal.number
-        try:
-            for run in _runs(mids, payloads):
-                some = payloads[run.start - mids.start : run.stop - mids.start]
-                slices.append((run, some, self._append_run(run, some, now)))
-            self.hold_fast()
-            done()
-        except BaseException:
-            self._drop_run(range(mids.start, slices[-1][0].stop if slices else mids.start))
-            raise
-        finally:
-            self.entries.pinned = None
-        for run, some, segment in slices:
-            self._add_run(run, some, segment, now)
-        self.arrived()
+    def _free_run(self, count: int, now: int) -> Sequence[int]:
+        """Ids that nobody has, greater than all that were given."""
+        first = max(now // self._unit, self.table.last_mid + 1)
+        last = self.table.index.messages.last()
+        if last is not None and last >= first:  # copies can have greater ids
+            mids: list[int] = []
+            for _ in range(count):
+                first = self._free(first)
+                mids.append(first)
+                first += 1
+            return mids
+        if first + count > MAX_MID:
+            raise self._no_more_ids()
+        return range(first, first + count)
 
-    def _append_run(self, mids: range, payloads: list[bytes], now: int) -> int:
-        """In the journal only. In which segment."""
-        size = sum(map(len, payloads))
-        self._reserve_pushes(len(payloads), size)
-        if self._announced < self._journal.number:
-            self._announce()
-        self.ledger.changed.add(self)
-        self._journal.append_pushes(records.pushes(self.journal_number, mids, now), payloads, size)
-        return self._journal.number
+    def _free(self, mid: int) -> int:
+        while self.table.index.expiry(mid) is not None:
+            mid += 1
+        if mid > MAX_MID:
+            raise self._no_more_ids()
+        return mid
 
-    def _add_run(self, mids: range, payloads: list[bytes], segment: int, now: int) -> None:
-        """In memory only."""
+    def _no_more_ids(self) -> QueueFullError:
+        return QueueFullError(f"queue {self.qid!r} has seen the message {self.table.last_mid}: no greater id is left")
+
+    def _append_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
+        """Stores messages with these ids, visible at once."""
         sizes = list(map(len, payloads))
-        self.entries.add_run(mids, payloads, sum(sizes), segment, now)
-        self._index.add_run(mids, sizes)
-        self.counts.pushed += len(mids)
-        if self._shared.lifecycle is not None:
+        size = sum(sizes)
+        self._log.reserve(size + len(sizes) * records.PUSH_SIZE, push=True)
+        places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
+        self._store.undo.append((self._unpush, mids))
+        self.table.add_run(mids, places, sizes)
+        self._store.usage.add(places[0], size + len(sizes) * record_size(0))
+        self._store.cache.put(places, payloads, size)
+        self.counts.pushed += len(sizes)
+        self._arriving = True
+        if self._lifecycle is not None:
             for mid in mids:
-                self.note("pushed", mid, 0)
+                self.note("pushed", mid)
 
-    def _drop_run(self, mids: range) -> None:
-        """Of what is in the journal only. Where that fails, the next batch of the producer, or the next start, does
-        it."""
-        with suppress(OSError):
-            self.undo_batch(mids.start, None, len(mids))
-
-    def undo_batch(self, first: int, payloads: list[bytes] | None, count: int) -> None:
-        mids = [mid for mid in range(first, first + count) if not self._is_of_another(mid, first, payloads)]
+    def _unpush(self, mids: Sequence[int]) -> None:
         for mid in mids:
-            if self._index.expiry(mid) == 0:
-                self._index.withhold(mid)  # for as long as it cannot be removed
-        for mid in mids:
-            expiry = self._index.expiry(mid)
-            if expiry is not None:
-                self.unlink(mid, expiry)
-            else:
-                self._reserve()
-                self._append(records.delete(self.journal_number, mid))
-        self.hold_fast()
+            self.table.drop(mid)
+        self.counts.pushed -= len(mids)
 
-    def _is_of_another(self, mid: int, first: int, payloads: list[bytes] | None) -> bool:
-        """Whether somebody else has put a message there; as far as that can be told."""
-        expiry = self._index.expiry(mid)
-        if expiry is None:
-            return False
-        if payloads is None:
-            entry = self.entries.get(mid)
-            return entry is None or entry.payload is None
-        return self._content(mid, expiry, None) != payloads[mid - first]
-
-    def finish_batch(self, first: int) -> None:
-        """See Publisher. What is certain is visible as soon as the journal has been replayed."""
-
-    def _keep(self, mid: int, visible: int, payload: bytes, key: bytes | None, now: int) -> None:
-        """A new message, for which the room is reserved."""
-        self._append(records.push(self.journal_number, mid, visible, key, now), payload)
-        self._add(mid, visible, payload, now)
-        if key is not None:
-            self.keys.note(key, mid, now, self._journal.number)
-            self._undo_keys.append(key)
-
-    def _add(self, mid: int, visible: int, payload: bytes, now: int) -> None:
-        self._undo[mid] = None
-        self.entries.add(mid, Entry(payload, 0, NOWHERE, self._journal.number, now))
-        self._index.add(mid, visible, len(payload))
-        if visible:
-            self.hidden(visible)
-        else:
-            self._arriving = True
-        if self._shared.lifecycle is not None:
-            self.note("pushed", mid, 0)
-
-    def flush(self) -> dict[int, OSError]:
-        """They were visible at once; now they are announced."""
-        if self._arriving:
-            self._arriving = False
-            self.arrived()
-        return {}
-
-    def _assign(self, drafts: Sequence[Draft], now: int) -> tuple[list[int], list[tuple[int, Draft, bytes | None]]]:
-        """An id for each: that of an earlier message where the key is known. And those that are to be stored."""
+    def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
+        """Stores messages of which some have a delay or a key."""
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
-        following = self._next_mid(now)
+        following = max(now // self._unit, self.table.last_mid + 1)
+        self.keys.forget_old(now)
         for draft in drafts:
-            key = None
-            if draft.key is not None:
-                key = digest(draft.key)
-                self.keys.forget_old(now)
-                known = asked.get(key) or self.keys.find(key, now)
-                if known is not None:
-                    mids.append(known)
-                    continue
+            key = None if draft.key is None else digest(draft.key)
+            known = None if key is None else asked.get(key) or self.keys.find(key, now)
+            if known is not None:
+                mids.append(known)
+                continue
+            mid = self._free(following)
+            following = mid + 1
+            mids.append(mid)
+            fresh.append((mid, draft, key))
             if key is not None:
-                asked[key] = following
-            fresh.append((following, draft, key))
-            mids.append(following)
-            following = self._free(following + 1)
-        return mids, fresh
+                asked[key] = mid
+        size = sum(len(draft.payload) for _, draft, _ in fresh) + len(fresh) * records.PUSH_SIZE
+        self._log.reserve(size, push=True)
+        for mid, draft, key in fresh:
+            self._push_one(mid, draft, key, now)
+        return mids
 
-    def _next_mid(self, now: int) -> int:
-        return self._free(max(now // self._unit, self.last_mid + 1))
-
-    def _free(self, mid: int) -> int:
-        """This id, or the first one after it that nobody has. QueueFullError."""
-        last = self._index.messages.last()
-        while last is not None and mid <= last and self._index.expiry(mid) is not None:
-            mid += 1
-        if mid > MAX_MID:
-            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
-        return mid
-
-    # -- copying --------------------------------------------------------------------------------------------------
-
-    def copy_to(self, mid: int, target: PublishingDirectory) -> bool:
-        entry = self.entries.get(mid)
-        if not isinstance(target, JournalQueue) and (entry is None or entry.payload is None):
-            return super().copy_to(mid, target)
-        while True:
-            expiry = self._found(mid)
-            payload = self._content(mid, expiry, None)
-            if payload is not None:
-                return target.take_in(mid, payload)
-
-    def copy_in(self, mid: int, path: str, size: int) -> bool:
-        return self.take_in(mid, self._content_of(path))
-
-    def take_in(self, mid: int, payload: bytes) -> bool:
-        """Stores the message of another queue. False: it is here. OtherMessageError, QueueFullError."""
-        while (expiry := self._index.expiry(mid)) is not None:
-            own = self._content(mid, expiry, None)
-            if own is not None and own != payload:
-                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
-            if own is not None:
-                return False
-        self._must_be_new(mid)
-        self._must_have_room(1)
-        self.ledger.reserve(len(payload) + records.PUSH_SIZE + ANNOUNCE, push=True)
-        if self._journal.repeats(payload):  # when it is copied into several queues
-            self._append(records.same(self.journal_number, mid, 0))
-            self._add(mid, 0, payload, self._clock())
-        else:
-            self._keep(mid, 0, payload, None, self._clock())
-        self._dig_up(mid)
-        self._saw(mid)
+    def _push_one(self, mid: int, draft: Draft, key: bytes | None, now: int) -> None:
+        payload = draft.payload
+        visible = min((now + draft.delay) // self._unit, MAX_MID) if draft.delay else 0
+        place = self._log.append(records.push(self.number, mid, visible, key, now), payload)
+        self._store.undo.append((self._unpush, (mid,)))
+        self.table.add(mid, place, len(payload), visible)
+        self.table.last_mid = mid
+        self._store.usage.add(place, record_size(len(payload)))
+        self._store.cache.put((place,), (payload,), len(payload))
         self.counts.pushed += 1
-        return True
+        if visible:
+            self.table.hidden(visible)
+        else:
+            self._arriving = True
+        if key is not None:
+            self.keys.note(key, mid, now, place >> 32)
+            self._store.undo.append((self.keys.forget, key))
+        self.note("pushed", mid)
 
-    def _dig_up(self, mid: int) -> None:
-        """A message is there again whose file was to be removed: that is the file of the new one now."""
-        buried = self.entries.gone.pop(mid, None)
-        entry = self.entries.get(mid)
-        if buried is not None and entry is not None:
-            self._dug_up[mid] = buried
-            self.entries.change(mid, entry._replace(disk=buried.disk, segment=buried.segment))
+    def flush(self) -> dict[int, OSError]:
+        """Announces what was pushed since the last call; it is visible already. Nothing can fail."""
+        if self._arriving:
+            self._arriving = False
+            self.table.arrived()
+        return {}
 
-    # -- changes --------------------------------------------------------------------------------------------------
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    def first_ready(self) -> int | None:
+        """The oldest visible message."""
+        return self.table.index.ready.first()
+
+    @property
+    def ready(self) -> int:
+        """How many messages are visible."""
+        return len(self.table.index.ready)
+
+    def _end_of(self, visibility: int | None) -> int:
+        window = self.options.visibility if visibility is None else visibility
+        return max(min((self._clock() + window) // self._unit, MAX_MID), 1)
 
     def take(
-        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, holder: str = ""
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        entry = self.entries.get(mid)
-        if entry is None or entry.payload is None or entry.segment == CLEAN:
-            return self._take_written(mid, visibility, max_bytes, held=bool(holder))
-        payload, receives, disk, segment, since, _ = entry
-        if payload is None or (max_bytes is not None and len(payload) > max_bytes):
+        """Receives a visible message; None when its payload is over max_bytes. held: for a subscriber; if the process
+        ends, the message is visible again."""
+        index = self.table.index
+        size = index.size(mid)
+        if max_bytes is not None and size > max_bytes:
             return None
-        # As below, in fewer steps: this is what nearly every message goes through.
-        self._reserve()
-        expiry = self._end_of(visibility)
-        self._remember(mid, entry, 0)
-        receives += 1
-        self._append(records.state(self.journal_number, mid, receives, 0 if holder else expiry, delayed=False))
-        self.entries.change(mid, Entry(payload, receives, disk, segment, since, bool(holder)))
-        return self._taken(mid, payload, receives, expiry)
-
-    def _take_written(self, mid: int, visibility: int | None, max_bytes: int | None, *, held: bool) -> Message | None:
-        payload = self._content(mid, 0, max_bytes)
-        if payload is None:
+        try:
+            payload = self._store.payload(self.table.places.get(mid) or 0)
+        except DamagedRecordError as error:
+            self._set_aside(mid, error)
             return None
-        # The index knows which messages are new, as soon as they are loaded: that saves asking the file once more.
-        receives = 1 if mid in self._index.new else self._attributes.receives(self.name_path(mid, 0), mid) + 1
         expiry = self._end_of(visibility)
-        self._change(mid, self.entries.get(mid), 0, receives, 0 if held else expiry, delayed=False, held=held)
-        return self._taken(mid, payload, receives, expiry)
-
-    def _taken(self, mid: int, payload: bytes, receives: int, expiry: int) -> Message:
-        self._index.take(mid, expiry, retrieved=receives > 1)
-        unit = self._unit
-        self._activity.announce(self.qid, expiry * unit)
+        receives = self.table.receives.get(mid, 0) + 1
+        self._note_state(mid, receives, 0 if held else expiry)
+        self.table.receives[mid] = receives
+        index.take(mid, expiry, retrieved=receives > 1)
+        if held:
+            self.table.held.add(mid)
+        self.table.hidden(expiry)
         self.counts.delivered += 1
-        if self._shared.lifecycle is not None:
-            self.note("received", mid, receives)
+        if self._lifecycle is not None:
+            self.note("received", mid)
+        unit = self._unit
         return Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
 
-    def delete(self, receipt: Receipt) -> None:
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        """Receives the oldest visible messages, at most count, as `take` does each; the first whatever its size, the
+        others as long as all payloads together have at most max_bytes. Should a payload not be readable, the messages
+        before it are received, and the next call raises; a damaged one is given to nobody. OSError: none is
+        received."""
+        table, index, unit = self.table, self.table.index, self._unit
+        mids = index.ready.after(-1, count)
+        try:
+            payloads = self._payloads(mids, max_bytes)
+        except DamagedRecordError as error:
+            self._set_aside(mids[0], error)
+            return self.take_first(count, visibility, max_bytes, held=held)
+        del mids[len(payloads) :]
+        if not mids:
+            return []
+        expiry = self._end_of(visibility)
+        receives = [table.receives.get(mid, 0) + 1 for mid in mids]
+        self._note_states(mids, receives, 0 if held else expiry)
+        table.receives.update(zip(mids, receives, strict=True))
+        index.take_all(mids, expiry)
+        if held:
+            table.held.update(mids)
+        table.hidden(expiry)
+        self.counts.delivered += len(mids)
+        if self._lifecycle is not None:
+            for mid in mids:
+                self.note("received", mid)
+        until = expiry * unit
+        return [
+            Message(self.qid, mid, "delivered", times, mid * unit, until, payload)
+            for mid, times, payload in zip(mids, receives, payloads, strict=True)
+        ]
+
+    def _set_aside(self, mid: int, error: DamagedRecordError) -> None:
+        """Hides a message that cannot be read, until the next start."""
+        _logger.error("message %d of queue %r is given to nobody: %s", mid, self.qid, error)
+        self.table.index.withhold(mid)
+
+    def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
+        """The payloads of the first of these messages, in increasing order: see `take_first`."""
+        found: list[bytes] = []
+        room = max_bytes
+        for place, size in zip(self.table.places.values_of(mids), self.table.index.sizes(mids), strict=True):
+            room -= size or 0
+            if found and room < 0:
+                break
+            try:
+                found.append(self._store.payload(place or 0))
+            except (OSError, StorageError):
+                if found:
+                    break
+                self.arrived()  # the message is there still, for whoever comes next
+                raise
+        return found
+
+    def _note_states(self, mids: Sequence[int], receives: Sequence[int], visible: int) -> None:
+        """Notes what a receive has changed, as `_note_state` does, for many messages."""
+        self._store.make_room_for_notes(len(mids))
+        self._log.note_all(
+            [
+                records.state(self.number, mid, times, visible, delayed=False)
+                for mid, times in zip(mids, receives, strict=True)
+            ]
+        )
+
+    def _note_state(self, mid: int, receives: int, visible: int) -> None:
+        """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
+        message visible again."""
+        self._store.make_room_for_notes()
+        self._log.note(records.state(self.number, mid, receives, visible, delayed=False))
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
+        self.expire()
+        expiry = self._found(mid)
+        if not expiry and not peek:
+            message = self.take(mid, visibility)
+            if message is not None:
+                return message
+        receives = self.table.receives.get(mid, 0)
+        if not expiry:
+            payload = self._store.payload(self.table.places.get(mid) or 0)
+            return Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
+        status = "delayed" if self.table.index.is_delayed(mid) else "in-flight"
+        if expiry == WITHHELD:
+            return Message(self.qid, mid, status, receives + 1, self.time(mid))
+        return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
+
+    def read_held(self, receipt: Receipt) -> Message:
+        """A message and its payload, for whoever holds the receipt."""
         mid = receipt.mid
-        expiry = self._found(mid) if receipt.receives is None else self._held(receipt)[0]
-        self.check_free(mid, expiry)
-        self.remove(mid, expiry)
+        expiry = self._held(receipt)
+        payload = self._store.payload(self.table.places.get(mid) or 0)
+        visible_at = self.time(expiry) if expiry else None
+        return Message(self.qid, mid, "delivered", self.table.receives.get(mid, 0), self.time(mid), visible_at, payload)
+
+    def _found(self, mid: int) -> int:
+        expiry = self.table.index.expiry(mid)
+        if expiry is None:
+            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+        return expiry
+
+    def _held(self, receipt: Receipt) -> int:
+        """The expiry of a message that is still as the holder of the receipt saw it, and in no claim."""
+        mid, seen = receipt
+        expiry = self._found(mid)
+        if seen is not None and (receives := self.table.receives.get(mid, 0)) != seen:
+            raise StaleReceiptError(
+                f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
+            )
+        if expiry == WITHHELD:
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is in a claim: list-claims says whose")
+        return expiry
+
+    # -- deleting -------------------------------------------------------------------------------------------------
+
+    def delete(self, receipt: Receipt) -> None:
+        """Removes a message, in whatever state it is."""
+        self.remove(receipt.mid, self._held(receipt))
         self.counts.deleted += 1
 
-    def unlink(self, mid: int, expiry: int) -> bool:
-        """Removes a message. Its file, if it has one, goes later."""
-        entry = self.entries.get(mid)
-        self._reserve()
-        self._remember(mid, entry, expiry, delayed=expiry != 0 and self._index.is_delayed(mid))
-        self._append(records.delete(self.journal_number, mid))
-        if entry is None:
-            self.entries.bury(mid, Entry(None, 0, self._disk_of(expiry), self._journal.number, self._clock()))
-        else:
-            self.entries.pop(mid)
-            if entry.disk != NOWHERE:
-                segment = self._journal.number if entry.segment == CLEAN else entry.segment
-                self.entries.bury(mid, Entry(None, 0, entry.disk, segment, entry.since))
-        self._facts[mid] = self._index.remove(mid, retrieved=entry is not None and entry.receives > 0)
+    def remove(self, mid: int, expiry: int) -> bool:
+        """Removes a message that is here, in the state that expiry says."""
+        self._log.reserve(records.SMALL)
+        self._log.append(records.delete(self.number, mid))
+        self._remove(mid, expiry)
+        if expiry == WITHHELD:
+            self.claims.removed(mid)
         return True
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
-        mid = receipt.mid
-        self.expire()
-        expiry, attributes = self._held(receipt)
-        self.check_free(mid, expiry)
-        until = self.number(self._clock() + delay) if delay else 0
-        if not self.load(mid):
-            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
-        entry = self.entries.get(mid)
-        if not until and entry is not None and entry.held:
-            self._remember(mid, entry, expiry)  # for the journal it is ready already
-            self.entries.replace(mid, entry._replace(held=False))
-        elif until or expiry:
-            self._change(mid, entry, expiry, attributes.receives, until, delayed=bool(until))
-        if until:
-            self._index.hide(mid, until, delayed=True)
-            self.hidden(until)
-        elif expiry:
-            self._index.show(mid)
-            self.arrived()
+    def _remove(self, mid: int, expiry: int) -> None:
+        """Removes a message from memory; a record says so already."""
+        if self._lifecycle is not None:
+            self._note_deleted(mid, expiry)
+        table = self.table
+        self._store.undo.append((table.put_back, mid, expiry, table.drop(mid)))
+
+    def _note_deleted(self, mid: int, expiry: int) -> None:
+        if expiry == WITHHELD:
+            self._note_once_more("deleted", mid)  # that it was in a claim counts
         else:
+            self.note("deleted", mid)
+
+    def purge(self, upto: int, count: int) -> int:
+        """Removes the oldest messages with ids up to upto, at most count; how many."""
+        removed = 0
+        while removed < count and (mid := self.table.index.messages.first()) is not None and mid <= upto:
+            removed += self.remove(mid, self.table.index.expiry(mid) or 0)
+        self.counts.deleted += removed
+        return removed
+
+    # -- ending or moving a window --------------------------------------------------------------------------------
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        """Makes a message visible, now (None) or later (when)."""
+        self.expire()
+        mid = receipt.mid
+        expiry = self._held(receipt)
+        until = min((self._clock() + delay) // self._unit, MAX_MID) if delay else 0
+        if not until and not expiry:
             return None  # it was visible before
-        self.note("released", mid, attributes.receives)
+        self._change(mid, expiry, until, delayed=bool(until))
+        self.note("released", mid)
         return self.time(until) if until else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        mid = receipt.mid
+        """Moves the end of the window of a message in flight."""
         self.expire()
-        expiry, attributes = self._held(receipt)
-        self.check_free(mid, expiry)
-        if not expiry or not self.load(mid) or self._index.is_delayed(mid):
+        mid = receipt.mid
+        expiry = self._held(receipt)
+        if not expiry or self.table.index.is_delayed(mid):
             raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
         until = self._end_of(visibility)
-        entry = self.entries.get(mid)
-        if entry is not None and entry.held:
-            self._remember(mid, entry, expiry)
-        else:
-            self._change(mid, entry, expiry, attributes.receives, until, delayed=False)
-        self._index.hide(mid, until, delayed=False)
-        self.hidden(until)
-        self.note("extended", mid, attributes.receives)
+        held = mid in self.table.held
+        self._change(mid, expiry, until, delayed=False, held=held)
+        self.note("extended", mid)
         return self.time(until)
 
-    def rename(self, mid: int, old: int, new: int) -> bool:
-        """A window, or a delay, is over: what a name says of it is in the past, and true without a record."""
-        entry = self.entries.get(mid)
-        if entry is None:
-            self.entries.add(mid, Entry(None, IN_FILE, old, CLEAN, self._clock()))
-        elif entry.held:
-            self.entries.replace(mid, entry._replace(held=False))
+    def _change(self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False) -> None:
+        self._log.reserve(records.SMALL)
+        visible = 0 if held else new
+        self._log.append(records.state(self.number, mid, self.table.receives.get(mid, 0), visible, delayed))
+        was_delayed = old != 0 and self.table.index.is_delayed(mid)
+        was_new = mid in self.table.index.new
+        was_held = mid in self.table.held
+        self._store.undo.append((self._change_back, mid, old, was_delayed, was_new, was_held))
+        self.table.show(mid, new, delayed=delayed)
+        if held:
+            self.table.held.add(mid)
+
+    def _change_back(self, mid: int, old: int, delayed: bool, new: bool, held: bool) -> None:
+        self.table.show(mid, old, delayed=delayed)
+        if held:
+            self.table.held.add(mid)
+        if new:
+            self.table.index.new.add(mid)
+
+    def next_expiry(self) -> int | None:
+        """When the next hidden message is due."""
+        number = self.table.index.next_expiry()
+        return None if number is None else self.time(number)
+
+    def expire(self, count: int | None = None) -> int:
+        """Makes visible what is due, at most count messages; how many. That needs no record: the time has passed."""
+        done = 0
+        now = self._clock() // self._unit
+        index = self.table.index
+        if not index.may_be_due(now):
+            return 0
+        while (count is None or done < count) and (mid := index.due(now)) is not None:
+            done += 1
+            delayed = index.is_delayed(mid)
+            self.table.show(mid, 0, delayed=False)
+            if not delayed:
+                self.counts.expired += 1
+                self.note("expired", mid, peer="")
+        return done
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def payload_of(self, mid: int) -> bytes:
+        """The payload of a message, in whatever state it is. NoSuchMessageError."""
+        self._found(mid)
+        return self._store.payload(self.table.places.get(mid) or 0)
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """Stores the message of another queue; two queues of the log share the payload. False: it is here already.
+        NoSuchMessageError, OtherMessageError, QueueFullError."""
+        known = self.table.places.get(mid)
+        if known is not None and isinstance(source, LogQueue) and source.table.places.get(mid) == known:
+            return False
+        payload = source.payload_of(mid)
+        if known is not None:
+            if self._store.payload(known) != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            return False
+        require_room(self.qid, self.options.capacity, self.table.index.__len__, 1)
+        if isinstance(source, LogQueue):
+            self._share(mid, source)
+        else:
+            self._append_run((mid,), (payload,), self._clock())
+        self.table.saw(mid)
         return True
 
+    def _share(self, mid: int, source: "LogQueue") -> None:
+        """Stores a message whose payload is that of another queue's."""
+        place, size = source.table.places.get(mid) or 0, source.table.index.size(mid)
+        self._log.reserve(records.SMALL, push=True)
+        self._log.append(records.shared(records.Shared(self.number, mid, 0, 0, False, place, size, source.number)))
+        self._store.undo.append((self._unpush, (mid,)))
+        self._store.join(source.number, self.number)
+        self.table.add(mid, place, size, 0)
+        self.counts.pushed += 1
+        self._arriving = True
+        self.note("pushed", mid)
 
-def _runs(mids: range, payloads: Sequence[bytes]) -> Iterator[range]:
-    """The ids in pieces, each of messages that are appended as one."""
-    start, size = mids.start, 0
-    for mid, payload in zip(mids, payloads, strict=True):
-        if mid > start and (mid - start >= _TOGETHER or size + len(payload) > _BYTES):
-            yield range(start, mid)
-            start, size = mid, 0
-        size += len(payload)
-    yield range(start, mids.stop)
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        """Ids greater than after, oldest first, at most count."""
+        self.expire()
+        index = self.table.index
+        if state is State.READY:
+            return index.ready.after(after, count)
+        if state is State.ALL:
+            return index.messages.after(after, count)
+        if state is State.NEW:
+            return index.new.after(after, count)
+        found: list[int] = []
+        while len(found) < count and (mids := index.hidden.after(after, count)):
+            after = mids[-1]
+            found += [mid for mid in mids if index.is_delayed(mid) is (state is State.DELAYED)]
+        return found[:count]
+
+    def prepare_stats(self) -> bool:
+        """Nothing is left to do: all is known."""
+        return False
+
+    def stats(self) -> Stats:
+        """Figures of the queue."""
+        self.expire()
+        index, counts = self.table.index, self.counts
+        oldest = index.messages.first()
+        return Stats(
+            new=len(index.new),
+            ready=len(index.ready),
+            in_flight=len(index.hidden) - index.delayed,
+            delayed=index.delayed,
+            bytes=index.bytes,
+            oldest=None if oldest is None else max(self._clock() - self.time(oldest), 0),
+            pushed=counts.pushed,
+            delivered=counts.delivered,
+            expired=counts.expired,
+            deleted=counts.deleted,
+            storage=self.options.storage,
+        )
+
+    def note_removed(self) -> None:
+        """Tells the lifecycle record that the queue has gone with all that it held."""
+        if self._lifecycle is not None:
+            for mid in self.table.index.messages.after(-1, len(self.table.index)):
+                self._lifecycle.note("deleted", self.qid, mid, self.table.index.size(mid), None)
+
+    # -- for claims and batches -----------------------------------------------------------------------------------
+
+    def remove_claimed(self, mids: Sequence[int]) -> None:
+        """Removes messages whose claim is acknowledged, of which a record says so."""
+        for mid in mids:
+            self._remove(mid, WITHHELD)
+        self.counts.deleted += len(mids)
+
+    def note_claimed(self, mids: Sequence[int]) -> None:
+        """Counts messages as delivered, because they are in a claim."""
+        self.counts.delivered += len(mids)
+        for mid in mids if self._lifecycle is not None else ():
+            self._note_once_more("received", mid)
+
+    def note_unclaimed(self, mids: Sequence[int]) -> None:
+        """Tells that messages of a claim are visible again."""
+        for mid in mids if self._lifecycle is not None else ():
+            self.note("released", mid)
+
+    def _note_once_more(self, event: Event, mid: int) -> None:
+        if self._lifecycle is not None:
+            receives = self.table.receives.get(mid, 0) + 1
+            self._lifecycle.note(event, self.qid, mid, self.table.index.size(mid), receives)
+
+    def free_range(self, count: int) -> range:
+        """Ids that follow one another, greater than all that were given or are here."""
+        first = max(self._clock() // self._unit, self.last_mid + 1, (self.table.index.messages.last() or 0) + 1)
+        if first + count > MAX_MID:
+            raise self._no_more_ids()
+        return range(first, first + count)
+
+    def add_published(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Makes messages of what was staged, of which a record says so."""
+        self._store.undo.append((self._unpublish, mids, places, sizes))
+        self.table.add_run(mids, places, sizes)
+        self.table.saw(mids[-1])
+        self.counts.pushed += len(mids)
+        self.table.arrived()
+        for mid in mids if self._lifecycle is not None else ():
+            self.note("pushed", mid)
+
+    def _unpublish(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        self._unpush(mids)
+        for place, size in zip(places, sizes, strict=True):
+            self._store.usage.add(place, record_size(size))  # it is staged again
+
+    def carry_keys(self, segment: int, now: int) -> None:
+        """Says again at the end of the log which keys only segments up to that one know of. OSError."""
+        for key, mid, at, where in self.keys.before(segment + 1, now):
+            self._log.reserve(records.SMALL)
+            place = self._log.append(records.key_of(self.number, mid, key, at))
+            self._store.undo.append((self.keys.note, key, mid, at, where))
+            self.keys.note(key, mid, at, place >> 32)
+
+    # -- the directory --------------------------------------------------------------------------------------------
+
+    def in_place(self) -> bool:
+        """Whether the directory is still the one that was opened."""
+        return self.door is not None and self.door.in_place()
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """A file has been made, renamed or removed in the directory (from Watch)."""
+        if appeared and self.door is not None:
+            self.door.appeared(name)
+
+    def rescan(self) -> None:
+        """Has all files in the directory looked at: reports were lost (from Watch)."""
+        if self.door is not None:
+            self.door.list_again()
+
+    def clear_door(self) -> None:
+        """Removes what is left of files that are messages already. OSError."""
+        if self.door is not None:
+            self.door.clear()
+
+    def room(self) -> int:
+        """How many messages the queue takes yet."""
+        capacity = self.options.capacity
+        return MAX_MID if capacity is None else capacity - len(self.table.index)
+
+    def take_in_files(self, files: Sequence[File], token: int) -> None:
+        """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""
+        now = self._clock()
+        size = sum(len(file.payload) + records.PUSH_SIZE + records.SMALL for file in files) + records.SMALL
+        self._log.reserve(size, push=True)  # all of it in one frame
+        kept: dict[int, File] = {}
+        others: list[File] = []
+        for file in sorted(files, key=itemgetter(1)):
+            if file.mid in kept or self.table.index.expiry(file.mid) is not None:
+                others.append(file)
+            else:
+                kept[file.mid] = file
+        self._take_in_run(list(kept), list(kept.values()), now)
+        self._take_in_run(self._free_run(len(others), now), others, now)
+        self.taken[token] = self._log.append(records.taken(self.number, token))
+        self._store.undo.append((self.taken.pop, token))
+        self.flush()
+
+    def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
+        if not files:
+            return
+        self._append_run(mids, [file.payload for file in files], now)
+        self.table.saw(mids[-1])
+        for mid, file in zip(mids, files, strict=True):
+            if any(file.state):
+                self._log.append(records.state(self.number, mid, *file.state))
+                self.table.restore_state(mid, file.state)
+
+    def note_unlinked(self, tokens: Iterable[int]) -> None:
+        """Notes that the files of these tokens are gone. Lost without harm: a start finds no such files."""
+        for token in tokens:
+            del self.taken[token]
+            self._store.make_room_for_notes()
+            self._log.note(records.unlinked(self.number, token))
+
+    def carry_taken(self, segment: int) -> None:
+        """Says again at the end of the log which tokens only segments up to that one know of. OSError."""
+        for token, place in list(self.taken.items()):
+            if segment_of(place) <= segment:
+                self._log.reserve(records.SMALL)
+                self.taken[token] = self._log.append(records.taken(self.number, token))
+                self._store.undo.append((self.taken.__setitem__, token, place))
+
+    def vanished(self) -> None:
+        """The directory is gone (from Watch)."""
+        self._on_vanished(self.qid)
+
+    def commit(self) -> None:
+        """Nothing of the queue is in the directory."""
+
+    def close(self) -> list[int]:
+        """Lets go of the directory."""
+        self.is_closed = True
+        if self.door is not None:
+            self.door.close()
+        if self._watched >= 0:
+            self._watch.remove(self._watched)
+        return []
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def restore_shared(self, record: records.Shared) -> None:
+        """Takes up a message that shares its payload with another queue's."""
+        self._store.join(record.source, self.number)
+        self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
+
+    def restore_deletion(self, mid: int) -> None:
+        """Removes a message, if it is here."""
+        if self.table.index.expiry(mid) == WITHHELD:
+            self.claims.removed(mid)
+        self.table.restore_deletion(mid)

@@ -1,27 +1,39 @@
 """The records of a journal, as bytes and back. Pure: no files in here.
 
 A record is its body's length and checksum (both 32 bits, little endian) and the body, whose first byte is the kind. The
-checksum (CRC-32) begins with a number that the frame which holds the record gives, so that a record never counts in a
-place where it was not written. Each record says what is true after it, not what was done: replaying one twice is the
-same as once.
+checksum (CRC-32) begins with a number that the segment and the record's place in it give, so that a record never counts
+in a place where it was not written, and can be checked without reading anything else. Each record says what is true
+after it, not what was done: replaying one twice is the same as once.
 
 | kind | fields after it |
 |---|---|
 | QUEUE | queue number, last id given (-1: none), name in UTF-8: what the number means from here on |
 | PUSH | queue number, id, visible from (0: at once), key (16 bytes; zeros: none), time of the push, payload |
-| SAME | queue number, id, visible from: a message with the payload of the PUSH before it in the same frame |
 | STATE | queue number, id, receives, visible from, 1 if that is a delay |
 | DELETE | queue number, id |
 | REMOVE | queue number: the queue is gone, with everything before this |
 | KEY | queue number, id, key, time of the push: a key whose PUSH is in a segment that is removed |
-| CHECKPOINT | number of the oldest segment that is needed: everything before is in the directories |
+| CHECKPOINT | number of the oldest segment that is needed: nothing before it is |
+| MOVED | queue number, id, receives, visible from, 1 if that is a delay, payload: a message from an older segment |
+| SHARED | as MOVED, but for the payload: place of the record that has it, its size, number of a queue that has it too |
+| CLAIM | queue number, claim, time, bytes of payload, consumer, ids: these messages are the claim's |
+| ACKED | queue number, claim, consumer, ids: all claims up to that one are over, and these messages of theirs gone |
+| UNCLAIMED | queue number, claim, consumer, ids: that claim is over, and these messages of it are visible |
+| STAGED | queue number, batch, part, attempt, position, producer, payload: a message that nobody sees yet |
+| PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
+| TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
+| UNLINKED | queue number, token: there are no such files any more |
+
+A place is a segment's number and a byte in it, 32 bits each.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
+
+from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 
 HEAD = struct.Struct("<II")
 NO_KEY = bytes(16)
@@ -32,25 +44,37 @@ class Kind(IntEnum):
 
     QUEUE = 1
     PUSH = 2
-    SAME = 3
     STATE = 4
     DELETE = 5
     REMOVE = 6
     KEY = 7
     CHECKPOINT = 8
+    MOVED = 9
+    SHARED = 10
+    CLAIM = 11
+    ACKED = 12
+    UNCLAIMED = 13
+    STAGED = 14
+    PUBLISHED = 15
+    TAKEN = 16
+    UNLINKED = 17
 
 
 _QUEUE = struct.Struct("<BIq")
 _PUSH = struct.Struct("<BIQQ16sQ")
-_SAME = struct.Struct("<BIQQ")
 _STATE = struct.Struct("<BIQIQB")
 _DELETE = struct.Struct("<BIQ")
 _REMOVE = struct.Struct("<BI")
 _KEY = struct.Struct("<BIQ16sQ")
 _CHECKPOINT = struct.Struct("<BQ")
+_MOVED = struct.Struct("<BIQIQB")
+_SHARED = struct.Struct("<BIQIQBQII")
+_TOKEN = struct.Struct("<BIQ")
 PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
-SMALL = HEAD.size + max(_SAME.size, _STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size)
+MOVED_SIZE = HEAD.size + _MOVED.size
+"""Bytes of a MOVED beside its payload."""
+SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
 """Bytes that any record without a payload or a name takes at most."""
 
 
@@ -103,7 +127,43 @@ class Checkpoint(NamedTuple):
     oldest: int
 
 
-Record = Queue | Push | State | Delete | Remove | Key | Checkpoint
+class Moved(NamedTuple):
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+    payload: bytes
+
+
+class Shared(NamedTuple):
+    """place, size: of the record with the payload, and of that; source: number of a queue that has the message too."""
+
+    number: int
+    mid: int
+    receives: int
+    visible: int
+    delayed: bool
+    place: int
+    size: int
+    source: int
+
+
+class Taken(NamedTuple):
+    """token: in the names of the files that were taken in; see `intake`."""
+
+    number: int
+    token: int
+
+
+class Unlinked(NamedTuple):
+    number: int
+    token: int
+
+
+OfClaims = Claim | Acked | Unclaimed | Staged | Published
+OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked
+Record = OfQueue | Checkpoint
 
 
 def queue(number: int, last_mid: int, qid: str) -> bytes:
@@ -120,11 +180,6 @@ def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
     """As `push` for each, visible at once and without a key."""
     pack = _PUSH.pack
     return [pack(2, number, mid, 0, NO_KEY, at) for mid in mids]
-
-
-def same(number: int, mid: int, visible: int) -> bytes:
-    """The body of a SAME."""
-    return _SAME.pack(Kind.SAME, number, mid, visible)
 
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
@@ -152,8 +207,39 @@ def checkpoint(oldest: int) -> bytes:
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
-def split(data: memoryview, seed: int) -> Iterator[memoryview]:
-    """The bodies of the records that fill these bytes, each checked. seed: of the frame. BadRecordError."""
+def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
+    """The body of a MOVED, as far as its payload, which follows."""
+    return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
+
+
+def shared(record: Shared) -> bytes:
+    """The body of a SHARED."""
+    return _SHARED.pack(Kind.SHARED, *record)
+
+
+def taken(number: int, token: int) -> bytes:
+    """The body of a TAKEN."""
+    return _TOKEN.pack(Kind.TAKEN, number, token)
+
+
+def unlinked(number: int, token: int) -> bytes:
+    """The body of an UNLINKED."""
+    return _TOKEN.pack(Kind.UNLINKED, number, token)
+
+
+def payload_of(body: memoryview) -> memoryview | None:
+    """The payload in a record's body; None for a kind that has none. struct.error when the body is too short."""
+    kind = body[0]
+    if kind == Kind.PUSH:
+        return body[_PUSH.size :]
+    if kind == Kind.MOVED:
+        return body[_MOVED.size :]
+    return Staged.payload_in(body) if kind == Kind.STAGED else None
+
+
+def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
+    """The bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its file the
+    bytes stand. BadRecordError."""
     at = 0
     while at < len(data):
         if len(data) - at < HEAD.size:
@@ -162,51 +248,126 @@ def split(data: memoryview, seed: int) -> Iterator[memoryview]:
         body = data[at + HEAD.size : at + HEAD.size + length]
         if not length or len(body) != length:
             raise BadRecordError(f"the record at byte {at} is said to have {length} bytes")
-        if crc32(body, seed) != checksum:
+        if crc32(body, seed ^ (start + at)) != checksum:
             raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
         yield body
         at += HEAD.size + length
 
 
-def parse(bodies: Iterator[memoryview]) -> Iterator[Record]:
-    """The records of one frame. BadRecordError for what cannot be one."""
-    payload: bytes | None = None
-    for body in bodies:
-        try:
-            record = _parse(body, payload)
-        except (struct.error, UnicodeDecodeError) as error:
-            raise BadRecordError(f"a record of kind {body[0]} cannot be read: {error}") from None
-        if isinstance(record, Push):
-            payload = record.payload
-        yield record
+class Identity(NamedTuple):
+    """Whose a record with a payload is. mid: None for a STAGED, which has no id yet."""
+
+    number: int
+    mid: int | None
 
 
-def _parse(body: memoryview, payload: bytes | None) -> Record:
-    """payload: of the PUSH before it."""
+def identify(body: memoryview) -> Identity:
+    """The queue and the message that a record with a payload is about. struct.error."""
+    _, number, mid = _DELETE.unpack_from(body)
+    return Identity(number, None if body[0] == Kind.STAGED else mid)
+
+
+def plain_push(body: memoryview) -> tuple[int, int, int] | None:
+    """Queue number, id and size of a message that was pushed without a delay or a key, or None. BadRecordError."""
+    if body[0] != 2:
+        return None
+    try:
+        _, number, mid, visible, key, _ = _PUSH.unpack_from(body)
+    except struct.error as error:
+        raise BadRecordError(f"a record of kind 2 cannot be read: {error}") from None
+    return None if visible or key != NO_KEY else (number, mid, len(body) - _PUSH.size)
+
+
+def parse_one(body: memoryview) -> Record:
+    """The record with that body. BadRecordError."""
     kind = body[0]
-    if kind == Kind.PUSH:
-        _, number, mid, visible, key, at = _PUSH.unpack_from(body)
-        return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
-    if kind == Kind.SAME and payload is not None:
-        _, number, mid, visible = _SAME.unpack(body)
-        return Push(number, mid, visible, payload, None, mid)
-    return _parse_short(kind, body)
+    known = _PARSERS.get(kind)
+    if known is None:
+        raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
+    try:
+        return known(body)
+    except (struct.error, ValueError) as error:
+        raise BadRecordError(f"a record of kind {kind} cannot be read: {error}") from None
 
 
-def _parse_short(kind: int, body: memoryview) -> Record:
-    if kind == Kind.STATE:
-        _, number, mid, receives, visible, delayed = _STATE.unpack(body)
-        return State(number, mid, receives, visible, bool(delayed))
-    if kind == Kind.DELETE:
-        return Delete(*_DELETE.unpack(body)[1:])
-    if kind == Kind.QUEUE:
-        _, number, last_mid = _QUEUE.unpack_from(body)
-        return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
-    if kind == Kind.REMOVE:
-        return Remove(*_REMOVE.unpack(body)[1:])
-    if kind == Kind.KEY:
-        _, number, mid, key, at = _KEY.unpack(body)
-        return Key(number, mid, key, at)
-    if kind == Kind.CHECKPOINT:
-        return Checkpoint(*_CHECKPOINT.unpack(body)[1:])
-    raise BadRecordError(f"kind {kind} is not known: a later version may have written it")
+def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
+    """The records with these bodies. BadRecordError."""
+    return map(parse_one, bodies)
+
+
+def pack(record: Record) -> bytes:
+    """The body of a record, with its payload."""
+    match record:
+        case Push(number, mid, visible, payload, key, at):
+            return push(number, mid, visible, key, at) + payload
+        case Moved(number, mid, receives, visible, delayed, payload):
+            return moved(number, mid, receives, visible, delayed) + payload
+        case Staged():
+            return record.body() + record.payload
+        case Claim() | Acked() | Unclaimed() | Published():
+            return record.body()
+        case _:
+            return _BODIES[type(record)](*record)
+
+
+_BODIES: dict[type, Callable[..., bytes]] = {
+    Queue: queue,
+    State: state,
+    Delete: delete,
+    Remove: remove,
+    Key: key_of,
+    Checkpoint: checkpoint,
+    Shared: lambda *fields: shared(Shared(*fields)),
+    Taken: taken,
+    Unlinked: unlinked,
+}
+
+
+def _parse_push(body: memoryview) -> Record:
+    _, number, mid, visible, key, at = _PUSH.unpack_from(body)
+    return Push(number, mid, visible, bytes(body[_PUSH.size :]), None if key == NO_KEY else key, at)
+
+
+def _parse_state(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed = _STATE.unpack(body)
+    return State(number, mid, receives, visible, bool(delayed))
+
+
+def _parse_queue(body: memoryview) -> Record:
+    _, number, last_mid = _QUEUE.unpack_from(body)
+    return Queue(number, last_mid, bytes(body[_QUEUE.size :]).decode())
+
+
+def _parse_moved(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed = _MOVED.unpack_from(body)
+    return Moved(number, mid, receives, visible, bool(delayed), bytes(body[_MOVED.size :]))
+
+
+def _parse_shared(body: memoryview) -> Record:
+    _, number, mid, receives, visible, delayed, *where = _SHARED.unpack(body)
+    return Shared(number, mid, receives, visible, bool(delayed), *where)
+
+
+def _parse_key(body: memoryview) -> Record:
+    _, number, mid, key, at = _KEY.unpack(body)
+    return Key(number, mid, key, at)
+
+
+_PARSERS: dict[int, Callable[[memoryview], Record]] = {
+    Kind.PUSH: _parse_push,
+    Kind.STATE: _parse_state,
+    Kind.DELETE: lambda body: Delete(*_DELETE.unpack(body)[1:]),
+    Kind.QUEUE: _parse_queue,
+    Kind.REMOVE: lambda body: Remove(*_REMOVE.unpack(body)[1:]),
+    Kind.KEY: _parse_key,
+    Kind.CHECKPOINT: lambda body: Checkpoint(*_CHECKPOINT.unpack(body)[1:]),
+    Kind.MOVED: _parse_moved,
+    Kind.SHARED: _parse_shared,
+    Kind.CLAIM: Claim.read,
+    Kind.ACKED: Acked.read,
+    Kind.UNCLAIMED: Unclaimed.read,
+    Kind.STAGED: Staged.read,
+    Kind.PUBLISHED: Published.read,
+    Kind.TAKEN: lambda body: Taken(*_TOKEN.unpack(body)[1:]),
+    Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
+}

@@ -9,8 +9,9 @@ The steps, so that a crash between any two loses nothing, and the command can be
 1. A directory `damaged-TIME` gets a link to every segment, and what has no place elsewhere; it is synced, then named.
 2. All records that are kept are written to one new segment, which calls all others obsolete. It is synced, then named:
    before that the old segments are the journal, from then on the new one is.
-3. The names of the old segments are removed.
+3. The names of the old segments and of the checkpoint are removed.
 
+Places change with that: what shares its payload with another message is told the new one, or gets a payload of its own.
 The directories of the queues are not touched: the next start replays the new segment like any other.
 """
 
@@ -18,7 +19,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
@@ -26,11 +27,12 @@ from zlib import crc32
 from ..disk import Disk
 from ..names import message_name
 from . import records
-from .damage import Examined, examine
-from .frames import BLOCK, Header, new_salt, pack_frame_head, pack_header, padded, seed
+from .claim_records import Staged
+from .damage import Examined, Placed, examine, messages_in, verify
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from .lock import take_lock, write_last
-from .records import Record
-from .recovery import numbers_in, recover, segment_name
+from .places import place_of
+from .recovery import numbers_in, segment_name
 
 _ASIDE = "damaged-"
 _UNFINISHED = ".tmp"
@@ -57,7 +59,8 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, disk: Disk) -> Repaired | None:
-    """Repairs the journal in a directory; None: there is nothing to repair. InUseError while a server has it, OSError:
+    """Repairs the journal in a directory; None: there is nothing to repair, but for a checkpoint that is damaged: that
+    is removed. InUseError while a server has it, OSError:
     what was there is there still, and a second run begins again."""
     lock = take_lock(directory, disk)
     try:
@@ -65,17 +68,17 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
                 shutil.rmtree(f"{directory}/{name}")  # links, of a run that did not get far
         found = examine(directory, disk)
-        return None if found.refusal is None else _repair(directory, found, lock, disk)
+        if found.refusal is not None:
+            return _repair(directory, found, lock, disk)
+        if found.checkpoint is not None and found.checkpoint.fault is not None:
+            disk.unlink(found.checkpoint.path)
+        return None
     finally:
         disk.close(lock)
 
 
 def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
-    unplaced = [
-        Unplaced(placed.number, placed.record.mid, placed.record.payload)
-        for placed in found.placed()
-        if isinstance(placed.record, records.Push) and placed.qid is None
-    ]
+    unplaced = list(_unplaced(found))
     aside = _set_aside(directory, unplaced, disk)
     for part in found.parts:
         if part.foreign:
@@ -91,12 +94,25 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
     for old in numbers_in(directory, disk):
         if old != number:
             disk.unlink(f"{directory}/{segment_name(old)}")
+    if found.checkpoint is not None:
+        disk.unlink(found.checkpoint.path)
     disk.sync_directory(directory)
-    recover(directory, disk)
+    verify(directory, disk)
     return Repaired(found, aside, segment, kept, count, len(unplaced))
 
 
 # -- what was there -------------------------------------------------------------------------------------------------
+
+
+def _unplaced(found: Examined) -> Iterator[Unplaced]:
+    known: set[tuple[int, int]] = set()
+    for placed in found.placed():
+        record = placed.record
+        if placed.qid is not None or not isinstance(record, (records.Push, records.Moved)):
+            continue
+        if (placed.number, record.mid) not in known:  # else it is there once more, copied
+            known.add((placed.number, record.mid))
+            yield Unplaced(placed.number, record.mid, record.payload)
 
 
 def _set_aside(directory: str, unplaced: list[Unplaced], disk: Disk) -> str:
@@ -132,65 +148,86 @@ def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple
     """One segment with everything that can be read, durable. Messages by queue, and how many records."""
     first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
     salt = new_salt(b"")
-    kept: Counter[str] = Counter()
+    kept = _Kept(number)
     at, sequence, count = BLOCK, first, 0
     with suppress(FileNotFoundError):
         disk.unlink(path)
     fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        for frame in _frames(found, kept):
-            data = _pack_frame(frame, salt, sequence)
+        for frame in _frames(found):
+            bodies = kept.bodies(found, frame, at + FRAME_HEAD)
+            data = _pack_frame(bodies, salt, sequence, at)
             disk.pwrite(fd, data, at)
-            at, sequence, count = at + len(data), sequence + 1, count + len(frame)
+            at, sequence, count = at + len(data), sequence + 1, count + len(bodies)
         disk.pwrite(fd, pack_header(Header(number, at, first, number, salt)), 0)
         disk.fsync(fd)
     finally:
         disk.close(fd)
-    return kept, count
+    return Counter(qid for qid, _ in kept.messages), count
 
 
-def _frames(found: Examined, kept: Counter[str]) -> Iterator[list[Record]]:
-    """The records of each frame, one frame at least. A queue's number means the same from the first to the last."""
-    frame: list[Record] = []
-    previous = None
-    announced: set[int] = set()
-    for _, piece, record, qid, number in found.placed():
-        if qid is None:
-            continue
-        if piece is not previous and frame:
+def _frames(found: Examined) -> Iterator[list[Placed]]:
+    """The records of each frame, one frame at least."""
+    frame: list[Placed] = []
+    for placed in found.placed():
+        if frame and placed.piece is not frame[-1].piece:
             yield frame
             frame = []
-        previous = piece
-        if number not in announced and not isinstance(record, records.Queue):
-            frame.append(records.Queue(number, -1, qid))
-        announced.add(number)
-        frame.append(record._replace(number=number))
-        kept[qid] += isinstance(record, records.Push)
+        frame.append(placed)
     yield frame
 
 
-def _pack_frame(frame: list[Record], salt: bytes, sequence: int) -> bytes:
-    begin = seed(salt, sequence)
+class _Kept:
+    """What the new segment has so far."""
+
+    def __init__(self, segment: int) -> None:
+        self.messages: set[tuple[str, int]] = set()
+        self._segment = segment
+        self._announced: set[int] = set()
+        self._places: dict[int, int] = {}
+        self._homeless: dict[int, bytes] = {}  # payloads of queues whose names are lost
+
+    def bodies(self, found: Examined, frame: list[Placed], start: int) -> list[bytes]:
+        """The bodies of the records of a frame, the first of which begins at that byte. A queue's number means the same
+        from the first to the last."""
+        bodies: list[bytes] = []
+        for placed in frame:
+            if placed.qid is None:
+                if isinstance(placed.record, (records.Push, records.Moved)):
+                    self._homeless[placed.place] = placed.record.payload
+                continue
+            record = self._adapted(found, placed)
+            if record is None:
+                continue
+            if placed.number not in self._announced and not isinstance(record, records.Queue):
+                bodies.append(records.queue(placed.number, -1, placed.qid))
+            self._announced.add(placed.number)
+            begin = start + sum(records.HEAD.size + len(body) for body in bodies)
+            if isinstance(record, (records.Push, records.Moved, Staged)):
+                self._places[placed.place] = place_of(self._segment, begin)
+            bodies.append(records.pack(record))
+            self.messages.update((placed.qid, mid) for mid in messages_in(record))
+        return bodies
+
+    def _adapted(self, found: Examined, placed: Placed) -> records.OfQueue | None:
+        """The record as the new segment has to have it; None: it says nothing there, as its payload is not there."""
+        record = placed.record._replace(number=placed.number)
+        if not isinstance(record, records.Shared):
+            return record
+        if record.place in self._places:
+            source = found.number_of(placed.part, record.source)
+            return record._replace(place=self._places[record.place], source=source)
+        if record.place in self._homeless:
+            return records.Moved(*record[:5], self._homeless[record.place])
+        return None
+
+
+def _pack_frame(bodies: list[bytes], salt: bytes, sequence: int, start: int) -> bytes:
+    begin, length = seed(salt), 0
     parts = []
-    for body in map(_pack, frame):
-        parts += [records.HEAD.pack(len(body), crc32(body, begin)), body]
-    length = sum(map(len, parts))
-    head = pack_frame_head(salt, sequence, sequence - 1, length, len(frame))
+    for body in bodies:
+        place = start + FRAME_HEAD + length
+        parts += [records.HEAD.pack(len(body), crc32(body, begin ^ place)), body]
+        length += records.HEAD.size + len(body)
+    head = pack_frame_head(salt, sequence, sequence - 1, length, len(bodies))
     return b"".join([head, *parts]).ljust(padded(len(head) + length), b"\0")
-
-
-_BODIES: dict[type, Callable[..., bytes]] = {
-    records.State: records.state,
-    records.Delete: records.delete,
-    records.Queue: records.queue,
-    records.Remove: records.remove,
-    records.Key: records.key_of,
-    records.Checkpoint: records.checkpoint,
-}
-
-
-def _pack(record: Record) -> bytes:
-    if isinstance(record, records.Push):
-        number, mid, visible, payload, key, at = record
-        return records.push(number, mid, visible, key, at) + payload
-    return _BODIES[type(record)](*record)

@@ -1,98 +1,130 @@
-"""A start after a crash: what the journal says is applied to the queues as their directories show them."""
+"""Applies the records of a log to its queues, in the order in which they were written.
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping
+Every record says what is true after it, so that applying one again changes nothing: a checkpoint may hold some of what
+follows it already.
+"""
 
-from ..engine import StorageError
-from ..filequeue import FileQueue
+from collections.abc import Callable
+
 from . import records
-from .ledger import Ledger
-from .queue import JournalQueue
-
-_logger = logging.getLogger(__name__)
+from .claim_records import Acked, Claim, Published, Staged, Unclaimed
+from .places import place_of
+from .queue import LogQueue
+from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
 
 
 class Replay:
-    """Of one journal, record by record in the order in which they were written."""
+    """Makes the queues that the log knows, and applies records to them."""
 
-    def __init__(self, queues: Mapping[str, FileQueue], ledger: Ledger) -> None:
-        self._queues = queues
-        self._ledger = ledger
-        self._names: dict[int, str] = {}
-        self._latest: dict[str, int] = {}
-        self._orphans: Counter[int] = Counter()
-        """Messages of queues that have no directory, by number."""
-        self.changes = 0
-        """Records that said something of messages."""
+    def __init__(self, make: Callable[[str, int], LogQueue]) -> None:
+        """make: a queue from its name and its number."""
+        self.make = make
+        self.queues: dict[int, LogQueue] = {}
+        self.last_number = 0
+        """The greatest number of a queue."""
+        self.oldest = 0
+        """The oldest segment that is needed, as far as records said so."""
+        self._run = _Run()
 
-    def apply(self, found: Iterable[tuple[int, records.Record]]) -> None:
-        """StorageError when a queue's directory is not one of the journal any more."""
-        for segment, record in found:
-            self._apply(segment, record)
-        self._ledger.skip_numbers(max(self._names, default=0))
-        for queue in self._queues.values():
-            if isinstance(queue, JournalQueue):
-                queue.replayed()
-        for number, count in self._orphans.items():
-            _logger.warning(
-                "the journal has %d messages of queue %r, whose directory is gone; they go with it",
-                count,
-                self._names.get(number, "?"),
-            )
+    def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
+        """Applies the records of a frame, which begin at that byte of a segment. BadRecordError."""
+        place = place_of(segment, start)
+        run = self._run
+        for body in bodies:
+            plain = records.plain_push(body)
+            if plain is not None:
+                number, mid, size = plain
+                if number != run.number or mid <= run.last:
+                    self._flush()
+                    run.number = number
+                run.mids.append(mid)
+                run.places.append(place)
+                run.sizes.append(size)
+                run.last = mid
+            else:
+                self._flush()
+                self._apply(place, records.parse_one(body))
+            place += records.HEAD.size + len(body)
+        self._flush()
 
-    def _apply(self, segment: int, record: records.Record) -> None:
-        if isinstance(record, records.Checkpoint):
-            return
-        if isinstance(record, records.Queue):
-            self._names[record.number] = record.qid
-            self._latest[record.qid] = max(record.number, self._latest.get(record.qid, 0))
-            queue = self._queues.get(record.qid)
-            if isinstance(queue, JournalQueue):
-                queue.last_mid = max(queue.last_mid, record.last_mid)
-            return
-        # What named a queue that has been removed may be in a segment that is gone.
-        qid = self._names.get(record.number, "")
-        queue = self._queues.get(qid)
-        if isinstance(record, records.Remove) and self._latest.get(qid, record.number) > record.number:
-            return  # there was another queue of the name by then
-        if isinstance(queue, JournalQueue):
-            self.changes += 1
-            _apply_to(queue, segment, record)
-        elif isinstance(record, records.Remove):
-            self._orphans.pop(record.number, None)
-        elif isinstance(record, records.Push):
+    def _flush(self) -> None:
+        run = self._run
+        if run.mids:
+            queue = self.queues.get(run.number)
             if queue is not None:
-                raise _not_of_the_journal(queue)
-            self._orphans[record.number] += 1
+                queue.table.restore_run(run.mids, run.places, run.sizes)
+            self._run.clear()
+
+    def _apply(self, place: int, record: Record) -> None:
+        if isinstance(record, Checkpoint):
+            self.oldest = max(self.oldest, record.oldest)
+            return
+        if isinstance(record, Queue):
+            self._name(record)
+            return
+        queue = self.queues.get(record.number)
+        if queue is None:
+            return
+        if isinstance(record, Remove):
+            del self.queues[record.number]
+            queue.clear()
+            return
+        _apply_to(queue, place, record)
+
+    def _name(self, record: Queue) -> None:
+        self.last_number = max(self.last_number, record.number)
+        queue = self.queues.get(record.number)
+        if queue is None:
+            queue = self.queues[record.number] = self.make(record.qid, record.number)
+        queue.table.last_mid = max(queue.last_mid, record.last_mid)
 
 
-def _apply_to(queue: JournalQueue, segment: int, record: records.Record) -> None:
+class _Run:
+    """Pushes of one queue with increasing ids, side by side."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.clear()
+
+    def clear(self) -> None:
+        self.last = -1
+        self.mids: list[int] = []
+        self.places: list[int] = []
+        self.sizes: list[int] = []
+
+
+def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
+    table = queue.table
     match record:
-        case records.Push():
-            queue.replay_push(record, segment)
-        case records.State():
-            queue.replay_state(record, segment)
-        case records.Delete():
-            queue.replay_delete(record, segment)
-        case records.Key():
-            queue.keys.note(record.key, record.mid, record.at, segment)
-        case records.Remove():
-            queue.forget_replayed()
+        case Push(mid=mid, visible=visible, payload=payload, key=key, at=at):
+            table.restore(mid, place, len(payload), (0, visible, bool(visible)))
+            if key is not None:
+                queue.keys.note(key, mid, at, place >> 32)
+        case Moved(mid=mid, receives=receives, visible=visible, delayed=delayed, payload=payload):
+            table.restore(mid, place, len(payload), (receives, visible, delayed))
+        case Shared():
+            queue.restore_shared(record)
+        case State(mid=mid, receives=receives, visible=visible, delayed=delayed):
+            table.restore_state(mid, (receives, visible, delayed))
+        case Delete(mid=mid):
+            queue.restore_deletion(mid)
+        case Key(mid=mid, key=key, at=at):
+            queue.keys.note(key, mid, at, place >> 32)
+        case Taken(token=token):
+            queue.taken[token] = place
+        case Unlinked(token=token):
+            queue.taken.pop(token, None)
+        case _:
+            _apply_to_claims(queue, place, record)
 
 
-def check_unused(found: Iterable[tuple[int, records.Record]], queues: Mapping[str, FileQueue]) -> None:
-    """For queues that are none of the journal. StorageError when it has messages of one."""
-    names: dict[int, str] = {}
-    for _, record in found:
-        if isinstance(record, records.Queue):
-            names[record.number] = record.qid
-        elif isinstance(record, records.Push) and (queue := queues.get(names.get(record.number, ""))) is not None:
-            raise _not_of_the_journal(queue)
-
-
-def _not_of_the_journal(queue: FileQueue) -> StorageError:
-    return StorageError(
-        f"the journal has messages of queue {queue.qid!r}, whose storage is {queue.options.storage!r} now: say "
-        'storage = "journal" in its .queue.toml, start and stop the server, and then change it'
-    )
+def _apply_to_claims(queue: LogQueue, place: int, record: Record) -> None:
+    match record:
+        case Claim():
+            queue.claims.restore(place, record)
+        case Acked() | Unclaimed():
+            queue.claims.restore_end(place, record)
+        case Staged():
+            queue.batches.restore(place, record)
+        case Published():
+            queue.batches.restore_publication(place, record)

@@ -1,7 +1,7 @@
 """What can be read of a segment that is damaged: whole frames before and behind it, and single records within.
 
-Each record has a checksum of its own, which begins with the segment's salt and its frame's number. So one that is whole
-is known as such wherever it stands, and to which frame it belongs. The salt can be worked out from any frame's head, so
+Each record has a checksum of its own, which begins with the segment's salt and the record's place. So one that is whole
+is known as such, whatever is lost around it. The salt can be worked out from any frame's head, so
 that a header which is lost takes nothing with it.
 """
 
@@ -12,13 +12,14 @@ from typing import NamedTuple
 from zlib import crc32
 
 from . import records
+from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .frames import (
     BLOCK,
     FRAME_HEAD,
     FRAME_MAGIC,
     DamagedError,
     Frame,
-    body_of,
+    bodies_of,
     count_of,
     fault_of,
     frame_at,
@@ -26,37 +27,55 @@ from .frames import (
     padded,
     seed,
 )
-from .records import HEAD, BadRecordError, Kind, Record, parse, split
+from .records import HEAD, BadRecordError, Kind, Record, parse, parse_one
 
-_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x08])")
+_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x11])")
 """Where a record may begin, as far as its length's last byte and its kind can tell."""
 
-_SHORT = {
-    body[0]: len(body)
-    for body in (
-        records.same(0, 0, 0),
-        records.state(0, 0, 0, 0, False),
-        records.delete(0, 0),
-        records.remove(0),
-        records.key_of(0, 0, records.NO_KEY, 0),
-        records.checkpoint(0),
+_NUMBER, _ID, _TIME = 4, 12, 20
+"""Where the last bytes of a queue's number, an id and the time after it stand in a body."""
+_LEAST = {
+    kind: len(records.pack(record))
+    for kind, record in (
+        (Kind.QUEUE, records.Queue(0, 0, "-")),
+        (Kind.PUSH, records.Push(0, 0, 0, b"", None, 0)),
+        (Kind.STATE, records.State(0, 0, 0, 0, False)),
+        (Kind.DELETE, records.Delete(0, 0)),
+        (Kind.REMOVE, records.Remove(0)),
+        (Kind.KEY, records.Key(0, 0, records.NO_KEY, 0)),
+        (Kind.CHECKPOINT, records.Checkpoint(0)),
+        (Kind.MOVED, records.Moved(0, 0, 0, 0, False, b"")),
+        (Kind.SHARED, records.Shared(0, 0, 0, 0, False, 0, 0, 0)),
+        (Kind.CLAIM, Claim(0, 0, 0, 0, "", ())),
+        (Kind.ACKED, Acked(0, 0, "")),
+        (Kind.UNCLAIMED, Unclaimed(0, 0, "")),
+        (Kind.STAGED, Staged(0, 0, 0, 0, 0, "", b"")),
+        (Kind.PUBLISHED, Published(0, 0, 0, "", ())),
+        (Kind.TAKEN, records.Taken(0, 0)),
+        (Kind.UNLINKED, records.Unlinked(0, 0)),
     )
 }
-"""The length of a body of each kind that has always the same."""
-_QUEUE = len(records.queue(0, 0, ""))
-_PUSH = len(records.push(0, 0, 0, None, 0))
-_BAD = (BadRecordError, struct.error, UnicodeDecodeError)
+"""The least length of a body of each kind."""
+_OPEN = frozenset(
+    (Kind.QUEUE, Kind.PUSH, Kind.MOVED, Kind.CLAIM, Kind.ACKED, Kind.UNCLAIMED, Kind.STAGED, Kind.PUBLISHED)
+)
+"""The kinds whose bodies may be longer than that."""
 
 
 class Piece(NamedTuple):
-    """What was found of one frame. start: byte in the file; bodies: its whole records; lost: how many are not, None:
-    not known; synced: what its head says, None: it has none."""
+    """What was found of one frame. start: byte in the file; found: its whole records, each with where it stands; lost:
+    how many are not, None: not known; synced: what its head says, None: it has none."""
 
     sequence: int
     start: int
-    bodies: list[memoryview]
+    found: list[tuple[int, memoryview]]
     lost: int | None
     synced: int | None
+
+    @property
+    def bodies(self) -> list[memoryview]:
+        """Of its whole records."""
+        return [body for _, body in self.found]
 
     @property
     def whole(self) -> bool:
@@ -70,7 +89,11 @@ class Piece(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """What the records say."""
-        return parse(iter(self.bodies))
+        return parse(self.bodies)
+
+    def placed(self) -> Iterator[tuple[int, Record]]:
+        """The same, each with where it stands."""
+        return ((start, parse_one(body)) for start, body in self.found)
 
 
 class Hole(NamedTuple):
@@ -95,8 +118,8 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
         why = _why_not(data, frame, salt, expected)
         if frame is not None and why is None:
             yield _whole(data, frame, salt)
-        elif is_zero(data, at):
-            return
+        elif is_zero(data[: at + BLOCK], at) and _next_whole(data, at, salt, expected) is None:
+            return  # behind that there are zeros, or in a recycled segment what an older one held
         else:
             frame = _next_whole(data, at, salt, expected)
             end = len(data) if frame is None else frame.start
@@ -121,16 +144,20 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
     why = fault_of(data, frame, salt)
     if why is None:
         try:
-            for _ in parse(split(body_of(data, frame), seed(salt, frame.sequence))):
+            for _ in parse(bodies_of(data, frame, salt)):
                 pass
-        except _BAD as error:
+        except BadRecordError as error:
             why = f"frame {frame.sequence}: {error}"
     return why
 
 
 def _whole(data: memoryview, frame: Frame, salt: bytes) -> Piece:
-    bodies = list(split(body_of(data, frame), seed(salt, frame.sequence)))
-    return Piece(frame.sequence, frame.start, bodies, 0, frame.synced)
+    found: list[tuple[int, memoryview]] = []
+    at = frame.start + FRAME_HEAD
+    for body in bodies_of(data, frame, salt):
+        found.append((at, body))
+        at += HEAD.size + len(body)
+    return Piece(frame.sequence, frame.start, found, 0, frame.synced)
 
 
 def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame | None:
@@ -148,17 +175,16 @@ def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: 
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
             end = min(at + FRAME_HEAD + frame.length, len(data))
-            bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, frame.sequence)))
-            kept = [body for _, body in bodies]
+            kept = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
             yield Piece(frame.sequence, at, kept, count_of(data, frame) - len(kept), frame.synced)
             at, sequence = frame.end, frame.sequence + 1
             continue
         end = _next_head(data, at + BLOCK, salt)
-        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, seed(salt, sequence)))
+        bodies = list(_loose_bodies(data[:end], at + FRAME_HEAD, salt))
         if bodies:
-            yield Piece(sequence, at, [body for _, body in bodies], None, None)
+            yield Piece(sequence, at, bodies, None, None)
             last, body = bodies[-1]
-            at, sequence = padded(last + len(body)), sequence + 1
+            at, sequence = padded(last + HEAD.size + len(body)), sequence + 1
         else:
             at = end
 
@@ -168,42 +194,41 @@ def _next_head(data: memoryview, at: int, salt: bytes) -> int:
     return next(heads, len(data))
 
 
-def _loose_bodies(data: memoryview, at: int, begin: int) -> Iterator[tuple[int, memoryview]]:
-    """Each whole record with where its body stands. A SAME of which the PUSH may be missing is not whole."""
-    pushed = False
-    while at is not None and at + HEAD.size < len(data):
+def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The body of each whole record that can be read, with where the record stands."""
+    begin = seed(salt)
+    while at + HEAD.size < len(data):
         body = _body_at(data, at, begin)
         if body is None:
-            pushed = False
             found = _BEGIN.search(data, at + 1)
             if found is None:
                 return
             at = found.start()
             continue
-        if body[0] == Kind.PUSH:
-            pushed = True
-        if pushed or body[0] != Kind.SAME:
-            yield at + HEAD.size, body
+        yield at, body
         at += HEAD.size + len(body)
 
 
 def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
     length, checksum = HEAD.unpack_from(data, at)
     body = data[at + HEAD.size : at + HEAD.size + length]
-    if len(body) != length or not _is_plausible(body) or crc32(body, begin) != checksum:
+    if len(body) != length or not _is_plausible(body) or crc32(body, begin ^ at) != checksum:
+        return None
+    try:
+        parse_one(body)
+    except BadRecordError:
         return None
     return body
 
 
 def _is_plausible(body: memoryview) -> bool:
     """Whether it may be a record, before its checksum is looked at: most bytes are not."""
-    if not body:
+    least = _LEAST.get(body[0]) if body else None  # type: ignore[call-overload] # a number is looked up as its kind
+    if least is None or len(body) < least or (len(body) > least and body[0] not in _OPEN):
         return False
-    if body[0] == Kind.PUSH:  # numbers of queues are small, ids and times have 18 digits at most
-        return len(body) >= _PUSH and not body[4] and body[12] < 14 and body[20] < 14 and not body[_PUSH - 1]
-    if body[0] == Kind.QUEUE:
-        return _QUEUE < len(body) < _QUEUE + 1000 and not body[4]
-    return _SHORT.get(body[0]) == len(body)
+    if body[0] == Kind.PUSH:  # ids and times have 18 digits at most
+        return not body[_NUMBER] and body[_ID] < 14 and body[_TIME] < 14 and not body[least - 1]
+    return body[0] == Kind.CHECKPOINT or not body[_NUMBER]  # numbers of queues are small
 
 
 # -- a segment whose header is lost ---------------------------------------------------------------------------------
@@ -224,8 +249,7 @@ def find_salt(data: memoryview) -> bytes:
 
 
 def _holds_records(data: memoryview, frame: Frame, salt: bytes) -> bool:
-    begin = seed(salt, frame.sequence)
-    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, begin), None) is not None
+    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, salt), None) is not None
 
 
 def _tables() -> tuple[list[int], dict[int, int]]:

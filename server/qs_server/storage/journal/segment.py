@@ -66,11 +66,20 @@ class SegmentWriter:
                 return fd
         return self._disk.open(self.path, _PLAIN)
 
+    def _closed(self, parts: list[bytes], at: int) -> bytes:
+        """What is written for these bytes: in a recycled segment with a block of zeros behind it, unless that is its
+        end."""
+        data = b"".join(parts)
+        if not self.header.recycled or at + padded(len(data)) >= self.header.size:
+            return data
+        return data.ljust(padded(len(data)) + BLOCK, b"\0")
+
     def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
         """Writes the header and a first frame, in one piece, and makes them durable. parts: the records' bytes."""
         length = sum(map(len, parts))
         head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
-        self.end = self._put(b"".join([pack_header(self.header), head, *parts]), 0)
+        self._put(self._closed([pack_header(self.header), head, *parts], 0), 0)
+        self.end = padded(BLOCK + len(head) + length)
         self.synced = sequence
         if not self._dsync:
             self._disk.fdatasync(self._fd)
@@ -83,7 +92,7 @@ class SegmentWriter:
             raise self.failed
         head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
         try:
-            end = self._put(b"".join([head, *parts]), self.end)
+            self._put(self._closed([head, *parts], self.end), self.end)
         except OSError as error:
             if not has_no_room(error):
                 self.failed = error
@@ -94,10 +103,9 @@ class SegmentWriter:
             self.sync()
         if self._sync:
             self.synced = sequence
-        self.end = end
+        self.end = padded(self.end + len(head) + length)
 
-    def _put(self, data: bytes, at: int) -> int:
-        """Where what follows can begin."""
+    def _put(self, data: bytes, at: int) -> None:
         length = padded(len(data))
         if length > len(self._buffer):
             self._buffer = mmap.mmap(-1, length)
@@ -108,7 +116,6 @@ class SegmentWriter:
         self._disk.pwrite(self._fd, view, at)
         if length > _CHUNK:
             self._buffer = mmap.mmap(-1, _CHUNK)  # for a large frame only
-        return at + length
 
     def sync(self) -> None:
         """Makes durable what was written. OSError: see `write`."""

@@ -1,4 +1,5 @@
-"""Files of zeros for segments: made when one is needed, or, so that nobody has to wait for it, before that.
+"""Files for segments: made of zeros when one is needed, or before that, so that nobody has to wait for it; or the file
+of a segment that is not needed any more, once again: then the disk does not write its bytes twice.
 
 While the disk is full, the one that was made before is kept for what makes room again, and so are the last blocks.
 """
@@ -27,6 +28,7 @@ class Supply:
         self._disk = disk
         self._sync = sync
         self._spare: int | None = None
+        self._recycled = False  # the spare one was a segment
         self._tight = False  # the last spare could not be made: the disk is full
         self.shortage: OSError | None = None
         """Why not even a small spare can be made, if so."""
@@ -39,14 +41,16 @@ class Supply:
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{self._directory}/{name}")
 
-    def take(self, needed: int, *, push: bool) -> tuple[int, str]:
-        """A file with that many bytes at least: its size and path. OSError: none can be made."""
+    def take(self, needed: int, *, push: bool, exact: bool) -> tuple[int, str, bool]:
+        """A file with that many bytes at least: its size, its path, and whether it is recycled. push: for pushes, which
+        leave the spare one to what makes room when the disk is full; exact: it may have no room for anything else.
+        OSError: none can be made."""
         spare, usual = self._spare, needed + SMALLEST
         if spare is not None and spare >= usual and not (push and self._tight):
             self._spare = None
-            return spare, f"{self._directory}/{SPARE}"
+            return spare, f"{self._directory}/{SPARE}", self._recycled
         path = f"{self._directory}/{NEXT}"
-        sizes = [max(self._next_size, usual), usual] if push else [max(self._next_size, usual), usual, needed]
+        sizes = [max(self._next_size, usual), usual, *([needed] if exact else [])]
         for size in sizes:
             try:
                 make_file(path, size, self._disk, sync=self._sync)
@@ -55,7 +59,7 @@ class Supply:
                     raise
             else:
                 self._grow(size)
-                return size, path
+                return size, path, False
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def _grow(self, size: int) -> None:
@@ -72,9 +76,23 @@ class Supply:
         make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
         self._disk.rename(f"{path}.tmp", path)
 
-    def has_made(self, size: int) -> None:
+    def recycle(self, path: str, size: int) -> bool:
+        """Makes a segment that is not needed the spare one, in whatever thread. False, and it is removed, when it has
+        another size, or another name too (a backup's). OSError."""
+        status = self._disk.lstat(path)
+        spare = f"{self._directory}/{SPARE}"
+        if status.st_size == size and status.st_nlink == 1:
+            self._disk.rename(path, spare)
+            self._disk.sync_directory(self._directory)  # before anything else is written into it
+            if self._disk.lstat(spare).st_nlink == 1:
+                return True
+            path = spare
+        self._disk.unlink(path)
+        return False
+
+    def has_made(self, size: int, *, recycled: bool) -> None:
         """There is a spare now."""
-        self._spare, self._tight, self.shortage = size, False, None
+        self._spare, self._recycled, self._tight, self.shortage = size, recycled, False, None
         self._grow(size)
 
     def could_not_make(self, size: int, error: OSError) -> None:

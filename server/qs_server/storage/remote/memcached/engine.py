@@ -89,8 +89,8 @@ class MemcachedEngine(RemoteEngine):
         return MemcachedQueue(qid, options, Keys(self._namespace, qid), self._servers, self._clock)
 
     def _make(self, qid: str, options: Options) -> None:
-        if options.timestamps != "us" or options.links:
-            raise UnsupportedError("the storage 'memcached' has no files: neither timestamps nor links can be chosen")
+        if options.timestamps != "us":
+            raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
         self._open(qid, options).make()
 
     def _unmake(self, qid: str, *, force: bool) -> None:

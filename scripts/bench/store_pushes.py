@@ -1,0 +1,115 @@
+"""Pushes and lone cycles of the store: do they keep their speed, and how do they compare with Redis and beanstalkd?
+
+All with raw sockets and ready-made bytes. What is compared runs at the same time and is measured in turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+import peer_beanstalkd
+import peer_qs
+import peer_redis
+from peer import Peer
+from raw_load import Connection
+from store_figures import Figure
+from store_load import SIZE, close, connect, rate, series
+
+_FIRST = 5
+_WINDOW = 10
+_PIPELINED = 32
+
+
+def _peer(key: str) -> Peer:
+    """A peer that is driven through raw sockets, by its key."""
+    every = [*peer_qs.peers("journal"), *peer_redis.peers(), *peer_beanstalkd.peers()]
+    return next(peer for peer in every if peer.key == key)
+
+
+class Sides:
+    """Servers that run at the same time, by their keys. Close it with `with`."""
+
+    def __init__(self, folder: Path, keys: Sequence[str]) -> None:
+        self._stack = ExitStack()
+        self._targets = {}
+        for key in keys:
+            if missing := _peer(key).missing:
+                print(f"{_peer(key).name} is left out: {missing}", flush=True)
+            else:
+                own = folder / key
+                own.mkdir()
+                self._targets[key] = self._stack.enter_context(_peer(key).started(own)).target
+
+    def __enter__(self) -> "Sides":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def connect(self, key: str, work: str, count: int, batch: int = 1) -> list[Connection]:
+        """So many connections to a server. work: push or cycle; batch: commands sent together."""
+        target = {**self._targets[key], "lists": False}
+        address = tuple(target.get("address") or ("127.0.0.1", target["port"]))
+        script = import_module(target["module"]).script(target, work, SIZE, batch)
+        made = connect(address, script, count)
+        self._stack.callback(close, made)
+        return made
+
+    def in_turn(self, work: str, count: int, batch: int, rounds: int, seconds: float) -> dict[str, list[float]]:
+        """Messages a second of each server, round by round, after a round that warms up."""
+        sides = {key: self.connect(key, work, count, batch) for key in self._targets}
+        rates: dict[str, list[float]] = {key: [] for key in sides}
+        for number in range(rounds + 1):
+            for key in list(sides) if number % 2 else reversed(sides):
+                measured = rate(sides[key], batch, seconds)
+                if number:
+                    rates[key].append(measured)
+        return rates
+
+
+def _ratios(name: str, rates: Mapping[str, Sequence[float]], targets: Mapping[str, tuple[str, float]]) -> list[Figure]:
+    """The medians of the rounds' ratios of qs to the others. targets: by key, how a server is named, and the target."""
+    figures = []
+    for key, (shown, target) in targets.items():
+        if key in rates:
+            ours, theirs = rates["qs-raw"], rates[key]
+            ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
+            of = f"{median(ours):,.0f}/s to {median(theirs):,.0f}/s"
+            figures.append(Figure(f"{name}: qs / {shown}", ratio, target, of=of))
+    return figures
+
+
+def _slowest(done: Sequence[float]) -> float:
+    """The least messages a second in any ten seconds. done: messages of each second."""
+    width = min(_WINDOW, len(done))
+    return min(sum(done[at : at + width]) / width for at in range(len(done) - width + 1))
+
+
+def sustained(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+    """pushes without a consumer, 8 connections that pipeline 32: does the speed hold; qs / Redis appendfsync always"""
+    with Sides(folder, ("qs-raw", "redis-raw")) as sides:
+        done = series(sides.connect("qs-raw", "push", 8, _PIPELINED), _PIPELINED, seconds)
+        first = sum(done[:_FIRST]) / min(_FIRST, len(done))
+        slowest = _slowest(done)
+        name = f"{seconds:.0f} s of pushes, 8 connections that pipeline 32: slowest 10 s / first 5 s"
+        held = Figure(name, slowest / first, 0.8, of=f"{slowest:,.0f}/s to {first:,.0f}/s; {sum(done):,.0f} messages")
+        rates = sides.in_turn("push", 8, _PIPELINED, *((2, 1.0) if quick else (5, 5.0)))
+    name = "after that, pushes by 8 connections that pipeline 32"
+    return [held, *_ratios(name, rates, {"redis-raw": ("Redis always", 0.9)})]
+
+
+def singly(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+    """pushes by 32 connections, one at a time: qs / Redis appendfsync always, qs / beanstalkd -f 0"""
+    with Sides(folder, ("qs-raw", "redis-raw", "beanstalkd-raw")) as sides:
+        rates = sides.in_turn("push", 32, 1, *((2, 0.5) if quick else (7, 2.0)))
+    targets = {"redis-raw": ("Redis always", 1.0), "beanstalkd-raw": ("beanstalkd -f 0", 3.0)}
+    return _ratios("pushes by 32 connections, one at a time", rates, targets)
+
+
+def cycle(folder: Path, seconds: float, quick: bool) -> list[Figure]:
+    """push + receive + delete over one connection: qs / beanstalkd -f 0"""
+    with Sides(folder, ("qs-raw", "beanstalkd-raw")) as sides:
+        rates = sides.in_turn("cycle", 1, 1, *((2, 0.5) if quick else (7, 2.0)))
+    return _ratios("push + receive + delete, one connection", rates, {"beanstalkd-raw": ("beanstalkd -f 0", 0.8)})

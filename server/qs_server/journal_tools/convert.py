@@ -1,0 +1,178 @@
+"""`queue-journal.py convert`: a queue's messages move from the journal to files, or back.
+
+To the journal: `.queue.toml` says so, and the files are taken in as any that somebody puts there; what a crash leaves,
+the next start takes in. To files: the messages are written to `.converting` in the queue's directory, together with the
+new `.queue.toml`. That one moves first: from then on the files are what counts, and they move after it; the last step
+is that the log forgets the queue. No server starts in between, as the journal has messages of a queue of files.
+"""
+
+import os
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from ..storage.directories import DirectoriesEngine
+from ..storage.disk import Disk
+from ..storage.engine import Clock, Durability, StorageError
+from ..storage.journal.engine import JournalEngine
+from ..storage.journal.offline import OfflineJournal
+from ..storage.journal.reader import DamagedRecordError
+from ..storage.names import NEW, directory_of, parse_message
+from ..storage.settings import FILE, read_options, write_options
+from .export import wall_clock
+from .files import MessageFiles
+from .progress import Progress, counted
+
+_CONVERTING = ".converting"
+_KINDS = ("journal", "files")
+
+
+def convert(arguments: Namespace) -> int:
+    """Changes the storage of a queue. The exit code. StorageError, OSError."""
+    path = f"{arguments.root}/{directory_of(arguments.queue)}"
+    if not os.path.isdir(path):
+        raise StorageError(f"there is no queue {arguments.queue!r} in {arguments.root}")
+    conversion = Conversion(arguments.root, arguments.queue, Disk(), wall_clock)
+    try:
+        conversion.run(arguments.to)
+    finally:
+        conversion.progress.clear()
+    held = counted(conversion.count, "message")
+    sys.stdout.write(f"queue {arguments.queue!r} has the storage {arguments.to} now: {held}\n")
+    return 0
+
+
+class Conversion:
+    """Of one queue."""
+
+    def __init__(self, root: str, qid: str, disk: Disk, clock: Clock) -> None:
+        """root: with a journal, which no server uses."""
+        self._root = root
+        self._qid = qid
+        self._path = f"{root}/{directory_of(qid)}"
+        self._converting = f"{self._path}/{_CONVERTING}"
+        self._disk = disk
+        self._clock = clock
+        self.progress = Progress(f"messages of queue {qid!r}")
+        self.count = 0
+        """How many messages the queue has, once it is done."""
+
+    def run(self, storage: str) -> None:
+        """Does it, or finishes what was begun. storage: `journal` or `files`. StorageError, OSError."""
+        now = read_options(self._path, "journal").storage
+        if now not in _KINDS:
+            raise StorageError(f"queue {self._qid!r} has the storage {now}: only journal and files can be changed")
+        if storage == "files":
+            self._to_files(now)
+        else:
+            self._to_journal(now)
+
+    # -- to the journal -------------------------------------------------------------------------------------------
+
+    def _to_journal(self, now: str) -> None:
+        if now != "journal":
+            if not self._is_in_log():
+                self._engine().close()  # what a crash has left of a list is put right
+            elif self._is_committed(now):
+                raise StorageError(
+                    f"queue {self._qid!r} was just being changed to files: finish that first (--to files)"
+                )
+            self._write_options(self._path, "journal")
+        self._clear()
+        self.count = self._take_in()
+
+    def _engine(self) -> DirectoriesEngine:
+        return JournalEngine(self._root, clock=self._clock, durability=Durability.ALWAYS, disk=self._disk)
+
+    def _take_in(self) -> int:
+        """Has the journal take in all files of the queue; how many messages it has then."""
+        engine = self._engine()
+        for count in engine.take_in_files(self._qid):
+            self.progress.add(count)
+        size = engine.size(self._qid)
+        engine.close()  # not after an exception: it writes down what is in memory, which may have been interrupted
+        return size
+
+    def _is_in_log(self) -> bool:
+        with OfflineJournal(self._root, self._disk, self._clock) as journal:
+            queue = journal.queues.get(self._qid)
+            return queue is not None and len(queue) > 0
+
+    # -- to files -------------------------------------------------------------------------------------------------
+
+    def _is_committed(self, now: str) -> bool:
+        return (
+            now == "files" and os.path.lexists(self._converting) and not os.path.lexists(f"{self._converting}/{FILE}")
+        )
+
+    def _to_files(self, now: str) -> None:
+        if not self._is_committed(now):
+            if now == "journal":
+                self._take_in()
+            self._clear()
+            self._begin()
+            with OfflineJournal(self._root, self._disk, self._clock) as journal:
+                self._write_files(journal)
+            self._disk.rename(f"{self._converting}/{FILE}", f"{self._path}/{FILE}")
+            self._disk.sync_directory(self._path)
+            self._disk.sync_directory(self._converting)
+        self._finish()
+
+    def _clear(self) -> None:
+        """Removes what was begun and does not count."""
+        for path in (self._converting, f"{self._converting}-new"):
+            if os.path.lexists(path):
+                shutil.rmtree(path)
+        self._disk.sync_directory(self._path)
+
+    def _begin(self) -> None:
+        new = f"{self._converting}-new"
+        self._disk.mkdir(new)
+        self._write_options(new, "files")
+        self._disk.rename(new, self._converting)
+        self._disk.sync_directory(self._path)
+
+    def _write_files(self, journal: OfflineJournal) -> None:
+        queue = journal.queues.get(self._qid)
+        if queue is None:
+            return
+        there = {found[0]: name for name, found in self._files(self._path)}
+        for mid, name in there.items():
+            if mid in queue.table.index.messages:
+                raise StorageError(
+                    f"{self._path}/{name} is there already, and is not the message of that id: move it away"
+                )
+        try:
+            MessageFiles(self._converting, self._disk).write(journal.messages(queue), self.progress)
+        except DamagedRecordError as error:
+            raise StorageError(f"{error}; see 'queue-journal.py check'") from None
+
+    def _files(self, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
+        for name in self._disk.files_in(path):
+            found = parse_message(os.fsencode(name))
+            if found is not None and found[1] != NEW:
+                yield name, found
+
+    def _finish(self) -> None:
+        """Goes on from where `.queue.toml` says that the queue is one of files."""
+        for name in self._disk.files_in(self._converting):
+            self._disk.rename(f"{self._converting}/{name}", f"{self._path}/{name}")
+            with suppress(FileNotFoundError):  # where a power loss has left both names, that has done nothing
+                self._disk.unlink(f"{self._converting}/{name}")
+        self._disk.sync_directory(self._path)
+        self._disk.sync_directory(self._converting)
+        with OfflineJournal(self._root, self._disk, self._clock) as journal:
+            queue = journal.queues.get(self._qid)
+            if queue is not None:
+                journal.forget(queue)
+        self._disk.rmdir(self._converting)
+        self._disk.sync_directory(self._path)
+        self.count = sum(1 for _ in self._files(self._path))
+
+    def _write_options(self, directory: str, storage: str) -> None:
+        options = replace(read_options(self._path, "journal"), storage=storage)
+        write_options(directory, options, self._disk, sync=True)
+        self._disk.sync_directory(directory)

@@ -1,0 +1,84 @@
+"""Messages as files in the layout of vsqs, with their counts and windows. Nothing is overwritten."""
+
+import os
+from collections.abc import Iterable
+
+from ..storage.attributes import Attributes, store_for
+from ..storage.disk import Disk
+from ..storage.engine import StorageError
+from ..storage.journal.offline import Stored
+from ..storage.names import NEW, message_name, parse_message
+from .progress import Progress
+
+_AT_ONCE = 200
+"""Files that are open together, so that their syncs share what they wait for."""
+
+
+class MessageFiles:
+    """Writes messages into one directory, which exists."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        """OSError."""
+        self._directory = directory
+        self._disk = disk
+        self._attributes = store_for(directory, disk, sync=True)
+        self._there: dict[int, str] = {}
+        for name in disk.files_in(directory):
+            found = parse_message(os.fsencode(name))
+            if found is not None and found[1] != NEW:
+                self._there[found[0]] = name
+
+    def write(self, messages: Iterable[Stored], progress: Progress) -> int:
+        """Writes files, durable when this returns; how many. One that is there with the same content is passed over.
+        StorageError for one that is there with another content; OSError. Interrupted, give it the same again."""
+        count = 0
+        written: list[tuple[int, Stored]] = []
+        try:
+            for message in messages:
+                if not self._is_there(message):
+                    written.append((self._begin(message), message))
+                    count += 1
+                if len(written) >= _AT_ONCE:
+                    self._finish(written)
+                progress.add(1)
+            self._finish(written)
+        finally:
+            for descriptor, _ in written:
+                self._disk.close(descriptor)
+        self._disk.sync_directory(self._directory)
+        return count
+
+    def _is_there(self, message: Stored) -> bool:
+        name = self._there.get(message.mid)
+        if name is None:
+            return False
+        path = f"{self._directory}/{name}"
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == len(message.payload) and file.read() == message.payload:
+                return True
+        raise StorageError(f"{path} is there already, and is another message: it is not overwritten")
+
+    def _temporary(self, message: Stored) -> str:
+        return f"{self._directory}/.{message.mid}.tmp"
+
+    def _begin(self, message: Stored) -> int:
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+        descriptor = self._disk.open(self._temporary(message), flags, 0o666)
+        try:
+            self._disk.write(descriptor, message.payload)
+            if message.attributes != Attributes():
+                self._attributes.write(self._temporary(message), message.mid, message.attributes, or_fail=True)
+            self._disk.begin_writing(descriptor)
+        except BaseException:
+            self._disk.close(descriptor)
+            raise
+        return descriptor
+
+    def _finish(self, written: list[tuple[int, Stored]]) -> None:
+        for descriptor, _ in written:
+            self._disk.fsync(descriptor)
+        while written:
+            descriptor, message = written.pop()
+            self._disk.close(descriptor)
+            name = message_name(message.mid, message.expiry)
+            self._disk.rename(self._temporary(message), f"{self._directory}/{name}")

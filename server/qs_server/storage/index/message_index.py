@@ -1,0 +1,270 @@
+"""What a queue's directory holds, in memory: which messages are ready in order, which are hidden until when.
+
+It knows names only; what a name does not say (size, whether it was ever retrieved, why it is hidden) is read from the
+files when it is first asked for, so that a deep queue is ready as soon as its directory has been listed.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Self
+
+from ..names import WITHHELD
+from .midmap import MidMap
+from .midset import MidSet
+
+_LOADED = 1
+_DELAYED = 2
+_SIZE_SHIFT = 2
+
+
+class Index:
+    """The messages of one queue. An expiry of 0 means ready."""
+
+    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = MappingProxyType({})) -> None:
+        """ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
+        own = ready if isinstance(ready, array) else array("Q", ready)
+        every = array("Q", sorted([*own, *hidden])) if hidden else own
+        self.messages = MidMap(every)
+        self.ready = MidSet(own)
+        self.hidden = MidMap(sorted(hidden))
+        # Candidates: what has not been loaded yet may turn out to have been retrieved.
+        self.new = MidSet(every)
+        self._expiries: list[int] = []
+        for mid, expiry in hidden.items():
+            self.hidden.set(mid, expiry)
+            if expiry == WITHHELD:
+                self.new.discard(mid)
+            else:
+                self._expiries.append(_packed(expiry, mid))
+        heapq.heapify(self._expiries)
+        self.unloaded = len(every)
+        self.bytes = 0
+        self.delayed = 0
+
+    @classmethod
+    def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
+        """Loaded messages with ids in increasing order. hidden: of those that are, until when, and whether that is a
+        delay. All of them are new that are not withheld."""
+        made = cls()
+        made.messages = MidMap.of(mids, array("Q", [size << _SIZE_SHIFT | _LOADED for size in sizes]))
+        made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
+        made.bytes = sum(sizes)
+        for mid, (expiry, delayed) in hidden.items():
+            if mid not in made.messages:
+                continue
+            if expiry == WITHHELD:
+                made.withhold(mid)
+            else:
+                made.ready.discard(mid)
+                made._hide(mid, expiry)
+                if delayed:
+                    made._set_delayed(mid)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def expiry(self, mid: int) -> int | None:
+        """0 when the message is ready, the end of its window when it is hidden, None when it is not there."""
+        return 0 if mid in self.ready else self.hidden.get(mid)
+
+    # -- changes
+
+    def add(self, mid: int, expiry: int, size: int | None = None) -> None:
+        """A message that was not there. size: of one that was just written, and so is loaded; delayed if hidden."""
+        if expiry != WITHHELD:
+            self.new.add(mid)
+        if expiry:
+            self._hide(mid, expiry)
+        else:
+            self.ready.add(mid)
+        if size is None:
+            self.messages.set(mid, 0)
+            self.unloaded += 1
+            return
+        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.bytes += size
+        if expiry:
+            self._set_delayed(mid)
+
+    def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
+        """Ready messages with ids greater than any that is there; as `add`, one for each size."""
+        self.new.extend(mids)
+        self.ready.extend(mids)
+        self.messages.set_run(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
+        self.bytes += sum(sizes)
+
+    def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
+        """A message that was removed, as it was. facts: what `remove` gave back, then or later."""
+        self.messages.set(mid, facts & ~_DELAYED)
+        if facts & _LOADED:
+            self.bytes += facts >> _SIZE_SHIFT
+        else:
+            self.unloaded += 1
+        if new:
+            self.new.add(mid)
+        if not expiry:
+            self.ready.add(mid)
+            return
+        self._hide(mid, expiry)
+        if delayed:
+            self._set_delayed(mid)
+
+    def remove(self, mid: int, *, retrieved: bool = False) -> int:
+        """A message that is there. retrieved: it is known to have been. What `messages` had."""
+        if self.hidden.pop(mid) is None:
+            self.ready.discard(mid)
+        if not retrieved:
+            self.new.discard(mid)
+        facts = self.messages.pop(mid) or 0
+        if facts & _DELAYED:
+            self.delayed -= 1
+        if facts & _LOADED:
+            self.bytes -= facts >> _SIZE_SHIFT
+        else:
+            self.unloaded -= 1
+        return facts
+
+    def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
+        """A ready, loaded message becomes hidden because it is received. retrieved: not for the first time."""
+        self.ready.discard(mid)
+        self._hide(mid, expiry)
+        if not retrieved:
+            self.new.discard(mid)
+
+    def take_all(self, mids: Sequence[int], expiry: int) -> None:
+        """As `take`, of many messages, in increasing order."""
+        self.ready.discard_all(mids)
+        self.new.discard_all(mids)
+        self.hidden.set_all(mids, expiry)
+        for mid in mids:
+            heapq.heappush(self._expiries, _packed(expiry, mid))
+        self._drop_stale_expiries()
+
+    def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
+        """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""
+        self._show(mid)
+        self.ready.discard(mid)
+        self._hide(mid, expiry)
+        if delayed:
+            self._set_delayed(mid)
+        else:
+            self.new.discard(mid)
+
+    def withhold(self, mid: int) -> None:
+        """A message becomes hidden, and no time ends that."""
+        self._show(mid)
+        self.ready.discard(mid)
+        self.hidden.set(mid, WITHHELD)
+        self.new.discard(mid)
+
+    def withhold_all(self, mids: Sequence[int]) -> None:
+        """As `withhold`, of ready messages, in increasing order."""
+        self.ready.discard_all(mids)
+        self.new.discard_all(mids)
+        self.hidden.set_all(mids, WITHHELD)
+
+    def sizes(self, mids: Sequence[int]) -> list[int | None]:
+        """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
+        facts = self.messages.values_of(mids)
+        return [None if fact is None or not fact & _LOADED else fact >> _SIZE_SHIFT for fact in facts]
+
+    def show(self, mid: int) -> None:
+        """A message becomes ready."""
+        self._show(mid)
+        self.ready.add(mid)
+
+    def _hide(self, mid: int, expiry: int) -> None:
+        self.hidden.set(mid, expiry)
+        if expiry == WITHHELD:
+            return
+        heapq.heappush(self._expiries, _packed(expiry, mid))
+        self._drop_stale_expiries()
+
+    def _drop_stale_expiries(self) -> None:
+        if len(self._expiries) > 2 * len(self.hidden) + 64:
+            # Leases that were extended or ended early leave entries behind.
+            hidden = ((self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden)))
+            self._expiries = [_packed(expiry, mid) for expiry, mid in hidden if expiry != WITHHELD]
+            heapq.heapify(self._expiries)
+
+    def _show(self, mid: int) -> None:
+        if self.hidden.pop(mid) is None:
+            return
+        facts = self.messages.get(mid) or 0
+        if facts & _DELAYED:
+            self.messages.set(mid, facts & ~_DELAYED)
+            self.delayed -= 1
+
+    def _set_delayed(self, mid: int) -> None:
+        self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
+        self.delayed += 1
+
+    # -- what the name does not say
+
+    def loaded(self, mid: int) -> bool:
+        """Whether the file was looked at."""
+        return bool((self.messages.get(mid) or 0) & _LOADED)
+
+    def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
+        """What the file says of a message that was not loaded. delayed: it is hidden, and not by being in flight."""
+        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.unloaded -= 1
+        self.bytes += size
+        if retrieved:
+            self.new.discard(mid)
+        if delayed:
+            self._set_delayed(mid)
+
+    def known_size(self, mid: int) -> int | None:
+        """Bytes of a message; None when it is not loaded, or gone."""
+        facts = self.messages.get(mid)
+        return None if facts is None or not facts & _LOADED else facts >> _SIZE_SHIFT
+
+    def size(self, mid: int) -> int:
+        """Bytes of a loaded message."""
+        return (self.messages.get(mid) or 0) >> _SIZE_SHIFT
+
+    @staticmethod
+    def size_in(facts: int) -> int:
+        """Bytes of a message, from what `remove` gave back."""
+        return facts >> _SIZE_SHIFT
+
+    @staticmethod
+    def delayed_in(facts: int) -> bool:
+        """Whether a message was hidden by a delay, from what `remove` gave back."""
+        return bool(facts & _DELAYED)
+
+    def is_delayed(self, mid: int) -> bool:
+        """Of a loaded message."""
+        return bool((self.messages.get(mid) or 0) & _DELAYED)
+
+    # -- time
+
+    def next_expiry(self) -> int | None:
+        """When the next hidden message is due."""
+        while self._expiries:
+            expiry, mid = _unpacked(self._expiries[0])
+            if self.hidden.get(mid) == expiry:
+                return expiry
+            heapq.heappop(self._expiries)
+        return None
+
+    def may_be_due(self, now: int) -> bool:
+        """False when nothing is due, for sure."""
+        return bool(self._expiries) and self._expiries[0] >> 64 <= now
+
+    def due(self, now: int) -> int | None:
+        """A hidden message whose time has come."""
+        expiry = self.next_expiry()
+        return None if expiry is None or expiry > now else _unpacked(self._expiries[0])[1]
+
+
+def _packed(expiry: int, mid: int) -> int:
+    return expiry << 64 | mid
+
+
+def _unpacked(entry: int) -> tuple[int, int]:
+    return entry >> 64, entry & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,155 @@
+"""An ordered set of message ids, in 8 bytes an id.
+
+A queue holds hundreds of thousands of ids; as Python objects in a set they would take ten times that. They lie in
+sorted chunks of machine words. Appending at the end and taking from the front, what a queue does, touch one chunk;
+anything else is two binary searches and a short move.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+CHUNK = 1024
+
+
+class Run(NamedTuple):
+    """Keys that belong into a chunk; start: where they begin there, if they lie side by side, as nearly always; else
+    None, and some of them may not be there."""
+
+    chunk: int
+    keys: "array[int]"
+    start: int | None
+
+
+class MidSet:
+    """Keys are 0 to 2**64 - 1."""
+
+    __slots__ = ("_keys", "_lasts", "_length")
+
+    def __init__(self, keys: Iterable[int] = ()) -> None:
+        """keys: in increasing order, none twice."""
+        whole = keys if isinstance(keys, array) else array("Q", keys)
+        self._length = len(whole)
+        self._keys = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)]
+        self._lasts = [chunk[-1] for chunk in self._keys]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, key: int) -> bool:
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
+            return False
+        if self._keys[0][0] == key:
+            return True
+        chunk = bisect_left(lasts, key) if key > lasts[0] else 0
+        keys = self._keys[chunk]
+        return keys[bisect_left(keys, key)] == key
+
+    def first(self) -> int | None:
+        """The smallest key."""
+        return self._keys[0][0] if self._keys else None
+
+    def last(self) -> int | None:
+        """The greatest key."""
+        return self._lasts[-1] if self._lasts else None
+
+    def after(self, key: int, count: int) -> list[int]:
+        """At most count keys greater than key (-1: from the smallest), in order."""
+        found: list[int] = []
+        chunk = bisect_right(self._lasts, key)
+        at = bisect_right(self._keys[chunk], key) if chunk < len(self._keys) else 0
+        while chunk < len(self._keys) and len(found) < count:
+            found += self._keys[chunk][at : at + count - len(found)]
+            chunk, at = chunk + 1, 0
+        return found
+
+    def add(self, key: int) -> None:
+        """Adds a key, if it is not there."""
+        lasts = self._lasts
+        if lasts and key <= lasts[-1]:
+            self._add_within(key)
+        elif lasts and len(self._keys[-1]) < CHUNK:
+            self._keys[-1].append(key)
+            lasts[-1] = key
+            self._length += 1
+        else:
+            self._keys.append(array("Q", (key,)))
+            lasts.append(key)
+            self._length += 1
+
+    def _add_within(self, key: int) -> None:
+        chunk = bisect_left(self._lasts, key)
+        keys = self._keys[chunk]
+        at = bisect_left(keys, key)
+        if keys[at] == key:
+            return
+        keys.insert(at, key)
+        self._length += 1
+        if len(keys) > 2 * CHUNK:
+            self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
+            self._lasts.insert(chunk, keys[CHUNK - 1])
+
+    def extend(self, keys: Sequence[int]) -> None:
+        """Adds keys that are all greater than the last one."""
+        added = array("Q", keys)
+        if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
+            self._keys[-1] += added
+            self._lasts[-1] = added[-1]
+        else:
+            for at in range(0, len(added), CHUNK):
+                self._keys.append(added[at : at + CHUNK])
+                self._lasts.append(self._keys[-1][-1])
+        self._length += len(added)
+
+    def runs_of(self, keys: Sequence[int]) -> "list[Run]":
+        """The chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
+        wanted = keys if isinstance(keys, array) else array("Q", keys)
+        runs: list[Run] = []
+        at = 0
+        chunk = bisect_left(self._lasts, wanted[0]) if wanted else len(self._lasts)
+        while at < len(wanted) and chunk < len(self._lasts):
+            end = bisect_right(wanted, self._lasts[chunk], at)
+            if end > at:
+                own, part = self._keys[chunk], wanted[at:end]
+                start = bisect_left(own, part[0])
+                runs.append(Run(chunk, part, start if own[start : start + len(part)] == part else None))
+            at, chunk = end, chunk + 1
+        return runs
+
+    def discard_all(self, keys: Sequence[int]) -> None:
+        """As `discard`, of many, in increasing order: a few steps for each chunk, not for each key."""
+        for chunk, part, start in reversed(self.runs_of(keys)):
+            old = self._keys[chunk]
+            if start is not None:
+                self._keep(chunk, old[:start] + old[start + len(part) :])
+            elif not (gone := set(part)).isdisjoint(old):
+                self._keep(chunk, array("Q", [key for key in old if key not in gone]))
+
+    def _keep(self, chunk: int, keys: "array[int]") -> None:
+        self._length -= len(self._keys[chunk]) - len(keys)
+        if keys:
+            self._keys[chunk], self._lasts[chunk] = keys, keys[-1]
+        else:
+            del self._keys[chunk], self._lasts[chunk]
+
+    def discard(self, key: int) -> None:
+        """Removes a key, if it is there."""
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
+            return
+        chunk = at = 0
+        keys = self._keys[0]
+        if keys[0] != key:  # else it is the oldest, as nearly always
+            chunk = bisect_left(lasts, key) if key > lasts[0] else 0
+            keys = self._keys[chunk]
+            at = bisect_left(keys, key)
+            if keys[at] != key:
+                return
+        del keys[at]
+        self._length -= 1
+        if not keys:
+            del self._keys[chunk], lasts[chunk]
+        elif at == len(keys):
+            lasts[chunk] = keys[-1]

@@ -1,0 +1,118 @@
+"""A checkpoint: the index of a log in one file, so that a start need not read the segments.
+
+It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
+
+What it says of messages may be newer than its position: records are applied once more from there, and say what is true
+after them. Everything but which messages there are, and where, is as it was at the position.
+
+The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
+8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
+"""
+
+import json
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+from ..disk import Disk
+from .places import Position
+from .recovery import map_file
+
+NAME = "checkpoint"
+_MAGIC = b"qs-checkpoint 1\n"
+_END = struct.Struct("<QI")
+
+
+class BadCheckpointError(Exception):
+    """The file cannot be used. The text says why."""
+
+
+class CheckpointWriter:
+    """Writes a checkpoint piece by piece; nobody sees it before it is whole and durable."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        """Begins a temporary file in the log's directory. OSError."""
+        self._directory = directory
+        self._disk = disk
+        self._path = f"{directory}/{NAME}.tmp"
+        self._fd = disk.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._at = 0
+        self._checksum = 0
+        self._write(_MAGIC)
+
+    def _write(self, data: bytes) -> None:
+        self._disk.write(self._fd, data)
+        self._checksum = crc32(data, self._checksum)
+        self._at += len(data)
+
+    def column(self, numbers: "array[int]") -> list[int]:
+        """Writes numbers; where they are, for `finish`."""
+        at = self._at
+        self._write(numbers.tobytes())
+        return [at, len(numbers)]
+
+    def finish(self, content: dict[str, Any]) -> None:
+        """Writes what the columns are, and gives the file its name, durably. OSError."""
+        text = json.dumps(content, separators=(",", ":")).encode()
+        self._write(text)
+        self._disk.write(self._fd, _END.pack(len(text), self._checksum))
+        self._disk.fsync(self._fd)
+        self._close()
+        self._disk.rename(self._path, f"{self._directory}/{NAME}")
+        self._disk.sync_directory(self._directory)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+    def give_up(self) -> None:
+        """Removes what was written. The checkpoint before it stays."""
+        self._close()
+        try:
+            self._disk.unlink(self._path)
+        except OSError:
+            return  # it is made anew by the next one
+
+
+class CheckpointReader:
+    """A checkpoint that is whole."""
+
+    def __init__(self, directory: str) -> None:
+        """BadCheckpointError; FileNotFoundError when there is none."""
+        self._data = data = map_file(f"{directory}/{NAME}")
+        if len(data) < len(_MAGIC) + _END.size or data[: len(_MAGIC)] != _MAGIC:
+            raise BadCheckpointError("it does not begin like one")
+        length, checksum = _END.unpack_from(data, len(data) - _END.size)
+        if crc32(data[: -_END.size]) != checksum:
+            raise BadCheckpointError("its checksum is wrong")
+        end = len(data) - _END.size
+        try:
+            self.content: dict[str, Any] = json.loads(bytes(data[end - length : end]))
+            self.position = Position(*self.content["position"])
+            """From where on records have to be applied."""
+        except (ValueError, TypeError, LookupError) as error:
+            raise BadCheckpointError(f"it cannot be read: {error}") from None
+
+    def column(self, where: list[int]) -> "array[int]":
+        """The numbers that were written."""
+        at, count = where
+        numbers = array("Q")
+        numbers.frombytes(self._data[at : at + 8 * count])
+        return numbers
+
+
+def remove_checkpoint(directory: str, disk: Disk) -> None:
+    """Removes a checkpoint that cannot be used. OSError."""
+    disk.unlink(f"{directory}/{NAME}")
+
+
+def paged(numbers: Iterator["array[int]"]) -> "array[int]":
+    """All of these numbers in one column."""
+    whole = array("Q")
+    for each in numbers:
+        whole += each
+    return whole

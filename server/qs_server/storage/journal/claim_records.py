@@ -1,0 +1,150 @@
+"""The records of claims and of staged batches: see `records.py`. Each has the name of a consumer or a producer."""
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+_CLAIM = struct.Struct("<BIQQQHI")
+_ACKED = struct.Struct("<BIQH")
+_STAGED = struct.Struct("<BIQQQIH")
+_PUBLISHED = struct.Struct("<BIQQHI")
+EMPTY = 0xFFFFFFFF
+_PART = struct.Struct("<QQI")
+
+
+class Claim(NamedTuple):
+    """seq: its number; since: when it was made, microseconds since the Epoch; size: bytes of payload; gone: those of
+    its messages that were removed since."""
+
+    number: int
+    seq: int
+    since: int
+    size: int
+    consumer: str
+    mids: Sequence[int]
+    gone: Sequence[int] = ()
+
+    def body(self) -> bytes:
+        """The body of the record."""
+        name = self.consumer.encode()
+        head = _CLAIM.pack(11, self.number, self.seq, self.since, self.size, len(name), len(self.mids))
+        return head + name + array("Q", self.mids).tobytes() + array("Q", self.gone).tobytes()
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """What a body says. struct.error, ValueError."""
+        _, number, seq, since, size, length, count = _CLAIM.unpack_from(body)
+        mids = array("Q")
+        mids.frombytes(body[_CLAIM.size + length :])
+        name = _name(body, _CLAIM.size, length)
+        return cls(number, seq, since, size, name, mids[:count], mids[count:])
+
+
+class Acked(NamedTuple):
+    """seq: the last claim that is acknowledged; mids: what goes with that. The records of those claims may be in
+    segments that are removed, while their messages were copied since."""
+
+    number: int
+    seq: int
+    consumer: str
+    mids: Sequence[int] = ()
+
+    def body(self) -> bytes:
+        """The body of the record."""
+        return _about_a_claim(12, *self)
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """What a body says. struct.error, ValueError."""
+        return cls(*_read_about_a_claim(body))
+
+
+class Unclaimed(NamedTuple):
+    """seq: the claim that was released; mids: what was in it."""
+
+    number: int
+    seq: int
+    consumer: str
+    mids: Sequence[int] = ()
+
+    def body(self) -> bytes:
+        """The body of the record."""
+        return _about_a_claim(13, *self)
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """What a body says. struct.error, ValueError."""
+        return cls(*_read_about_a_claim(body))
+
+
+class Staged(NamedTuple):
+    """position: of the message in its part, from 0; EMPTY says that there is such a part, and is no message."""
+
+    number: int
+    batch: int
+    part: int
+    attempt: int
+    position: int
+    producer: str
+    payload: bytes
+
+    def body(self) -> bytes:
+        """The body of the record, as far as its payload, which follows."""
+        name = self.producer.encode()
+        return _STAGED.pack(14, self.number, self.batch, self.part, self.attempt, self.position, len(name)) + name
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """What a body says. struct.error, ValueError."""
+        _, number, batch, part, attempt, position, length = _STAGED.unpack_from(body)
+        producer = _name(body, _STAGED.size, length)
+        return cls(number, batch, part, attempt, position, producer, bytes(cls.payload_in(body)))
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        """The payload, without reading the rest. struct.error."""
+        return body[_STAGED.size + _STAGED.unpack_from(body)[-1] :]
+
+
+class Published(NamedTuple):
+    """first: the id of the first message; parts: number, attempt and how many messages, in the order of the ids."""
+
+    number: int
+    batch: int
+    first: int
+    producer: str
+    parts: Sequence[tuple[int, int, int]]
+
+    def body(self) -> bytes:
+        """The body of the record."""
+        name = self.producer.encode()
+        head = _PUBLISHED.pack(15, self.number, self.batch, self.first, len(name), len(self.parts))
+        return head + name + b"".join(_PART.pack(*part) for part in self.parts)
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        """What a body says. struct.error, ValueError."""
+        _, number, batch, first, length, count = _PUBLISHED.unpack_from(body)
+        at = _PUBLISHED.size + length
+        parts = [_PART.unpack_from(body, at + index * _PART.size) for index in range(count)]
+        return cls(number, batch, first, _name(body, _PUBLISHED.size, length), parts)
+
+
+def _about_a_claim(kind: int, number: int, seq: int, consumer: str, mids: Sequence[int]) -> bytes:
+    name = consumer.encode()
+    return _ACKED.pack(kind, number, seq, len(name)) + name + array("Q", mids).tobytes()
+
+
+def _read_about_a_claim(body: memoryview) -> tuple[int, int, str, Sequence[int]]:
+    _, number, seq, length = _ACKED.unpack_from(body)
+    consumer = _name(body, _ACKED.size, length)
+    mids = array("Q")
+    mids.frombytes(body[_ACKED.size + length :])
+    return number, seq, consumer, mids
+
+
+def _name(body: memoryview, start: int, length: int) -> str:
+    if len(body) < start + length:
+        raise ValueError(f"a name of {length} bytes does not fit in")
+    return bytes(body[start : start + length]).decode()

@@ -1,0 +1,329 @@
+"""Claims on the messages of one queue: what a consumer has read once stays as it is until that one is done with it.
+
+A claim is one record, and so is what ends it; its messages are hidden without an end meanwhile.
+"""
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
+from ..names import WITHHELD, check_name
+from . import claim_records, records
+from .store import Store
+from .table import MessageTable
+
+_LOOK = 1000
+"""Messages that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
+    of the ids; since: when it was made, microseconds since the Epoch."""
+
+    consumer: str
+    seq: int
+    count: int
+    bytes: int
+    first: int | None
+    last: int | None
+    checksum: str
+    since: int
+
+
+class Claimed(Protocol):
+    """The queue, as far as claims know it."""
+
+    qid: str
+    table: MessageTable
+
+    def expire(self, count: int | None = None) -> int: ...
+    def time(self, number: int, /) -> int: ...
+    def remove_claimed(self, mids: Sequence[int]) -> None: ...
+    def note_claimed(self, mids: Sequence[int]) -> None: ...
+    def note_unclaimed(self, mids: Sequence[int]) -> None: ...
+
+
+@dataclass(slots=True)
+class Held:
+    """A claim: its record, the place of that, and those of its messages that were removed since."""
+
+    record: claim_records.Claim
+    place: int
+    gone: set[int]
+
+    def left(self) -> list[int]:
+        """Ids of its messages that are still there."""
+        return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """acked: the last claim that is acknowledged, 0: none; place: of the record that says so."""
+
+    acked: int = 0
+    place: int = 0
+    claims: dict[int, Held] = field(default_factory=dict)
+
+
+class LogClaims:
+    """The claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's name."""
+
+    most = 100_000
+    """Messages of one claim."""
+
+    def __init__(self, queue: Claimed, store: Store, clock: Clock) -> None:
+        self._queue = queue
+        self._store = store
+        self._clock = clock
+        self.consumers: dict[str, Consumer] = {}
+
+    def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
+        """Makes the oldest visible messages claim seq of the consumer: at most count, with ids up to upto, and no more
+        than fit in max_bytes, but for the first. If it has that claim already, returns that. Without any messages,
+        nothing is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
+        NoSuchClaimError when it was released."""
+        check_name("consumer", consumer)
+        known = self._known(consumer, seq)
+        if known is not None:
+            return _described(known.record)
+        self._queue.expire()
+        mids, size = self._choose(min(count, self.most), max_bytes, upto)
+        now = self._clock()
+        if mids:
+            self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
+        return _describe(consumer, seq, mids, size, now)
+
+    def _known(self, consumer: str, seq: int) -> Held | None:
+        found = self.consumers.get(consumer, Consumer())
+        if seq <= found.acked:
+            raise StaleReceiptError(
+                f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} is acknowledged: the next one is "
+                f"{self._last(found) + 1}"
+            )
+        if seq in found.claims:
+            return found.claims[seq]
+        following = self._last(found) + 1
+        if seq < following:
+            raise NoSuchClaimError(f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} was released")
+        if seq > following:
+            raise ClaimOrderError(
+                f"consumer {consumer!r} has made {following - 1} claims on queue {self._queue.qid!r}: the next one is "
+                f"{following}, not {seq}"
+            )
+        return None
+
+    def _last(self, consumer: Consumer) -> int:
+        return max([consumer.acked, *consumer.claims])
+
+    def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> tuple[list[int], int]:
+        index = self._queue.table.index
+        chosen: list[int] = []
+        total, after = 0, -1
+        while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _LOOK))):
+            after = mids[-1]
+            for mid, size in zip(mids, index.sizes(mids), strict=True):
+                if upto is not None and mid > upto:
+                    return chosen, total
+                if chosen and max_bytes is not None and total + (size or 0) > max_bytes:
+                    return chosen, total
+                chosen.append(mid)
+                total += size or 0
+        return chosen, total
+
+    def _make(self, record: claim_records.Claim) -> None:
+        body = record.body()
+        self._store.log.reserve(records.HEAD.size + len(body))
+        new = [mid for mid in record.mids if mid in self._queue.table.index.new]
+        place = self._store.log.append(body)
+        self._queue.table.index.withhold_all(record.mids)
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        consumer.claims[record.seq] = Held(record, place, set())
+        self._store.undo.append((self._unmake, record, new))
+        self._queue.note_claimed(record.mids)
+
+    def _unmake(self, record: claim_records.Claim, new: Sequence[int]) -> None:
+        del self.consumers[record.consumer].claims[record.seq]
+        for mid in record.mids:
+            self._queue.table.show(mid, 0, delayed=False)
+        for mid in new:
+            self._queue.table.index.new.add(mid)
+
+    def part(
+        self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
+    ) -> list[Message] | None:
+        """Slice (number, how many there are) of a claim, without what has been deleted since. None when it has more
+        than count messages, or more payload than max_bytes and more than one message. NoSuchClaimError."""
+        part, parts = part_of
+        held = self._held(consumer, seq)
+        mids = held.record.mids
+        slice_ = mids[len(mids) * part // parts : len(mids) * (part + 1) // parts]
+        if len(slice_) > count:
+            return None
+        queue = self._queue
+        messages: list[Message] = []
+        room = max_bytes
+        for mid in slice_:
+            if mid in held.gone:
+                continue
+            payload = self._store.payload(queue.table.places.get(mid) or 0)
+            room -= len(payload)
+            if room < 0 and messages:
+                return None
+            receives = queue.table.receives.get(mid, 0) + 1
+            messages.append(Message(queue.qid, mid, "delivered", receives, queue.time(mid), None, payload))
+        return messages
+
+    def _held(self, consumer: str, seq: int) -> Held:
+        check_name("consumer", consumer)
+        found = self.consumers.get(consumer, Consumer()).claims.get(seq)
+        if found is None:
+            raise NoSuchClaimError(
+                f"consumer {consumer!r} has no claim {seq} on queue {self._queue.qid!r}: it was never made, is "
+                "acknowledged, or was released"
+            )
+        return found
+
+    def acknowledge(self, consumer: str, seq: int) -> None:
+        """Deletes the messages of every claim up to seq. ClaimOrderError when there is no claim of that number yet."""
+        check_name("consumer", consumer)
+        found = self.consumers.get(consumer, Consumer())
+        if seq <= found.acked:
+            return
+        if seq > self._last(found):
+            raise ClaimOrderError(
+                f"consumer {consumer!r} has made {self._last(found)} claims on queue {self._queue.qid!r}: there is no "
+                f"claim {seq} to acknowledge"
+            )
+        done = {number: held for number, held in sorted(found.claims.items()) if number <= seq}
+        mids = [mid for held in done.values() for mid in held.left()]
+        body = claim_records.Acked(self._queue.table.number, seq, consumer, mids).body()
+        self._store.log.reserve(records.HEAD.size + len(body))
+        place = self._store.log.append(body)
+        for number in done:
+            del found.claims[number]
+        self._store.undo.append((self._unacknowledge, found, found.acked, found.place, done))
+        found.acked, found.place = seq, place
+        self._queue.remove_claimed(mids)
+
+    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, Held]) -> None:
+        consumer.acked, consumer.place = acked, place
+        consumer.claims.update(done)
+
+    def release(self, consumer: str, seq: int) -> int:
+        """Makes the messages of a claim visible again, which is none any more. How many they are. NoSuchClaimError."""
+        held = self._held(consumer, seq)
+        mids = held.left()
+        body = claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body()
+        self._store.log.reserve(records.HEAD.size + len(body))
+        self._store.log.append(body)
+        del self.consumers[consumer].claims[seq]
+        self._store.undo.append((self._unrelease, held, mids))
+        self._give_back(mids)
+        self._queue.note_unclaimed(mids)
+        return len(held.record.mids)
+
+    def _give_back(self, mids: Sequence[int]) -> None:
+        for mid in mids:
+            self._queue.table.receives[mid] = self._queue.table.receives.get(mid, 0) + 1
+            self._queue.table.show(mid, 0, delayed=False)
+
+    def _unrelease(self, held: Held, mids: Sequence[int]) -> None:
+        self.consumers[held.record.consumer].claims[held.record.seq] = held
+        for mid in mids:
+            self._queue.table.receives[mid] -= 1
+            self._queue.table.index.withhold(mid)
+
+    def removed(self, mid: int) -> None:
+        """A message that was in a claim has been removed."""
+        for consumer in self.consumers.values():
+            for held in consumer.claims.values():
+                at = bisect_left(held.record.mids, mid)
+                if at < len(held.record.mids) and held.record.mids[at] == mid and mid not in held.gone:
+                    held.gone.add(mid)
+                    self._store.undo.append((held.gone.discard, mid))
+
+    def all(self) -> list[Claim]:
+        """Those that are neither acknowledged nor released, by consumer and number."""
+        return [
+            _described(found.claims[seq].record)
+            for _, found in sorted(self.consumers.items())
+            for seq in sorted(found.claims)
+        ]
+
+    # -- a start, and compaction ----------------------------------------------------------------------------------
+
+    def restore(self, place: int, record: claim_records.Claim) -> None:
+        """Takes up a claim. Those of its messages that are not known yet were copied since, and have records later."""
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        if record.seq <= consumer.acked:
+            return
+        held = Held(record, place, set(record.gone))
+        consumer.claims[record.seq] = held
+        for mid in held.left():
+            if self._queue.table.index.expiry(mid) is not None:
+                self._queue.table.index.withhold(mid)
+
+    def settle(self) -> None:
+        """After a start: what is not there of a claim was removed. What is in a claim of which a repair found no record
+        is visible again."""
+        claimed: set[int] = set()
+        for consumer in self.consumers.values():
+            for held in consumer.claims.values():
+                held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
+                claimed.update(held.left())
+        lost = [
+            mid
+            for mids, expiries in self._queue.table.index.hidden.pages(-1)
+            for mid, expiry in zip(mids, expiries, strict=True)
+            if expiry == WITHHELD and mid not in claimed
+        ]
+        for mid in lost:
+            self._queue.table.show(mid, 0, delayed=False)
+
+    def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
+        """Takes up that claims were acknowledged, or one released."""
+        consumer = self.consumers.setdefault(record.consumer, Consumer())
+        withheld = [mid for mid in record.mids if self._is_withheld(mid)]
+        if isinstance(record, claim_records.Unclaimed):
+            consumer.claims.pop(record.seq, None)
+            self._give_back(withheld)
+            return
+        consumer.acked, consumer.place = max(consumer.acked, record.seq), place
+        for seq in [seq for seq in consumer.claims if seq <= record.seq]:
+            del consumer.claims[seq]
+        for mid in withheld:
+            self._queue.table.restore_deletion(mid)
+
+    def _is_withheld(self, mid: int) -> bool:
+        return self._queue.table.index.expiry(mid) == WITHHELD
+
+    def carry(self, segment: int) -> None:
+        """Says again at the end of the log what only segments up to that one say. OSError."""
+        log = self._store.log
+        for consumer, found in self.consumers.items():
+            if found.acked and found.place >> 32 <= segment:
+                body = claim_records.Acked(self._queue.table.number, found.acked, consumer).body()
+                log.reserve(records.HEAD.size + len(body))
+                self._store.undo.append((setattr, found, "place", found.place))
+                found.place = log.append(body)
+            for held in found.claims.values():
+                if held.place >> 32 <= segment:
+                    body = held.record._replace(gone=sorted(held.gone)).body()
+                    log.reserve(records.HEAD.size + len(body))
+                    self._store.undo.append((setattr, held, "place", held.place))
+                    held.place = log.append(body)
+
+
+def _described(record: claim_records.Claim) -> Claim:
+    return _describe(record.consumer, record.seq, record.mids, record.size, record.since)
+
+
+def _describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int) -> Claim:
+    first, last = (mids[0], mids[-1]) if mids else (None, None)
+    checksum = hashlib.sha256(array("Q", mids).tobytes()).hexdigest()[:16]
+    return Claim(consumer, seq, len(mids), size, first, last, checksum, since)

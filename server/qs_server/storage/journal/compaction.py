@@ -1,0 +1,185 @@
+"""Compaction: what is still needed in the oldest segment is copied to the end of the log, and the segment removed.
+
+Always the oldest: then a record that says that a message is gone is needed only as long as there are older segments,
+and goes with its own. It is done in slices, each within a batch, so that no request waits long for it.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+
+from ..disk import has_no_room
+from ..engine import Clock
+from . import records
+from .claim_records import Staged
+from .frames import BLOCK, DamagedError
+from .places import place_of
+from .queue import LogQueue
+from .records import BadRecordError, Kind
+from .scanning import open_segment
+from .store import Holder, Store, record_size
+
+_logger = logging.getLogger(__name__)
+SLICE = 0.002
+"""Seconds that a slice takes, about."""
+_BYTES = 512 << 10
+"""Bytes that a slice appends at most, but for its last record: they are written with the batch's commit."""
+_IN_A_ROW = 32
+"""Records between two looks at the time."""
+_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
+
+
+class Compaction:
+    """Of one store."""
+
+    def __init__(self, store: Store, queues: Callable[[], Iterable[LogQueue]], clock: Clock) -> None:
+        """queues: all that there are."""
+        self._store = store
+        self._queues = queues
+        self._clock = clock
+        self._segment = 0
+        self._work: Iterator[None] | None = None
+        self._rollbacks = 0
+        self._copied = 0
+        self._damaged = 0  # the segment that cannot be read
+        self.total = 0
+        """Bytes that were copied since the start."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is something to do."""
+        log = self._store.log
+        return (
+            not log.failed
+            and log.oldest != self._damaged
+            and self._store.usage.wants_compaction(log.sizes, tight=log.tight)
+        )
+
+    def step(self, seconds: float = SLICE) -> None:
+        """Does a slice of the work, for the caller to commit. OSError: there is no room for it."""
+        if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != self._store.log.oldest:
+            self._segment = self._store.log.oldest or 0
+            self._rollbacks = self._store.rollbacks
+            self._work = self._copy(self._segment)  # what is copied already, it passes over
+        self._copied = 0
+        until = perf_counter() + seconds
+        try:
+            for _ in self._work:
+                if perf_counter() >= until or self._copied >= _BYTES:
+                    return
+            self._work = None
+            self._remove(self._segment)
+        except (DamagedError, BadRecordError, struct.error) as error:
+            self._work, self._damaged = None, self._segment
+            _logger.error(
+                "%s cannot be compacted, and stays: %s. Stop the server; 'queue-journal.py check' says more",
+                self._store.log.path_of(self._segment),
+                error,
+            )
+        except BaseException:
+            self._work = None
+            raise
+
+    def run(self) -> bool:
+        """Copies and removes the oldest segment at once, if that is worth it. Whether it is gone. OSError."""
+        oldest = self._store.log.oldest
+        if not self.wanted:
+            return False
+        while self._store.log.oldest == oldest and oldest != self._damaged:
+            self.step()
+            self._store.commit_early()
+        return self._store.log.oldest != oldest
+
+    def _remove(self, segment: int) -> None:
+        self._store.log.drop_oldest()
+        self._store.usage.forget(segment)
+        self._store.reader.forget(segment)
+        for queue in self._queues():
+            queue.batches.forget_publications(segment)
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def _copy(self, segment: int) -> Iterator[None]:
+        """Copies what is needed in a segment. Yields now and then."""
+        for queue in list(self._queues()):
+            self._carry(queue, segment)
+            yield
+        if self._store.usage.live.get(segment):
+            yield from self._copy_payloads(segment)
+
+    def _copy_payloads(self, segment: int) -> Iterator[None]:
+        scan = open_segment(self._store.log.directory, segment)
+        count = 0
+        for start, bodies in scan.frames(BLOCK, scan.header.first, None):
+            place = place_of(segment, start)
+            for body in bodies:
+                if body[0] in _PAYLOADS:
+                    self._copy_record(place, body)
+                    count += 1
+                    if count % _IN_A_ROW == 0:
+                        yield
+                place += records.HEAD.size + len(body)
+            yield
+        if self._store.usage.live.get(segment):
+            raise DamagedError(
+                f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
+            )
+
+    def _carry(self, queue: LogQueue, segment: int) -> None:
+        """Says again what only this segment says of a queue, beside its messages."""
+        queue.carry_keys(segment, self._clock())
+        queue.claims.carry(segment)
+        queue.batches.carry(segment)
+        queue.carry_taken(segment)
+
+    def _copy_record(self, place: int, body: memoryview) -> None:
+        record = records.identify(body)
+        mid = record.mid
+        if mid is None:
+            staged = Staged.read(body)
+            queue = next((queue for queue in self._queues() if queue.number == staged.number), None)
+            if queue is None:
+                return
+            if queue.batches.move(place, staged):
+                self._copied += len(body)
+                return
+            mid = queue.batches.id_of(staged)
+        if mid is not None and (holders := list(self._store.sharers(record.number, mid, place))):
+            payload = records.payload_of(body)
+            self._move(mid, place, b"" if payload is None else bytes(payload), holders)
+
+    def _move(self, mid: int, place: int, payload: bytes, holders: list[Holder]) -> None:
+        """Appends the message of these queues, with the state that it has in each."""
+        store, log = self._store, self._store.log
+        size = len(payload)
+        first, *others = holders
+        self._reserve(size + records.MOVED_SIZE + len(others) * records.SMALL)
+        moved = log.append(records.moved(first.number, mid, *first.state_of(mid)), payload)
+        for other in others:
+            shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
+            log.append(records.shared(shared))
+        for holder in holders:
+            holder.places.set(mid, moved)
+            store.undo.append((holder.places.set, mid, place))
+        store.usage.add(moved, record_size(size))
+        store.usage.drop(place, record_size(size))
+        store.undo.append((self._move_back, place, moved, record_size(size)))
+        self._copied += size
+        self.total += size
+
+    def _reserve(self, size: int) -> None:
+        """Has room for a copy. On a full disk only if all that is left of the segment can be copied: then the segment
+        goes, and there is room again. OSError."""
+        store = self._store
+        try:
+            store.log.reserve(size, push=True)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            left = store.usage.live.get(self._segment, 0)
+            store.log.reserve(size + left + left // 16, copy=True)
+
+    def _move_back(self, place: int, moved: int, size: int) -> None:
+        self._store.usage.add(place, size)
+        self._store.usage.drop(moved, size)

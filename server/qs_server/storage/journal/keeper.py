@@ -1,0 +1,469 @@
+"""The log of a root directory and its queues: opened when there is one, committed, kept small, checkpointed."""
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from time import perf_counter
+
+from ..directory import Shared
+from ..disk import Disk, has_no_room
+from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from . import records
+from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
+from .compaction import Compaction
+from .door import Door, Doors
+from .frames import Header
+from .intake import Intake
+from .opening import Opened, find_segments, open_log
+from .places import Position
+from .queue import LogQueue
+from .replay import Replay
+from .snapshot import read_snapshot, write_snapshot
+from .store import CACHE, Store
+from .upkeep import Upkeep
+
+_logger = logging.getLogger(__name__)
+DIRECTORY = ".journal"
+_NOTES = 50_000
+"""Microseconds after which notes are written though nothing else is."""
+_TRY_AGAIN = 1 * SECOND
+"""After which what could not be done is tried again."""
+_CHECKPOINT = 256 << 20
+"""Bytes of log after which the next checkpoint is made."""
+
+
+class LogKeeper:
+    """Everything that an engine asks of its log."""
+
+    def __init__(self, root: str, clock: Clock, durability: Durability, disk: Disk, cache: int = CACHE) -> None:
+        """Opens nothing: see `open`."""
+        self._root = root
+        self._directory = f"{root}/{DIRECTORY}"
+        self._clock = clock
+        self._durability = durability
+        self._disk = disk
+        self._cache = cache
+        self._queues: dict[str, LogQueue] = {}
+        self._store: Store | None = None
+        self._compaction: Compaction | None = None
+        self._removals: list[int] = []
+        self._doors = Doors()
+        self._door: Door | None = None  # that is worked on
+        self._numbers = 0
+        self._replayed = False
+        self._notes_due: int | None = None
+        self._not_before = 0
+        self._running: Upkeep | None = None
+        self._snapshot: _Snapshot | None = None
+        self._checkpointed: Position | None = None
+        self._complaint = ""
+        self._making_room = False
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def open(self) -> Store:
+        """Takes the log, though there may be no queue yet. InUseError, OSError."""
+        if self._store is None:
+            store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
+            store.log.first_records = self._announcements
+            self._store = store
+            compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
+            store.log.make_room = self._make_room
+            store.log.is_shrinking = lambda: compaction.wanted
+        return self._store
+
+    def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
+        """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
+        store = self.open()
+        if self._replayed:
+            self._note_removals(store)  # before another queue of the name is announced
+        queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
+        self._queues[qid] = queue
+        if self._replayed:
+            self._name(queue)
+            queue.announce()
+            queue.rescan()
+        return queue
+
+    def _name(self, queue: LogQueue) -> None:
+        self._numbers += 1
+        queue.table.number = self._numbers
+        self.open().tables[queue.number] = queue.table
+
+    def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
+        """Applies what the log says to the queues that were opened. kinds: the storage of a queue, None: there is none.
+        JournalDamagedError, StorageError."""
+        self._replayed = True
+        store = self._store
+        if store is None:
+            return
+        replay = self._read(store, shared)
+        for number, queue in replay.queues.items():
+            if self._queues.get(queue.qid) is not queue:
+                self._leave_out(number, queue, kinds)
+        self._numbers = max(self._numbers, replay.last_number)
+        for queue in self._queues.values():
+            if replay.queues.get(queue.number) is queue:
+                store.tables[queue.number] = queue.table
+            else:
+                self._name(queue)
+        for queue in self._queues.values():
+            queue.settle()
+        store.undo.clear()
+        if any(queue.taken for queue in self._queues.values()):
+            self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
+
+    def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
+        """The queues as the log has them, whatever the root says of them: for commands, without a server.
+        JournalDamagedError, InUseError."""
+        store = self.open()
+        self._replayed = True
+        replay = self._read(store, shared)
+        for queue in replay.queues.values():
+            self._queues[queue.qid] = queue
+        self._numbers = replay.last_number
+        store.undo.clear()
+        return dict(self._queues)
+
+    def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
+        """A queue that the log knows, and the root does not have as one of the log."""
+        if len(queue) and (kind := kinds(queue.qid)) is not None:
+            raise StorageError(
+                f"the journal has messages of queue {queue.qid!r}, whose storage is {kind!r} now: say "
+                'storage = "journal" in its .queue.toml again; queue-journal.py convert changes the storage of a queue'
+            )
+        if len(queue):
+            _logger.warning(
+                "the journal has %d messages of queue %r, whose directory is gone; they go with it",
+                len(queue),
+                queue.qid,
+            )
+        queue.clear()
+        self._removals.append(number)
+
+    def _read(self, store: Store, shared: Shared) -> Replay:
+        """What the log says: from a checkpoint on, or all of it."""
+
+        def make(qid: str, number: int) -> LogQueue:
+            queue = self._queues.get(qid)
+            if queue is None:
+                queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
+            queue.table.number = number
+            store.tables[number] = queue.table
+            return queue
+
+        scans = find_segments(self._directory, self._disk)
+        replay = Replay(make)
+        try:
+            begin = self._read_checkpoint(replay, store, {scan.header.number: scan.header for scan in scans})
+            opened = open_log(self._directory, self._disk, scans, replay, begin)
+            _require_segments(store, opened)
+        except BadCheckpointError as error:
+            _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
+            for queue in self._queues.values():
+                queue.reset()
+            store.reset()
+            replay, begin = Replay(make), None
+            opened = open_log(self._directory, self._disk, scans, replay)
+        store.log.resume(opened)
+        self._checkpointed = begin
+        return replay
+
+    def _read_checkpoint(self, replay: Replay, store: Store, headers: dict[int, Header]) -> Position | None:
+        """Takes up the queues of the checkpoint, and gives its position; None: there is none. BadCheckpointError."""
+        try:
+            reader = CheckpointReader(self._directory)
+            salts = {int(number): salt for number, salt in reader.content["salts"].items()}
+            if any(salts.get(number, header.salt.hex()) != header.salt.hex() for number, header in headers.items()):
+                raise BadCheckpointError("it is of another journal")
+            if reader.position.segment not in headers:
+                raise BadCheckpointError("the segment in which it ends is not there")
+            replay.queues = read_snapshot(reader, replay.make, store)
+            replay.last_number = reader.content["numbers"]
+            replay.oldest = reader.content["oldest"]
+        except FileNotFoundError:
+            return None
+        except (OSError, LookupError, TypeError, ValueError, struct.error) as error:
+            raise BadCheckpointError(str(error)) from None
+        return reader.position
+
+    def _announcements(self) -> Iterable[bytes]:
+        return [queue.record() for queue in self._queues.values()]
+
+    # -- queues ---------------------------------------------------------------------------------------------------
+
+    @property
+    def queues(self) -> int:
+        """How many there are."""
+        return len(self._queues)
+
+    def has(self, qid: str) -> bool:
+        """Whether a queue is one of them."""
+        return qid in self._queues
+
+    def forget(self, queue: LogQueue) -> None:
+        """A queue's directory has gone. That is recorded before there can be another one of the name."""
+        if self._queues.get(queue.qid) is not queue or self._store is None:
+            return
+        if self._store.undo:
+            try:
+                self._store.commit_early()
+            except OSError as error:
+                _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
+        del self._queues[queue.qid]
+        queue.clear()
+        self._store.tables.pop(queue.number, None)
+        self._removals.append(queue.number)
+
+    def commit_removals(self) -> None:
+        """Records, durably, that queues have gone; from then on there may be others of the same names. OSError."""
+        if self._removals and self._store is not None:
+            self._note_removals(self._store)
+            self._store.commit_early()
+
+    def _note_removals(self, store: Store) -> None:
+        if not self._removals:
+            return
+        if self._durability is not Durability.NONE:
+            self._disk.sync_directory(self._root)  # first: what the log calls removed must not come back
+        store.log.reserve(records.SMALL * len(self._removals))
+        for number in self._removals:
+            store.log.append(records.remove(number))
+            store.undo.append((self._removals.append, number))
+        self._removals.clear()
+
+    # -- durability -----------------------------------------------------------------------------------------------
+
+    @property
+    def quick(self) -> bool:
+        """Whether a commit is over soon enough to wait for it."""
+        return self._store is not None and self._store.log.quick
+
+    def commit(self, before: Callable[[], None] = lambda: None) -> None:
+        """Makes durable everything that was asked of the queues since the last one. before: what has to succeed first.
+        OSError: it has been taken back."""
+        store = self._store
+        if store is None:
+            before()
+            return
+        try:
+            before()
+            self._note_removals_or_wait(store)
+        except OSError:
+            store.roll_back()
+            raise
+        store.commit()
+
+    def _note_removals_or_wait(self, store: Store) -> None:
+        try:
+            self._note_removals(store)
+        except FileNotFoundError:  # of the root itself: they wait, and requests that change nothing need not
+            if store.undo:
+                raise
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """See Engine."""
+        return None if self._store is None else self._store.log.background_sync()
+
+    # -- at leisure -----------------------------------------------------------------------------------------------
+
+    def next_upkeep(self) -> int | None:
+        """When `begin_upkeep` should be called next; 0: at once; None: there is nothing to do."""
+        store, compaction = self._store, self._compaction
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
+            return None
+        if not store.log.has_notes:
+            self._notes_due = None
+        elif self._notes_due is None:
+            self._notes_due = self._clock() + _NOTES
+        own = self._not_before if self._has_work(store, compaction) else self._notes_due
+        files = self._doors.due()
+        return own if files is None else files if own is None else min(own, files)
+
+    def _has_work(self, store: Store, compaction: Compaction) -> bool:
+        log = store.log
+        return (
+            self._snapshot is not None
+            or compaction.wanted
+            or log.has_garbage
+            or log.wants_spare is not None
+            or self._wants_checkpoint(store)
+        )
+
+    def begin_upkeep(self) -> Upkeep | None:
+        """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
+        commits, runs that, and gives it to `finish_upkeep`."""
+        store, compaction = self._store, self._compaction
+        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
+            return None
+        if self._clock() >= self._not_before:
+            try:
+                self._do_slice(store, compaction)
+            except OSError as error:
+                self._put_off(error)
+        upkeep = Upkeep(store.log, self._disk, spare=self._clock() >= self._not_before)
+        upkeep.intake = self._take_in(store)
+        if not upkeep:
+            return None
+        self._running = upkeep
+        return upkeep
+
+    def _do_slice(self, store: Store, compaction: Compaction) -> None:
+        if self._notes_due is not None and self._clock() >= self._notes_due:
+            self._notes_due = None
+            store.commit_early()
+        if self._snapshot is not None:
+            store.commit_early()  # nothing may be in a checkpoint that is taken back
+            self._snapshot = self._snapshot.step()
+        elif compaction.wanted:
+            compaction.step()
+        elif self._wants_checkpoint(store):
+            self._snapshot = self._begin_snapshot(store)
+
+    def _take_in(self, store: Store) -> Intake | None:
+        """Goes on with files that somebody has put into the directory of a queue."""
+        door = self._doors.next(self._clock())
+        if door is None:
+            return None
+        try:
+            intake = door.advance(store)
+        except OSError as error:
+            door.put_off(error)
+            return None
+        self._door = door if intake is not None else None
+        return intake
+
+    def take_in_files(self, queue: LogQueue) -> Iterator[int]:
+        """See DirectoriesEngine. The queue's capacity does not matter: they are its messages."""
+        store, door = self.open(), queue.door
+        queue.options = replace(queue.options, capacity=None)
+        while door is not None and door.has_work:
+            intake = door.advance(store)
+            store.commit()
+            if intake is not None:
+                intake.run()
+                door.finish(intake)
+                if intake.error is not None:
+                    raise intake.error
+                yield len(intake.files)
+
+    def finish_upkeep(self, upkeep: Background) -> None:
+        """Takes over what was done in a thread."""
+        if upkeep is not self._running or not isinstance(upkeep, Upkeep):
+            return
+        self._running = None
+        upkeep.settle()
+        if self._door is not None and upkeep.intake is not None:
+            self._door.finish(upkeep.intake)
+            self._door = None
+        shortage = None if self._store is None else self._store.log.supply.shortage
+        if (error := upkeep.error or shortage) is not None:
+            self._put_off(error)
+        elif self._complaint:
+            self._complaint = ""
+            _logger.warning("there is room for more of the journal again")
+
+    def _make_room(self) -> bool:
+        """On a full disk: removes what is not needed any more, at once. Whether there was anything. OSError."""
+        store, compaction = self._store, self._compaction
+        if store is None or compaction is None or self._making_room:
+            return False
+        self._making_room = True
+        try:
+            freed = self._remove_garbage(store)
+            while not freed and compaction.run():
+                freed = self._remove_garbage(store)
+            return freed
+        finally:
+            self._making_room = False
+
+    def _remove_garbage(self, store: Store) -> bool:
+        upkeep = Upkeep(store.log, self._disk, spare=False)
+        had = bool(upkeep)
+        upkeep.run()
+        upkeep.settle()
+        return had and upkeep.error is None
+
+    def _put_off(self, error: OSError) -> None:
+        """Tries again later, and says why, once."""
+        self._not_before = self._clock() + _TRY_AGAIN
+        what = "there is no room for more of the journal" if has_no_room(error) else "the journal cannot be kept up"
+        complaint = f"{what}: {error}"
+        if complaint != self._complaint:
+            _logger.error("%s; see to %s (room, permissions); it is tried again every second", complaint, self._root)
+        self._complaint = complaint
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _wants_checkpoint(self, store: Store) -> bool:
+        """Whether so much was written since the last one that reading it would take long."""
+        log = store.log
+        since = 0 if self._checkpointed is None else self._checkpointed.segment
+        return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
+
+    def _begin_snapshot(self, store: Store) -> "_Snapshot":
+        store.commit_early()
+        if (sync := store.log.background_sync()) is not None:
+            sync()  # what it says must not be newer than the log
+        position = store.log.position
+        writer = CheckpointWriter(self._directory, self._disk)
+        self._checkpointed = position
+        return _Snapshot(writer, write_snapshot(writer, position, list(self._queues.values()), store, self._numbers))
+
+    def rest(self) -> OSError | None:
+        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
+        it any more, None: there is. OSError: the last notes could not be written."""
+        store = self._store
+        if store is None or store.log.failed is not None or not store.log.used:
+            return None if store is None else store.log.failed
+        if self._snapshot is not None:
+            self._snapshot.give_up()
+        store.commit(notes=True)
+        try:
+            snapshot: _Snapshot | None = self._begin_snapshot(store)
+            while snapshot is not None:
+                snapshot = snapshot.step()
+        except FileNotFoundError as error:
+            return error  # the directory is gone, and with it what was in it
+        except OSError as error:
+            _logger.warning("no checkpoint could be written (%s): the next start reads all of the journal", error)
+        return None
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        if self._running is not None:
+            self._running.run()
+            self._running = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def _require_segments(store: Store, opened: Opened) -> None:
+    """BadCheckpointError when a message is in a segment that is not there."""
+    missing = store.usage.segments() - {header.number for header in opened.headers}
+    if missing:
+        raise BadCheckpointError(f"segment {min(missing)} has messages of it, and is not there")
+
+
+class _Snapshot:
+    """A checkpoint that is being written."""
+
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None]) -> None:
+        self._writer = writer
+        self._work = work
+
+    def step(self) -> "_Snapshot | None":
+        """Writes a piece; None when that was the last one. OSError: the checkpoint before stays."""
+        try:
+            for _ in self._work:
+                return self
+        except BaseException:
+            self._writer.give_up()
+            raise
+        return None
+
+    def give_up(self) -> None:
+        """Writes no more of it."""
+        self._writer.give_up()

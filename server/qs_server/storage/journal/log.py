@@ -1,0 +1,418 @@
+"""The log: records are gathered, a commit writes them as one frame, full segments follow one another.
+
+A record has its place as soon as it is appended, as one frame follows the other and nobody else writes. Room is
+reserved before anything is appended, so that a full disk is noticed before anything is changed, and by pushes first:
+the last part of a segment, and the spare one, are for what makes room again. After a sync that has failed nothing more
+is taken until a start has read what is there: the kernel may have dropped what it could not write.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate, repeat
+from zlib import crc32
+
+from ..disk import Disk, has_no_room
+from ..engine import Durability
+from . import records
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
+from .lock import forget_last, read_last, take_lock, write_last
+from .opening import Opened
+from .places import Position, place_of
+from .recovery import segment_name
+from .segment import SegmentWriter
+from .supply import Supply
+
+_logger = logging.getLogger(__name__)
+_RESERVE = 1 << 20
+"""Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
+FRAME = 32 << 20
+"""Bytes of records after which a frame is written though its batch goes on."""
+_QUICK = 0.003
+"""Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
+_NOTES = 64 << 10
+"""Bytes of notes after which a commit writes them though nothing else is to be written."""
+
+
+class LogFailedError(OSError):
+    """The log could not be synced, and takes nothing any more."""
+
+
+class Log:
+    """Written by one process, in one thread at a time; a background sync may run in another."""
+
+    def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
+        """directory: made if missing. clock: seconds that only go forward, to time commits by. InUseError, OSError."""
+        self.directory = directory
+        self._disk = disk
+        self._sync = durability is Durability.ALWAYS
+        self._keep = durability is not Durability.NONE
+        self._clock = clock
+        disk.make_directories(directory, sync=self._keep)
+        self._lock = take_lock(directory, disk)
+        self._life = new_salt(b"")
+        self._writer: SegmentWriter | None = None
+        self.sequence = 0
+        """The number of the last frame."""
+        self.number = 0
+        """The number of the last segment."""
+        self.sizes: dict[int, int] = {}
+        """Bytes of each segment that is there, oldest first."""
+        self.salts: dict[int, bytes] = {}
+        """Salts of the same segments."""
+        self.left = self.left_to_pushes = -1
+        """Bytes of records, heads included, that can be appended without `reserve`."""
+        self._pending: list[tuple[bytes, bytes | None]] = []
+        self.unwritten: dict[int, bytes] = {}
+        """Payloads that were appended one by one and are in no segment yet, by their places."""
+        self._length = 0
+        self._wanted = False
+        self._names: list[bytes] = []
+        self._start = 0  # the place at which the records of the frame that is being made begin
+        self.supply = Supply(directory, disk, sync=self._keep)
+        self._obsolete: list[str] = []
+        self._failed: OSError | None = None
+        self._cost = 0.0
+        self.first_records: Callable[[], Iterable[bytes]] = tuple
+        """What a new segment has to begin with: a QUEUE for each queue."""
+        self.tight = False
+        """Whether the disk was full when it was last asked for another segment."""
+        self.is_shrinking: Callable[[], bool] = lambda: False
+        """Whether compaction is at work."""
+        self.make_room: Callable[[], bool] = lambda: False
+        """Frees room on a full disk; whether it has. OSError."""
+        self.commit_batch: Callable[[], None] = self.commit
+        """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
+
+    def resume(self, opened: Opened) -> None:
+        """Goes on behind what was found, in a new segment."""
+        self.number, self.sequence = opened.number, opened.sequence
+        for header in opened.headers:
+            self.sizes[header.number], self.salts[header.number] = header.size, header.salt
+        self._obsolete = list(opened.obsolete)
+        self.supply.clear()
+        if self.number and self._keep:
+            # A server that was killed may have left frames that nothing has made durable. What follows relies on them.
+            self._disk.sync_file(self.path_of(self.number))
+        if self.number and read_last(self.directory) != self.number:
+            write_last(self._lock, self.number, self._disk, sync=self._keep)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    def quick(self) -> bool:
+        """Whether a commit is over soon enough to wait for it."""
+        return self._cost < _QUICK
+
+    @property
+    def failed(self) -> OSError | None:
+        """Why it takes nothing any more; None: it does."""
+        return self._failed
+
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
+        """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
+        room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
+        of deletes. OSError: there is no room, and nothing has changed, unless what was appended before could not be
+        committed."""
+        if size <= (self.left_to_pushes if push or copy else self.left):
+            return
+        if self._failed is not None:
+            raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
+        if self._pending:
+            self.commit_batch()
+        needed = padded(FRAME_HEAD + size)
+        if self._writer is None or needed > self._writer.room - self._leave(self._writer, push=push, copy=copy):
+            self._go_over(needed, push=push, copy=copy)
+        self._count_left()
+        self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
+
+    def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
+        """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
+        try:
+            self._begin_segment(needed, push=push, exact=copy)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            self.tight = True
+            if push or copy:
+                raise
+            self.make_room()
+            if self._writer is None or needed > self._writer.room:
+                self._begin_segment(needed, push=False, exact=True)
+        else:
+            self.tight = self.tight and not push
+
+    def _leave(self, writer: SegmentWriter, *, push: bool, copy: bool) -> int:
+        return self._kept(writer) if push else self._kept(writer) // 2 if copy else 0
+
+    def _kept(self, writer: SegmentWriter) -> int:
+        return min(_RESERVE, writer.header.size // 4)
+
+    def _count_left(self) -> None:
+        writer = self._writer
+        if writer is None or self._failed is not None:
+            self.left = self.left_to_pushes = -1
+            return
+        room = writer.room - BLOCK - FRAME_HEAD - self._length
+        self.left = min(room, FRAME - self._length)
+        self.left_to_pushes = min(room - self._kept(writer), FRAME - self._length)
+        self._start = place_of(self.number, writer.end + FRAME_HEAD)
+
+    def append(self, body: bytes, payload: bytes | None = None) -> int:
+        """Adds a record to the next frame; its place. The room is reserved."""
+        self._wanted = True
+        return self._append(body, payload)
+
+    def name(self, body: bytes) -> None:
+        """As `append`, of what later records cannot do without: when it is discarded, the next frame begins with it."""
+        self._names.append(body)
+        self.append(body)
+
+    def note(self, body: bytes) -> None:
+        """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
+        there is no room for it."""
+        if len(body) + records.HEAD.size <= self.left_to_pushes:
+            self._append(body, None)
+
+    def note_all(self, bodies: Sequence[bytes]) -> None:
+        """Adds records as `note` does, all or none."""
+        length = len(bodies) * records.HEAD.size + sum(map(len, bodies))
+        if length <= self.left_to_pushes:
+            self._pending += zip(bodies, repeat(None))
+            self._count(length)
+
+    def _append(self, body: bytes, payload: bytes | None) -> int:
+        place = self._start + self._length
+        self._pending.append((body, payload))
+        if payload is not None:
+            self.unwritten[place] = payload
+        length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
+        self._length += length
+        self.left -= length
+        self.left_to_pushes -= length
+        return place
+
+    def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+        """Adds PUSH records, with the sizes of their payloads; their places. The room is reserved."""
+        self._wanted = True
+        places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=self._start + self._length))
+        length = places.pop() - self._start - self._length
+        self._pending += zip(bodies, payloads, strict=True)
+        self._count(length)
+        return places
+
+    def _count(self, length: int) -> None:
+        self._length += length
+        self.left -= length
+        self.left_to_pushes -= length
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether something was appended that is not written."""
+        return bool(self._pending)
+
+    def commit(self, *, notes: bool = False) -> None:
+        """Writes what was appended as one frame; durable when the log is synced at each commit. notes: also if there is
+        nothing but notes. OSError: none of it counts; whoever appended it takes back what he did."""
+        if not self._pending or not (self._wanted or notes or self._length > _NOTES):
+            return
+        if self._failed is not None:
+            self.discard()
+            raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("appended without having reserved")
+        parts = join(self._pending, writer.header.salt, writer.end)
+        count, length = len(self._pending), self._length
+        self._forget_pending()
+        started = self._clock()
+        try:
+            writer.write(self.sequence + 1, parts, length, count)
+        except OSError as error:
+            if writer.failed is not None:
+                self._fail(error)
+            self._count_left()
+            raise
+        self._cost += (self._clock() - started - self._cost) / 8
+        self.sequence += 1
+        self._names.clear()
+        self._count_left()
+
+    def _forget_pending(self) -> None:
+        self._pending, self._length, self._wanted = [], 0, False
+        self.unwritten.clear()
+
+    def discard(self) -> None:
+        """Forgets what was appended since the last commit."""
+        self._forget_pending()
+        self._count_left()
+        for body in self._names:  # they had room in this segment
+            self._append(body, None)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = error
+        self._count_left()
+        _logger.critical(
+            "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
+            "before is as durable as the disk is; see to it, and start the server again",
+            self.directory,
+            error,
+        )
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """What makes durable all that was committed so far, in any thread; None when that is so already."""
+        writer = self._writer
+        if self._sync or writer is None or writer.synced >= self.sequence or self._failed is not None:
+            return None
+        return partial(self._sync_behind, writer, self.sequence)
+
+    def _sync_behind(self, writer: SegmentWriter, sequence: int) -> None:
+        try:
+            writer.sync()
+        except OSError as error:
+            self._fail(error)
+            raise
+        writer.synced = max(writer.synced, sequence)
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def _begin_segment(self, needed: int, *, push: bool, exact: bool) -> None:
+        """Goes over to a new segment, in which that many bytes have room. OSError: it goes on with the old one."""
+        number = self.number + 1
+        first = list(self.first_records())
+        begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
+        size, path, recycled = self.supply.take(begin + padded(needed), push=push, exact=exact)
+        self._sync_last()
+        oldest = next(iter(self.sizes), number)
+        header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
+        writer = SegmentWriter(path, header, self._disk, sync=self._sync)
+        try:
+            parts = join([(body, None) for body in first], header.salt, BLOCK)
+            writer.begin(self.sequence + 1, parts, len(first))
+            self._place(path, number)
+        except OSError:
+            writer.close()
+            raise
+        if self._writer is not None:
+            self._writer.close()
+        self._writer, self.number, self.sequence = writer, number, self.sequence + 1
+        self.sizes[number], self.salts[number] = size, header.salt
+
+    def _sync_last(self) -> None:
+        """Makes all before the last segment durable, whatever the durability. OSError."""
+        if self._writer is not None and not self._sync:
+            try:
+                self._writer.sync()
+            except OSError as error:
+                self._fail(error)
+                raise
+
+    def _place(self, path: str, number: int) -> None:
+        """Gives a new segment its name. OSError: for want of room, and the one before it may go on; or for good."""
+        name = self.path_of(number)
+        self._disk.rename(path, name)
+        try:
+            self._disk.sync_directory(self.directory)
+            write_last(self._lock, number, self._disk, sync=self._keep)
+        except OSError as error:
+            if has_no_room(error) and self._take_back(name, number):
+                raise
+            self._fail(error)
+            raise
+
+    def _take_back(self, name: str, number: int) -> bool:
+        """Removes a segment again: it must go before the one before it gets more frames, which would be missing."""
+        try:
+            if read_last(self.directory) == number:
+                forget_last(self._lock, number, self._disk)
+            self._disk.unlink(name)
+        except OSError:
+            return False
+        return True
+
+    def path_of(self, number: int) -> str:
+        """The path of a segment."""
+        return f"{self.directory}/{segment_name(number)}"
+
+    @property
+    def position(self) -> Position:
+        """Where the next frame goes. Something was written since the start."""
+        if self._writer is None:
+            raise RuntimeError("nothing was written")
+        return Position(self.number, self._writer.end, self.sequence + 1)
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was written since the start."""
+        return self._writer is not None
+
+    @property
+    def wants_spare(self) -> int | None:
+        """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
+        when a segment can be recycled, and late when one soon can."""
+        writer = self._writer
+        if writer is None:
+            return None
+        left = writer.room / writer.header.size
+        enough = 1 / 8 if self.is_shrinking() else 1 / 2
+        return self.supply.wanted if self._obsolete or left < enough else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(self.sizes.values())
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest segment."""
+        return next(iter(self.sizes), None)
+
+    def drop_oldest(self) -> None:
+        """Gives up the oldest segment: nothing in it is needed, and a record says so, durably. OSError."""
+        oldest = next(iter(self.sizes))
+        self.reserve(records.SMALL)
+        self.append(records.checkpoint(oldest + 1))
+        self.commit_batch()
+        del self.sizes[oldest], self.salts[oldest]
+        self._obsolete.append(self.path_of(oldest))
+
+    def take_garbage(self, *, all_of_it: bool) -> list[str]:
+        """Files that are not needed any more, for the caller to remove in whatever thread, the newest last. One is kept
+        to be recycled later, unless all are asked for."""
+        kept = [] if all_of_it else self._obsolete[-1:]
+        garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
+        return garbage
+
+    def give_back_garbage(self, paths: Iterable[str]) -> None:
+        """Takes back files that could not be removed."""
+        self._obsolete[:0] = paths
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether `take_garbage` has something to give, one that is kept aside."""
+        return len(self._obsolete) > 1
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._disk.close(self._lock)
+
+
+def join(pending: list[tuple[bytes, bytes | None]], salt: bytes, start: int) -> list[bytes]:
+    """The bytes of the records of a frame, each with its length and checksum before it. start: where the frame begins
+    in its segment."""
+    parts: list[bytes] = []
+    pack, head, begin = records.HEAD.pack, records.HEAD.size, seed(salt)
+    place = start + FRAME_HEAD
+    for body, payload in pending:
+        length = len(body)
+        checksum = crc32(body, begin ^ place)
+        if payload is None:
+            parts += (pack(length, checksum), body)
+        else:
+            length += len(payload)
+            parts += (pack(length, crc32(payload, checksum)), body, payload)
+        place += head + length
+    return parts

@@ -1,0 +1,74 @@
+"""A journal without a server: its queues as the log has them, whatever the root says of them."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ..activity import Activity
+from ..attributes import Attributes
+from ..directory import Shared
+from ..disk import Disk
+from ..engine import Clock, Durability
+from ..names import WITHHELD
+from ..watch import Watch
+from .keeper import LogKeeper
+from .queue import LogQueue
+
+_PAGE = 1000
+
+
+class Stored(NamedTuple):
+    """A message as a file of the layout vsqs has it. expiry: hidden until then, 0: visible."""
+
+    mid: int
+    expiry: int
+    attributes: Attributes
+    payload: bytes
+
+
+class OfflineJournal:
+    """The log of a root, which no server uses meanwhile. Use it in a with statement."""
+
+    def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
+        """JournalDamagedError; InUseError when a server has it; OSError."""
+        self._watch = Watch()
+        self._clock = clock
+        self._keeper = LogKeeper(root, clock, Durability.ALWAYS, disk)
+        try:
+            shared = Shared(clock, Durability.ALWAYS, disk, self._watch, Activity())
+            self.queues = self._keeper.read_alone(shared)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the log."""
+        self._keeper.close()
+        self._watch.close()
+
+    def messages(self, queue: LogQueue) -> Iterator[Stored]:
+        """All messages of a queue, oldest first. One that is in a claim is visible. DamagedRecordError, OSError."""
+        after = -1
+        store = self._keeper.open()
+        while mids := queue.table.index.messages.after(after, _PAGE):
+            for mid in mids:
+                receives, expiry, delayed = queue.table.state_of(mid)
+                if expiry == WITHHELD or queue.time(expiry) <= self._clock():
+                    expiry = 0
+                attributes = Attributes(receives, expiry if delayed else 0)
+                yield Stored(mid, expiry, attributes, store.payload(queue.table.places.get(mid) or 0))
+            after = mids[-1]
+
+    def forget(self, queue: LogQueue) -> None:
+        """Records, durably, that the log has nothing of a queue any more. OSError."""
+        self._keeper.forget(queue)
+        self._keeper.commit()
+        self._keeper.rest()

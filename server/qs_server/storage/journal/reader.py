@@ -1,0 +1,108 @@
+"""Payloads that are not in memory any more, read from their segments and checked.
+
+A segment that is full is read in windows of 1 MiB, a few of which are kept: a consumer that takes a deep queue in order
+is served from large reads.
+"""
+
+import os
+import struct
+from zlib import crc32
+
+from ..disk import Disk
+from ..engine import StorageError
+from .frames import seed
+from .log import Log
+from .places import place_of, segment_of, start_of
+from .records import HEAD, payload_of
+
+WINDOW = 1 << 20
+_WINDOWS = 16
+"""Windows that are kept: more than consumers of different queues read at a time, mostly."""
+_FILES = 64
+"""Segments that are kept open."""
+
+
+class DamagedRecordError(StorageError):
+    """A record is not as it was written."""
+
+
+class Reader:
+    """Reads records of one log."""
+
+    def __init__(self, log: Log, disk: Disk) -> None:
+        self._log = log
+        self._disk = disk
+        self._files: dict[int, int] = {}
+        self._windows: dict[int, bytes] = {}
+
+    def payload(self, place: int) -> bytes:
+        """The payload of the record at a place. DamagedRecordError, OSError."""
+        body = self.body(place)
+        try:
+            payload = payload_of(body)
+        except struct.error:
+            payload = None
+        if payload is None:
+            raise self._damaged(place, "it is no message")
+        return bytes(payload)
+
+    def body(self, place: int) -> memoryview:
+        """The body of the record at a place, checked. DamagedRecordError, OSError."""
+        segment, start = segment_of(place), start_of(place)
+        head = self._read(segment, start, HEAD.size)
+        if len(head) < HEAD.size:
+            raise self._damaged(place, "the file ends there")
+        length, checksum = HEAD.unpack(head)
+        body = self._read(segment, start + HEAD.size, length)
+        if not length or len(body) < length or crc32(body, seed(self._log.salts[segment]) ^ start) != checksum:
+            raise self._damaged(place, "its checksum is wrong")
+        return body
+
+    def _damaged(self, place: int, why: str) -> DamagedRecordError:
+        path = self._log.path_of(segment_of(place))
+        return DamagedRecordError(
+            f"{path}: the record at byte {start_of(place)} is damaged: {why}. Stop the server; "
+            "'queue-journal.py check' says what else is damaged, 'queue-journal.py repair' keeps what can be read"
+        )
+
+    def _read(self, segment: int, start: int, length: int) -> memoryview:
+        """At most that many bytes."""
+        at = start & -WINDOW
+        if segment == self._log.number or length > WINDOW:  # a window of what is being written would soon be too old
+            return memoryview(self._disk.pread(self._file(segment), length, start))
+        if start + length <= at + WINDOW:
+            return memoryview(self._window(segment, at))[start - at : start - at + length]
+        head = self._window(segment, at)[start - at :]
+        return memoryview(head + self._window(segment, at + WINDOW)[: length - len(head)])
+
+    def _window(self, segment: int, at: int) -> bytes:
+        key = place_of(segment, at)
+        window = self._windows.pop(key, None)
+        if window is None:
+            window = self._disk.pread(self._file(segment), WINDOW, at)
+            if len(self._windows) >= _WINDOWS:
+                del self._windows[next(iter(self._windows))]
+        self._windows[key] = window  # the one that was used last
+        return window
+
+    def _file(self, segment: int) -> int:
+        found = self._files.get(segment)
+        if found is None:
+            if len(self._files) >= _FILES:
+                self._disk.close(self._files.pop(next(iter(self._files))))
+            found = self._files[segment] = self._disk.open(self._log.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
+        return found
+
+    def forget(self, segment: int) -> None:
+        """The segment is removed."""
+        if (fd := self._files.pop(segment, None)) is not None:
+            self._disk.close(fd)
+        for key in [key for key in self._windows if segment_of(key) == segment]:
+            del self._windows[key]
+
+    def close(self) -> None:
+        """Closes the files."""
+        for fd in self._files.values():
+            self._disk.close(fd)
+        self._files.clear()
+        self._windows.clear()

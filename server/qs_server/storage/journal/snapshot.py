@@ -1,0 +1,200 @@
+"""What a checkpoint holds of the queues, and how they are made from it again."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ..index.message_index import Index
+from ..index.midmap import MidMap
+from .batches import Producer
+from .checkpoint import CheckpointReader, CheckpointWriter
+from .claim_records import Claim, Published
+from .claims import Consumer, Held
+from .places import Position
+from .queue import LogQueue
+from .store import Store, record_size
+
+_PAGES = 32
+"""Chunks of messages that are written at a time: some 32,000."""
+
+
+def write_snapshot(
+    writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store, numbers: int
+) -> Iterator[None]:
+    """Writes the queues. What changes while they are written is taken as it is at the position, but for which messages
+    there are: so everything else is captured before the first pause. numbers: the greatest that a queue was given.
+    OSError."""
+    log = store.log
+    content: dict[str, Any] = {
+        "position": list(position),
+        "oldest": log.oldest,
+        "numbers": numbers,
+        "salts": {number: salt.hex() for number, salt in log.salts.items()},
+        "families": [sorted(family) for family in {id(family): family for family in store.families.values()}.values()],
+    }
+    captured = [(queue, _small(queue)) for queue in queues]
+    content["queues"] = [_write_small(writer, small) for _, small in captured]
+    yield
+    for (queue, _), entry in zip(captured, content["queues"], strict=True):
+        yield from _write_messages(writer, queue, entry)
+    writer.finish(content)
+
+
+def _write_messages(writer: CheckpointWriter, queue: LogQueue, entry: dict[str, Any]) -> Iterator[None]:
+    table = queue.table
+    entry["messages"] = []
+    after = -1
+    while True:
+        keys, sizes, places = array("Q"), array("Q"), array("Q")
+        for (mids, facts), (_, where) in islice(
+            zip(table.index.messages.pages(after), table.places.pages(after), strict=True), _PAGES
+        ):
+            keys += mids
+            sizes += array("Q", map(Index.size_in, facts))
+            places += where
+        if not keys:
+            return
+        after = keys[-1]
+        entry["messages"].append([writer.column(keys), writer.column(sizes), writer.column(places)])
+        yield
+
+
+def _small(queue: LogQueue) -> dict[str, Any]:
+    """Everything of a queue but its messages. Columns are arrays still."""
+    table = queue.table
+    hidden = [
+        (mid, expiry)
+        for mids, expiries in table.index.hidden.pages(-1)
+        for mid, expiry in zip(mids, expiries, strict=True)
+    ]
+    return {
+        "number": table.number,
+        "qid": table.qid,
+        "last": table.last_mid,
+        "hidden": array("Q", [each for mid, expiry in hidden for each in (mid, 0 if mid in table.held else expiry)]),
+        "delayed": array("Q", [mid for mid, _ in hidden if table.index.is_delayed(mid)]),
+        "receives": array("Q", [each for pair in table.receives.items() for each in pair]),
+        "taken": [[token, place] for token, place in queue.taken.items()],
+        "keys": [[key.hex(), *about] for key, about in queue.keys.known.items()],
+        "consumers": {name: _consumer(found) for name, found in queue.claims.consumers.items()},
+        "producers": {name: _producer(found) for name, found in queue.batches.producers.items()},
+    }
+
+
+def _consumer(found: Consumer) -> dict[str, Any]:
+    claims = [
+        [seq, held.place, held.record.since, held.record.size, array("Q", held.record.mids), sorted(held.gone)]
+        for seq, held in found.claims.items()
+    ]
+    return {"acked": found.acked, "place": found.place, "claims": claims}
+
+
+def _producer(found: Producer) -> dict[str, Any]:
+    staged = [
+        [list(name), array("Q", [each for position, at in part.items() for each in (position, *at)])]
+        for name, part in found.staged.items()
+    ]
+    publications = [[place, record.batch, record.first, list(record.parts)] for place, record in found.publications]
+    return {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
+
+
+def _write_small(writer: CheckpointWriter, value: Any) -> Any:
+    """The same with each column written, and where it is in its place."""
+    if isinstance(value, array):
+        return writer.column(value)
+    if isinstance(value, dict):
+        return {key: _write_small(writer, each) for key, each in value.items()}
+    if isinstance(value, list) and any(isinstance(each, (array, list, dict)) for each in value):
+        return [_write_small(writer, each) for each in value]
+    return value
+
+
+# -- back -----------------------------------------------------------------------------------------------------------
+
+
+def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store) -> dict[int, LogQueue]:
+    """The queues as the checkpoint has them, by their numbers."""
+    queues: dict[int, LogQueue] = {}
+    for entry in reader.content["queues"]:
+        queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
+        _read_messages(reader, queue, entry, store)
+        queue.taken.update(entry["taken"])
+        for key, *about in entry["keys"]:
+            queue.keys.note(bytes.fromhex(key), *about)
+        for name, found in entry["consumers"].items():
+            queue.claims.consumers[name] = _read_consumer(reader, queue, name, found)
+        for name, found in entry["producers"].items():
+            queue.batches.producers[name] = _read_producer(reader, queue, name, found, store)
+    for first, *others in reader.content["families"]:
+        for other in others:
+            store.join(first, other)
+    _discount_shared(queues, store)
+    return queues
+
+
+def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, Any], store: Store) -> None:
+    table = queue.table
+    mids, sizes, places = array("Q"), array("Q"), array("Q")
+    for columns in entry["messages"]:
+        some = [reader.column(where) for where in columns]
+        mids, sizes, places = mids + some[0], sizes + some[1], places + some[2]
+    flat = reader.column(entry["hidden"])
+    delayed = set(reader.column(entry["delayed"]))
+    hidden = {mid: (expiry, mid in delayed) for mid, expiry in zip(flat[::2], flat[1::2], strict=True) if expiry}
+    table.index = Index.of(mids, sizes, hidden)
+    table.places = MidMap.of(mids, places)
+    flat = reader.column(entry["receives"])
+    for mid, receives in zip(flat[::2], flat[1::2], strict=True):
+        if mid in table.index.messages:
+            table.receives[mid] = receives
+            table.index.new.discard(mid)
+    table.last_mid = entry["last"]
+    _count(store, places, sizes)
+
+
+def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
+    """Adds messages to the usage of their segments, many at a time where they stand in the same one."""
+    for at in range(0, len(places), 1024):
+        some, theirs = places[at : at + 1024], sizes[at : at + 1024]
+        if min(some) >> 32 == max(some) >> 32:
+            store.usage.add(some[0], sum(theirs) + len(theirs) * record_size(0))
+        else:
+            for place, size in zip(some, theirs, strict=True):
+                store.usage.add(place, record_size(size))
+
+
+def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
+    """A payload that several queues share is counted once."""
+    for family in {id(family): family for family in store.families.values()}.values():
+        members = [queues[number].table for number in sorted(family) if number in queues]
+        for at, table in enumerate(members):
+            for mids, places in table.places.pages(-1):
+                for mid, place in zip(mids, places, strict=True):
+                    if any(before.places.get(mid) == place for before in members[:at]):
+                        store.usage.drop(place, record_size(table.index.size(mid)))
+
+
+def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any]) -> Consumer:
+    consumer = Consumer(found["acked"], found["place"])
+    for seq, place, since, size, where, gone in found["claims"]:
+        record = Claim(queue.number, seq, since, size, name, reader.column(where))
+        missing = {mid for mid in record.mids if queue.table.index.expiry(mid) is None}
+        consumer.claims[seq] = Held(record, place, missing.union(gone))
+    return consumer
+
+
+def _read_producer(
+    reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any], store: Store
+) -> Producer:
+    producer = Producer(found["last"], found["place"])
+    for batch, where in found["staged"]:
+        flat = reader.column(where)
+        part = {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
+        producer.staged[batch[0], batch[1], batch[2]] = part
+        for place, size in part.values():
+            store.usage.add(place, record_size(size))
+    for place, batch, first, parts in found["publications"]:
+        record = Published(queue.number, batch, first, name, [(part[0], part[1], part[2]) for part in parts])
+        producer.publications.append((place, record))
+    return producer

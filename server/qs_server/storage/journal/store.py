@@ -1,0 +1,151 @@
+"""What the queues of one log have in common: the log itself, payloads, space, and how to take back what failed.
+
+A batch of changes is either in the log as a whole or, when its commit fails, taken back as a whole: what was answered
+is true, and nothing else is.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from ..disk import Disk
+from ..engine import Durability
+from ..index.midmap import MidMap
+from . import records
+from .cache import PayloadCache
+from .log import Log
+from .reader import Reader
+from .usage import Usage
+
+CACHE = 64 << 20
+"""Bytes of payloads in memory."""
+
+
+def record_size(size: int) -> int:
+    """Bytes of a message's record, about. size: of its payload."""
+    return size + records.PUSH_SIZE
+
+
+class Holder(Protocol):
+    """A queue, as far as a store knows it."""
+
+    number: int
+    places: MidMap
+
+    def state_of(self, mid: int, /) -> tuple[int, int, bool]: ...
+
+
+class Store:
+    """One log and its queues."""
+
+    def __init__(
+        self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float], cache: int = CACHE
+    ) -> None:
+        """directory: of the log; clock: as for Log; cache: bytes of payloads in memory. InUseError, OSError."""
+        self.log = Log(directory, disk, durability, clock)
+        self.log.commit_batch = self.commit_early
+        self.cache = PayloadCache(cache)
+        self.reader = Reader(self.log, disk)
+        self.usage = Usage()
+        self.undo: list[tuple[Any, ...]] = []
+        """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""
+        self.tables: dict[int, Holder] = {}
+        """The queues, by their numbers."""
+        self.rollbacks = 0
+        """How often changes were taken back."""
+        self.families: dict[int, set[int]] = {}  # queues that may share payloads
+        self._failure: OSError | None = None
+
+    # -- commits --------------------------------------------------------------------------------------------------
+
+    def commit(self, *, notes: bool = False) -> None:
+        """Makes durable what was changed since the last commit. notes: see Log.commit. OSError: all of it has been
+        taken back."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.roll_back()
+            raise failure
+        try:
+            self.log.commit(notes=notes)
+        except OSError:
+            self.roll_back()
+            raise
+        self.undo.clear()
+        self.cache.trim()
+
+    def commit_early(self) -> None:
+        """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""
+        changed = bool(self.undo)
+        try:
+            self.commit(notes=True)
+        except OSError as error:
+            self._failure = error if changed else None
+            raise
+
+    def roll_back(self) -> None:
+        """What was changed since the last commit has not happened."""
+        self._failure = None
+        self.rollbacks += 1
+        self.log.discard()
+        undo, self.undo = self.undo, []
+        for function, *arguments in reversed(undo):
+            function(*arguments)
+        self.undo.clear()
+
+    def make_room_for_notes(self, count: int = 1) -> None:
+        """Has room for the records of so many receives, if there is any: on a full disk the notes are not written."""
+        size = count * records.SMALL
+        if self.log.left_to_pushes < size:
+            try:
+                self.log.reserve(size, push=True)
+            except OSError:
+                return
+
+    # -- payloads -------------------------------------------------------------------------------------------------
+
+    def payload(self, place: int) -> bytes:
+        """The payload of the record at a place. DamagedRecordError, OSError."""
+        payload = self.cache.get(place)
+        if payload is None:
+            payload = self.log.unwritten.get(place)
+        return self.reader.payload(place) if payload is None else payload
+
+    def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
+        """A queue does not need a payload any more. size: its bytes."""
+        if not self._is_shared(queue, mid, place):
+            self.usage.drop(place, record_size(size))
+            self.cache.drop(place)
+
+    def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:
+        """Takes back `drop`."""
+        if not self._is_shared(queue, mid, place):
+            self.usage.add(place, record_size(size))
+
+    def _is_shared(self, queue: Holder, mid: int, place: int) -> bool:
+        if queue.number not in self.families:
+            return False
+        return any(sharer.number != queue.number for sharer in self.sharers(queue.number, mid, place))
+
+    def sharers(self, number: int, mid: int, place: int) -> Iterable[Holder]:
+        """The queues that have a message with the payload at a place, of those that share payloads with a queue."""
+        for each in self.families.get(number, (number,)):
+            queue = self.tables.get(each)
+            if queue is not None and queue.places.get(mid) == place:
+                yield queue
+
+    def join(self, one: int, other: int) -> None:
+        """Two queues may share payloads from now on: a copy keeps its id."""
+        family = self.families.get(one, {one}) | self.families.get(other, {other})
+        for number in family:
+            self.families[number] = family
+
+    def reset(self) -> None:
+        """Forgets what was read of a log at a start, to read it in another way."""
+        self.usage = Usage()
+        self.families.clear()
+        self.tables.clear()
+        self.undo.clear()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self.reader.close()
+        self.log.close()

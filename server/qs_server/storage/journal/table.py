@@ -1,0 +1,164 @@
+"""The messages of one queue in memory: which are visible, which hidden until when, how often received, and where each
+stands in the log.
+
+Changes of the table are not recorded here: see `queue.py` for those of requests, `replay.py` for those of a start.
+"""
+
+from collections.abc import Sequence
+
+from ..activity import Activity
+from ..directory import FAR
+from ..index.message_index import Index
+from ..index.midmap import MidMap
+from ..names import WITHHELD
+from .store import Store, record_size
+
+State = tuple[int, int, bool]
+"""Receives, hidden until (0: visible), and whether that is a delay."""
+READY: State = (0, 0, False)
+
+Dropped = tuple[int, int, int, bool]
+"""What a message was that has been removed: its place, its receives, what the index knew of it, and whether a
+subscriber held it."""
+
+
+class MessageTable:
+    """The messages of one queue. Sizes and places are counted in the store's usage."""
+
+    def __init__(self, qid: str, number: int, store: Store, activity: Activity, unit: int) -> None:
+        """number: what the queue is called in the log; unit: microseconds of 1 in an id."""
+        self.qid = qid
+        self.number = number
+        self._store = store
+        self._activity = activity
+        self._unit = unit
+        self.reset()
+
+    def reset(self) -> None:
+        """Holds nothing, and counts nothing."""
+        self.index = Index()
+        self.places = MidMap()
+        self.receives: dict[int, int] = {}
+        """How often the messages that were received at all have been."""
+        self.held: set[int] = set()
+        """Those of the hidden messages that are visible again if the process ends: subscribers have them."""
+        self.last_mid = -1
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def arrived(self) -> None:
+        """Announces that there may be visible messages."""
+        self._activity.arrived.add(self.qid)
+
+    def hidden(self, expiry: int) -> None:
+        """Announces that a message is hidden until then."""
+        self._activity.announce(self.qid, expiry * self._unit)
+
+    def saw(self, mid: int) -> None:
+        """Makes later ids greater than this one, unless it is so large that none could follow."""
+        if self.last_mid < mid < FAR:
+            self.last_mid = mid
+
+    # -- adding and removing --------------------------------------------------------------------------------------
+
+    def add(self, mid: int, place: int, size: int, visible: int) -> None:
+        """Takes a message in. visible: from when on, 0: at once. Its payload is counted already."""
+        self.index.add(mid, visible, size)
+        self.places.set(mid, place)
+
+    def add_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Takes visible messages in, with increasing ids."""
+        last = self.index.messages.last()
+        if last is not None and last >= mids[0]:
+            for mid, place, size in zip(mids, places, sizes, strict=True):
+                self.add(mid, place, size, 0)
+        else:
+            self.index.add_run(mids, sizes)
+            self.places.set_run(mids, places)
+
+    def drop(self, mid: int) -> Dropped:
+        """Removes a message, and returns what `put_back` needs."""
+        receives, held = self.receives.pop(mid, 0), mid in self.held
+        self.held.discard(mid)
+        facts = self.index.remove(mid, retrieved=receives > 0)
+        place = self.places.pop(mid) or 0
+        self._store.drop(self, mid, place, Index.size_in(facts))
+        return place, receives, facts, held
+
+    def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
+        """Takes a message in again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
+        place, receives, facts, held = dropped
+        new = not receives and expiry != WITHHELD
+        self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
+        self._store.keep(self, mid, place, Index.size_in(facts))
+        self.places.set(mid, place)
+        if receives:
+            self.receives[mid] = receives
+        if held:
+            self.held.add(mid)
+        if not expiry:
+            self.arrived()
+        elif expiry != WITHHELD:
+            self.hidden(expiry)
+
+    def show(self, mid: int, expiry: int, *, delayed: bool) -> None:
+        """Puts a message into a state: visible (0), or hidden until then."""
+        self.held.discard(mid)
+        if expiry == WITHHELD:
+            self.index.withhold(mid)
+        elif expiry:
+            self.index.hide(mid, expiry, delayed=delayed)
+            self.hidden(expiry)
+        else:
+            self.index.show(mid)
+            self.arrived()
+
+    def state_of(self, mid: int) -> State:
+        """The state of a message that is here, as the log should have it."""
+        expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
+        return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Takes up messages that were pushed, visible at once, side by side in one segment."""
+        last = self.index.messages.last()
+        if last is not None and last >= mids[0]:
+            for mid, place, size in zip(mids, places, sizes, strict=True):
+                self.restore(mid, place, size, READY)
+            return
+        self.add_run(mids, places, sizes)
+        self._store.usage.add(places[0], sum(sizes) + len(sizes) * record_size(0))
+        self.saw(mids[-1])
+
+    def restore(self, mid: int, place: int, size: int, state: State) -> None:
+        """Takes up a message, whatever is known of it."""
+        if mid in self.index.messages:
+            self.drop(mid)
+        self._store.keep(self, mid, place, size)
+        self.add(mid, place, size, 0)
+        self.restore_state(mid, state)
+
+    def restore_state(self, mid: int, state: State) -> None:
+        """Takes up the state of a message, if it is here."""
+        self.saw(mid)
+        if mid not in self.index.messages:
+            return
+        receives, visible, delayed = state
+        if receives:
+            self.receives[mid] = receives
+            self.index.new.discard(mid)
+        if self.index.expiry(mid) != visible:
+            self.show(mid, visible, delayed=delayed)
+
+    def restore_deletion(self, mid: int) -> None:
+        """Removes a message, if it is here."""
+        self.saw(mid)
+        if mid in self.index.messages:
+            self.drop(mid)
+
+    def clear(self) -> None:
+        """Removes all messages: the queue is gone."""
+        for mid in self.index.messages.after(-1, len(self.index)):
+            self.drop(mid)

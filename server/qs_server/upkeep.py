@@ -1,0 +1,52 @@
+"""Has the engine's upkeep done while requests go on: in slices, each part of a batch, and in a thread between them.
+
+After a slice, requests have as much time as it took. With nothing to do, nobody wakes up.
+"""
+
+from functools import partial
+
+import trio
+
+from .committer import Committer
+from .group import Chore
+from .storage.engine import SECOND, Background, Clock, Engine
+
+
+class UpkeepLoop:
+    """Runs the upkeep of one engine."""
+
+    def __init__(self, storage: Engine, committer: Committer, clock: Clock) -> None:
+        """clock: what the engine's times are by."""
+        self._storage = storage
+        self._committer = committer
+        self._clock = clock
+
+    async def serve(self) -> None:
+        """Runs until it is cancelled. What is begun then is finished."""
+        while True:
+            await self._wait_until_due()
+            started = trio.current_time()
+            begun = await self._run_slice()
+            rest = trio.current_time() - started
+            if begun is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(begun.run)
+                    await self._committer.run(Chore(partial(self._storage.finish_upkeep, begun)))
+            await trio.sleep(rest)
+
+    async def _wait_until_due(self) -> None:
+        committer = self._committer
+        while True:
+            committer.upkeep_changed = trio.Event()
+            due = committer.next_upkeep
+            wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
+            with trio.move_on_after(wait):
+                await committer.upkeep_changed.wait()
+                continue
+            return
+
+    async def _run_slice(self) -> Background | None:
+        """Has the engine do a slice in a batch. Returns what is left to be done in a thread, if anything is."""
+        begun: list[Background | None] = []
+        await self._committer.run(Chore(lambda: begun.append(self._storage.begin_upkeep())))
+        return begun[0] if begun else None

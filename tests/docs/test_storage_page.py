@@ -1,0 +1,10 @@
+"""docs/storage.md: its example is run."""
+
+from collections.abc import Callable
+
+from serving import PROJECT
+
+
+def test_the_example(run_console_blocks: Callable[..., int]) -> None:
+    """What the page shows is what happens."""
+    assert run_console_blocks(PROJECT / "docs" / "storage.md") > 8

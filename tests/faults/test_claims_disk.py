@@ -1,0 +1,100 @@
+"""Claims and batches of the journal on a disk that fails: what is refused has not happened, then nor later."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from claims_run import acknowledge, claim, release, show
+from crashing import Place, segments_of
+
+OPERATIONS: dict[str, Callable[[Place], object]] = {
+    "claim": lambda place: claim(place.engine, "c", 2, 2),
+    "acknowledge": lambda place: acknowledge(place.engine, "c", 1),
+    "release": lambda place: release(place.engine, "c", 1),
+    "stage": lambda place: place.engine.batches("q").stage("p", (0, 1, 0), [b"more"] * 2),
+    "publish": lambda place: place.engine.batches("q").publish("p", 0, [(0, 0)]),
+    "purge": lambda place: place.engine.purge("q", place.mids("q")[1], 2),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Six messages, of which two are in a claim, and a batch that is staged."""
+    segments_of(monkeypatch, 1 << 15, 1 << 15)
+    place = Place(tmp_path / "root")
+    place.queue("q")
+    place.push("q", *(b"%d" % number for number in range(6)))
+    claim(place.engine, "c", 1, 2)
+    place.engine.batches("q").stage("p", (0, 0, 0), [b"staged", b"too"])
+    place.engine.commit()
+    yield place
+    place.leave()
+
+
+def all_of(place: Place) -> object:
+    store = place.engine._journal._store
+    assert store is not None
+    batches = place.engine.batches("q").producers["p"]
+    staged = {name: sorted(part) for name, part in batches.staged.items()}
+    return show(place.engine, place.clock.now), staged, store.usage.total, place.engine.stats("q").new
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_commit_that_fails(place: Place, operation: str, error: int) -> None:
+    """All is as before, also after a crash; once more, with a sound disk, it is done, and is after a crash."""
+    before = all_of(place)
+    place.disk.refuse("_pwrite", "*.segment", error, times=1)
+    OPERATIONS[operation](place)
+    with pytest.raises(OSError, match=r"space|error"):
+        place.engine.commit()
+    assert all_of(place) == before
+    place.crash()
+    assert all_of(place) == before
+    OPERATIONS[operation](place)
+    place.engine.commit()
+    after = all_of(place)
+    assert after != before
+    place.crash()
+    assert all_of(place) == after
+    place.restart()
+    assert all_of(place) == after
+
+
+def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
+    """What was staged in it takes no room any more; its segments go; the next queue of its name knows nothing of it."""
+    place.queue("other")
+    place.engine.remove("q", force=True)
+    place.queue("q")
+    place.crash()
+    store = place.engine._journal._store
+    assert store is not None
+    assert store.usage.total == 0
+    for _ in range(30):
+        place.push("other", bytes(5000))
+        place.engine.purge("other", place.mids("other")[-1], 1)
+        place.engine.commit()
+        place.upkeep_all()
+    assert len(place.segments()) <= 3
+    assert claim(place.engine, "c", 1, 2) == []
+    assert place.engine.claims("q").all() == []
+
+
+def test_what_is_staged_is_compacted(place: Place) -> None:
+    """A staged batch and a claim are copied to the end of the log as often as it takes, and stay as they are."""
+    place.queue("other")
+    before = all_of(place)
+    for _ in range(40):
+        place.push("other", bytes(5000))
+        place.engine.purge("other", place.mids("other")[-1], 1)
+        place.engine.commit()
+        place.upkeep_all()
+    assert all_of(place) == before
+    assert len(place.segments()) <= 3
+    place.crash()
+    assert all_of(place) == before
+    place.engine.batches("q").publish("p", 0, [(0, 0)])
+    place.engine.commit()
+    place.crash()
+    assert place.payloads("q")[-2:] == [b"staged", b"too"]

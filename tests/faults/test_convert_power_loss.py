@@ -1,0 +1,51 @@
+"""A power loss at every step of a conversion: given again, it ends with the same messages."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from converting import Root
+from power_loss import lay_out, pick_up, points, power_loss
+from power_loss_check import VARIANTS, fast_directory, nobody_else
+from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
+from power_loss_nodes import EVERYTHING, NOTHING
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qs_server.storage.journal.supply.FIRST_SEGMENT", 1 << 16)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
+@pytest.mark.parametrize(("storage", "target"), [("journal", "files"), ("files", "journal")])
+def test_at_every_point(tmp_path: Path, storage: str, target: str, ordered: bool) -> None:
+    """Whatever is left: a start shows the same messages, or is refused with a hint at the command, which goes on."""
+    with fast_directory(tmp_path) as directory:
+        root = directory / "root"
+        place = Root(root, storage)
+        before = place.seen()
+        world = pick_up(str(root), ordered=ordered)
+        place.used = recording = RecordingDisk(str(root))
+        with everything_recorded(recording):
+            place.convert(target)
+        wanted = set(points(recording.log))
+        for number, entry in enumerate(recording.log):
+            world.begin(entry)
+            if number in wanted:
+                variant = VARIANTS[number % len(VARIANTS)]
+                how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
+                left = Path(tempfile.mkdtemp(dir=directory))
+                lay_out(power_loss(world, how), str(left))
+                disk = QuietDisk()
+                with nobody_else():
+                    found = Root(left, None, disk)
+                    where = f"{variant} at {number}: {entry}"
+                    if number % 3 == 0:
+                        assert found.seen_by_a_start() in (before, "refused"), where
+                    assert found.convert(target) == 4, where
+                    assert found.seen() == before, where
+                disk.end()
+                shutil.rmtree(left)
+            world.complete(entry)
+        assert len(wanted) > 30

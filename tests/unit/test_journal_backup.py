@@ -1,0 +1,119 @@
+"""What a backup copies while the server changes it just then."""
+
+import errno
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from doors import Doors
+
+from qs_server.journal_tools import backup
+from qs_server.storage.engine import Durability, StorageError
+from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
+from qs_server.storage.journal.recovery import map_file
+from qs_server.storage.journal.scanning import Scan
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+    for name, size in (("FIRST_SEGMENT", 1 << 16), ("LARGEST_SEGMENT", 1 << 16), ("SMALLEST", 4096)):
+        monkeypatch.setattr(f"qs_server.storage.journal.supply.{name}", size)
+    made = Doors(tmp_path / "root")
+    yield made
+    made.disk.crash()
+    made.engine._watch.close()
+
+
+def back_up(place: Doors) -> Path:
+    target = place.root.parent / "backup"
+    backup.backup(Namespace(root=str(place.root), to=str(target)))
+    return target
+
+
+def restored(target: Path) -> list[bytes | None]:
+    """The payloads that a start on a backup finds."""
+    made = Doors(target, Durability.NONE, new=False)
+    try:
+        assert not list((target / ".journal").glob("cut-*"))
+        return [made.payload(mid) for mid in made.mids()]
+    finally:
+        made.engine.close()
+
+
+def frames_of(place: Doors) -> tuple[Path, list[int]]:
+    """The last segment, and where its frames begin."""
+    path = max((place.root / ".journal").glob("*.segment"))
+    scan = Scan(str(path), map_file(str(path)))
+    return path, [start - FRAME_HEAD for start, _ in scan.frames(BLOCK, scan.header.first, None)]
+
+
+def test_a_frame_that_is_just_being_written_is_left_out(place: Doors) -> None:
+    """The copy ends with the frame before it, and a start has nothing to cut off."""
+    place.push(b"one")
+    place.push(b"two")
+    path, frames = frames_of(place)
+    with path.open("r+b") as file:
+        file.seek(frames[-1] + 60)
+        file.write(bytes(40))
+    assert restored(back_up(place)) == [b"one"]
+
+
+def test_a_frame_that_is_durable_and_cannot_be_read_is_no_backup(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at again, as it may have been written meanwhile; then the error says what to do."""
+    monkeypatch.setattr(backup, "_TRIES", 3)
+    for payload in (b"one", b"two", b"three"):
+        place.push(payload)
+    path, frames = frames_of(place)
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(frames[-2])
+        file.write(bytes(4096))
+    with pytest.raises(StorageError, match=r"queue-journal.py check"):
+        back_up(place)
+    assert [each.name for each in place.root.parent.iterdir()] == ["root"]
+    tried = backup._copy_frames
+
+    def mended(source: str, target: str) -> int:
+        try:
+            return tried(source, target)
+        finally:
+            path.write_bytes(whole)
+
+    monkeypatch.setattr(backup, "_copy_frames", mended)
+    assert restored(back_up(place)) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("links_are_possible", [True, False])
+def test_segments_that_are_compacted_meanwhile(
+    place: Doors, monkeypatch: pytest.MonkeyPatch, links_are_possible: bool
+) -> None:
+    """Whatever goes between the listing and the link or copy, the backup is whole. What is linked stays as it is."""
+    if not links_are_possible:
+        monkeypatch.setattr("os.link", Mock(side_effect=OSError(errno.EXDEV, "")))
+    [kept] = place.push(b"kept")
+    linked, links = backup._link, 0
+
+    def work() -> None:
+        for _ in range(30):
+            place.push(*[b"x" * 5000] * 4)
+            place.consume_but(kept)
+            place.settle()
+
+    def busy(source: str, target: str) -> bool:
+        nonlocal links
+        links += 1
+        if links == 2:
+            work()
+        return linked(source, target)
+
+    for _ in range(3):
+        place.push(*[b"x" * 9000] * 8)
+        place.consume_but(kept)
+    monkeypatch.setattr(backup, "_link", busy)
+    target = back_up(place)
+    assert links >= 3
+    monkeypatch.setattr(backup, "_link", linked)
+    work()
+    assert restored(target) == [b"kept"]

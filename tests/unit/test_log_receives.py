@@ -1,0 +1,63 @@
+"""Lists of messages that a queue of the log hands out: in order, within the bytes asked for, none lost."""
+
+from pathlib import Path
+
+import pytest
+from engines import EPOCH, ManualClock
+
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Durability, Options, State
+from qs_server.storage.journal.engine import JournalEngine
+
+LOTS = 1 << 40
+
+
+class _Unreadable(Disk):
+    """Cannot read a file at some of its bytes."""
+
+    broken: tuple[int, int] = (0, 0)
+
+    def pread(self, fd: int, length: int, at: int, /) -> bytes:
+        if self.broken[0] < at + length and at < self.broken[1]:
+            raise OSError(5, "Input/output error")
+        return super().pread(fd, length, at)
+
+
+@pytest.fixture(name="disk")
+def _disk() -> _Unreadable:
+    return _Unreadable()
+
+
+@pytest.fixture(name="engine")
+def _engine(tmp_path: Path, disk: _Unreadable) -> JournalEngine:
+    engine = JournalEngine(str(tmp_path), clock=ManualClock(EPOCH), durability=Durability.NONE, disk=disk, cache=0)
+    engine.create("q", Options(storage="journal"))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "received"), [(LOTS, 5), (0, 1), (29, 2), (30, 3)], ids=["all", "the first at least", "two", "three"]
+)
+def test_a_list_has_what_fits(engine: JournalEngine, max_bytes: int, received: int) -> None:
+    """A list has the oldest messages that fit together, the first whatever its size; the others stay visible."""
+    mids = engine.push("q", [Draft(b"x" * 10)] * 5)
+    engine.commit()
+    found = engine.receive(["q"], 100, None, max_bytes)
+    assert [message.mid for message in found] == mids[:received]
+    assert engine.list_mids("q", State.READY, 10, -1) == mids[received:]
+    assert engine.list_mids("q", State.NEW, 10, -1) == mids[received:]
+    engine.close()
+
+
+def test_a_payload_that_cannot_be_read(engine: JournalEngine, disk: _Unreadable) -> None:
+    """Messages before one that cannot be read are handed out; the next call says why; that one stays."""
+    mids = engine.push("q", [Draft(b"x" * 50_000)] * 3)
+    engine.commit()
+    disk.broken = (100_000, LOTS)
+    assert [message.mid for message in engine.receive(["q"], 100, None, LOTS)] == mids[:1]
+    with pytest.raises(OSError, match="Input/output"):
+        engine.receive(["q"], 100, None, LOTS)
+    assert engine.list_mids("q", State.READY, 10, -1) == mids[1:]
+    disk.broken = (0, 0)
+    assert [message.mid for message in engine.receive(["q"], 100, None, LOTS)] == mids[1:]
+    engine.close()

@@ -1,0 +1,102 @@
+"""When the engine's upkeep is done: at its time, and with as much time for requests as a slice takes."""
+
+from itertools import pairwise
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from qs_server.committer import Committer
+from qs_server.storage.engine import SECOND, Durability, Engine
+from qs_server.subscriptions import Subscriptions
+from qs_server.upkeep import UpkeepLoop
+from qs_server.waiting import Waiters
+
+_SLICE = 0.1
+_WORK = 5.0
+
+
+class Work:
+    """Takes five seconds in a thread, by the loop's clock."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+
+    def run(self) -> None:
+        trio.from_thread.run_sync(self._clock.jump, _WORK)
+
+
+class Upkept:
+    """An engine that has nothing but upkeep: so many slices of a tenth of a second, the first one due at a time."""
+
+    quick = True
+
+    def __init__(self, clock: MockClock, slices: int, due: int, work: bool) -> None:
+        self.clock, self.slices, self.due, self.work = clock, slices, due, work
+        self.begun: list[float] = []
+        self.finished = 0
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *args, **named: {} if name.startswith("take_") else None
+
+    def next_upkeep(self) -> int | None:
+        return self.due if self.slices else None
+
+    def begin_upkeep(self) -> Work | None:
+        self.slices -= 1
+        self.begun.append(trio.current_time())
+        self.clock.jump(_SLICE)
+        return Work(self.clock) if self.work else None
+
+    def finish_upkeep(self, work: Work) -> None:
+        self.finished += 1
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """A clock that goes on when all tasks wait."""
+    return MockClock(rate=0, autojump_threshold=0.005)
+
+
+def run(clock: MockClock, slices: int, due: int, *, work: bool = False) -> Upkept:
+    """What an engine has been asked for within a minute."""
+    engine = Upkept(clock, slices, due, work)
+
+    async def main() -> None:
+        storage: Engine = engine  # type: ignore[assignment]
+        subscriptions = Subscriptions(storage, now)
+        committer = Committer(storage, Durability.ALWAYS, Waiters(), subscriptions)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(UpkeepLoop(storage, committer, now).serve)
+            await wait_all_tasks_blocked()
+            committer.next_upkeep = engine.next_upkeep()
+            committer.upkeep_changed.set()
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+    return engine
+
+
+def now() -> int:
+    return round(trio.current_time() * SECOND)
+
+
+def test_upkeep_waits_for_its_time(clock: MockClock) -> None:
+    """Nothing is begun before the engine says."""
+    [begun] = run(clock, 1, 20 * SECOND).begun
+    assert begun >= 20
+
+
+def test_requests_have_half_of_the_time(clock: MockClock) -> None:
+    """After each slice there is a rest as long as the slice was, and then the next one follows."""
+    begun = run(clock, 20, 0).begun
+    assert len(begun) == 20
+    assert [after - before for before, after in pairwise(begun)] == pytest.approx([2 * _SLICE] * 19)
+
+
+def test_work_in_a_thread_is_given_back(clock: MockClock) -> None:
+    """What a slice leaves to a thread is given back to the engine before the next slice, and takes no longer rest."""
+    engine = run(clock, 3, 0, work=True)
+    assert engine.finished == 3
+    assert [after - before for before, after in pairwise(engine.begun)] == pytest.approx([2 * _SLICE + _WORK] * 2)
