@@ -50,6 +50,8 @@ class Acceptor(Generic[C]):
             async with trio.open_nursery() as clients:
                 self._clients = clients
                 with trio.CancelScope() as self._listening:
+                    if self._stopping:  # a signal may come before anything is accepted
+                        self._listening.cancel()
                     await trio.serve_listeners(self._serve_socket, listeners, handler_nursery=clients)
                 reading.start_soon(self._end_grace, clients.cancel_scope)
             reading.cancel_scope.cancel()

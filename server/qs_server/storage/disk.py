@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from itertools import chain
 
@@ -111,8 +112,9 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
-        if os.path.lexists(path) and not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        with contextlib.suppress(FileNotFoundError):  # it may be gone again by now
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
             self.sync_directory(above)
 
