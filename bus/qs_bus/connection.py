@@ -118,7 +118,8 @@ class BusConnection(Conversation):
             answer = self._handle(request)
         except RefusedError as error:
             return _error(request, error)
-        answer.type, answer.req, answer.resp = "response", request.req, new_resp()
+        answer.req = request.req
+        answer.answers(new_resp())
         return answer
 
     def _handle(self, request: Message) -> Message:
@@ -184,7 +185,8 @@ class BusConnection(Conversation):
         """The answer, when it is an error; else it has been sent, as messages come right after it."""
         try:
             qids, subscription, answer = self._wanted(request)
-            answer.type, answer.req, answer.resp = "response", request.req, new_resp()
+            answer.req = request.req
+            answer.answers(new_resp())
             await self._while_there(partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer))
         except RefusedError as error:
             return self._peer.send(_error(request, error))

@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def port(self) -> int:
-        """Of TCP."""
+        """The TCP port, 1 to 65535."""
         return self._port
 
     @port.setter
