@@ -10,8 +10,8 @@ import re
 import socket
 import struct
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,9 +108,26 @@ class Churn:
         self._ending = False
 
     async def run_in_time(self) -> None:
-        """As `run`. trio.TooSlowError when something hangs: then nothing of it is left to disturb other tests."""
-        with trio.fail_after(self._scale.seconds):
-            await self.run()
+        """As `run`. AssertionError when something hangs, with what everybody waits for: then nothing of it is left to
+        disturb other tests."""
+        with trio.move_on_after(self._scale.seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._report_a_stand)
+                await self.run()
+                nursery.cancel_scope.cancel()
+                return
+        raise AssertionError("it came to a stand")
+
+    async def _report_a_stand(self) -> None:
+        """Shortly before its time is over: where the tasks stand, and what the queues hold."""
+        await trio.sleep(self._scale.seconds * 0.9)
+        print(f"pushed {self._pushed} of {self._may_push}; {'ending' if self._ending else 'at work'}")
+        for where, count in Counter(waits()).most_common():
+            print(f"{count} tasks wait in {where}")
+        with trio.move_on_after(self._scale.seconds * 0.05):
+            async with connected(self._server) as lines:
+                await lines.send(request("queue-stats"))
+                print(await lines.line())
 
     async def run(self) -> None:
         """Until everything is pushed, all faults have been, and the queues that were asked for are empty."""
@@ -268,6 +285,14 @@ class Churn:
                     f"{len(lost)} of {len(counted.answered[qid])} of {qid}, which nobody asked for, are lost"
                 )
                 assert set(found) <= counted.answered[qid] | counted.unanswered[qid]
+
+
+def waits() -> Iterator[str]:
+    """The functions in which each task of this loop waits, from the outermost on."""
+    tasks = [trio.lowlevel.current_root_task()]
+    while tasks and (task := tasks.pop()) is not None:
+        yield " > ".join(f"{frame.f_code.co_name}:{line}" for frame, line in task.iter_await_frames())
+        tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
 
 
 def stored(wire: Wire, qid: str, state: str, after: int = 0) -> list[int]:

@@ -164,7 +164,9 @@ class PowerLossCheck:
                 engine.commit()
                 engine._watch.close()
                 disk.end()
-                right = look(self._make(ManualClock(when[2]), QuietDisk(), root), self._keys)
+                engine = self._make(ManualClock(when[2]), QuietDisk(), root)
+                right = look(engine, self._keys)
+                engine.close()
         finally:
             shutil.rmtree(root)
         for entry in disk.log:

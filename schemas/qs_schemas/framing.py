@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from .errors import BAD_REQUEST, MALFORMED, TOO_LARGE, ProtocolError
 from .limits import REQ, Limits
+from .text import is_plain
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = rb"[ \t\r\n]"
@@ -33,7 +34,7 @@ _TAG_BEGUN = re.compile(rb"<(?:/?\Z|/?[^\x00-\x20<>/=\"'!?&])")
 _TAG_NAME = re.compile(rb"<(/?)(" + _NAME + rb")")
 _IN_TAG = re.compile(rb"[<>\"']")
 _VALUE = re.compile(rb"\"[^\"]*+\"|'[^']*+'")
-_ATTRIBUTE = re.compile(rb"\s(" + _NAME + rb")\s*+=\s*+[\"']([^<&\"']*+)")
+_ATTRIBUTE = re.compile(rb"\s(" + _NAME + rb")\s*+=\s*+(" + _VALUE.pattern + rb")")
 _DECLARATION = re.compile(rb"<\?xml\s")
 _ENCODING = re.compile(rb"\sencoding\s*=\s*[\"']([^\"']*)[\"']")
 
@@ -488,12 +489,12 @@ class Framer:
 
 
 def _req(document: bytes, root: int) -> str | None:
-    """The correlation id of a document that no parser gets to see, where it is written plainly."""
+    """The correlation id of a document that no parser gets to see, where it is written as it is read."""
     tag = _TAG.match(document, root)
     for name, value in _ATTRIBUTE.findall(tag[3] or b"" if tag else b""):
         if name == b"req":
-            req = value.decode("utf-8", "replace")
-            return req if len(req) <= REQ else None
+            req = value[1:-1].decode("utf-8", "replace")
+            return req if len(req) <= REQ and is_plain(req) else None
     return None
 
 

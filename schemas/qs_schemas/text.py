@@ -55,6 +55,11 @@ def replace_uncarriable(text: str) -> str:
     return _not_xml().sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def is_plain(text: str) -> bool:
+    """Whether it stands between double quotes as it is."""
+    return _remarkable().search(text) is None
+
+
 def escape_inline(text: str) -> str:
     """Text between the elements of an inline payload, as an XML serializer writes it: line breaks stay as they are."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")

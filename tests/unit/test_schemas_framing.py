@@ -217,8 +217,16 @@ def test_instruction(size: int) -> None:
 def test_refused_document_keeps_its_req(size: int) -> None:
     """A document over a bound is refused under its correlation id, so that the client knows which it was."""
     with pytest.raises(ProtocolError) as caught:
-        feed(Framer(Limits(depth=2)), b"<!-- c --><qs a=\"req='no'\" req='42'><a><b/></a></qs>", size)
+        feed(Framer(Limits(depth=2)), b"<!-- c --><qs a=\"req='no' req='neither'\" req='42'><a><b/></a></qs>", size)
     assert (caught.value.req, caught.value.error.closes) == ("42", False)
+
+
+@pytest.mark.parametrize("req", [b"\0", b"a&amp;b", b"\xff\xfe\x01", b"a\tb", b'it is "x"', b"x" * 129])
+def test_refused_document_with_a_strange_req(req: bytes) -> None:
+    """What is not written as it is read, or cannot be sent back at all, is not sent back: the refusal is sent."""
+    with pytest.raises(ProtocolError) as caught:
+        feed(Framer(Limits(depth=2)), b"<qs req='%b'><a><b/></a></qs>" % req, 1000)
+    assert caught.value.req is None
 
 
 def test_limit_exact() -> None:

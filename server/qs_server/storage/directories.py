@@ -63,6 +63,7 @@ class DirectoriesEngine(RootDirectory):
             self._journal.replay(self._kind_of, self._shared)
         except BaseException:
             self._journal.close()
+            self._watch.close()
             raise
 
     # -- queues ---------------------------------------------------------------------------------------------------
