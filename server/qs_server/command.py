@@ -92,7 +92,7 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         "--memcached",
         type=_addresses,
         default=ServerOptions("").memcached,
-        metavar="HOST:PORT[,...]",
+        metavar="HOST[:PORT][,...]",
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
@@ -108,7 +108,7 @@ def _addresses(written: str) -> tuple[tuple[str, int], ...]:
         try:
             found.append(address(part.strip(), _MEMCACHED))
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{part!r} is no HOST:PORT") from None
+            raise argparse.ArgumentTypeError(f"{part!r} is no HOST[:PORT]") from None
     return tuple(found)
 
 

@@ -19,6 +19,7 @@ from qs_server.storage.engine import (
     StorageError,
     UnsupportedError,
 )
+from qs_server.storage.remote.engine import RemoteEngine
 
 LOTS = 1 << 40
 """Bytes: no bound."""
@@ -94,6 +95,8 @@ def can_give_back_at_a_start(bench: Bench) -> bool:
     for part in ("_watch", "_journal"):  # what the end of a process does
         if hasattr(engine, part):
             getattr(engine, part).close()
+    if isinstance(engine, RemoteEngine):
+        engine.close()
     bench.engine = bench.make(bench.clock)
     found = receive(bench.engine)
     if not found and Feature.EXACT not in bench.engine.cannot:

@@ -155,7 +155,7 @@ def test_help() -> None:
     shown = " ".join(ended("--help").stdout.split())
     for said in (
         "queues that other servers keep",
-        "--memcached HOST:PORT[,...]",
+        "--memcached HOST[:PORT][,...]",
         "(default: 127.0.0.1:11211)",
         "--sqs-endpoint URL",
         "(default: Amazon)",
@@ -167,7 +167,7 @@ def test_help() -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "localhost", "localhost:", ":11211", "h:0", "h:65536", "h:x", "h:1,", "h:1,,h:2", "h:-1", "h:1:x"]
+    "written", ["", "localhost:", ":11211", "h:0", "h:65536", "h:x", "h:1,", "h:1,,h:2", "h:-1", "h:1:x"]
 )
 def test_a_memcached_that_cannot_be(tmp_path: Path, written: str) -> None:
     """A wrong address is a usage error that says which and what it should be, exit code 2."""
@@ -175,7 +175,7 @@ def test_a_memcached_that_cannot_be(tmp_path: Path, written: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     last = done.stderr.splitlines()[-1]
     assert "--memcached" in last
-    assert "HOST:PORT" in last
+    assert "HOST[:PORT]" in last
     assert "Traceback" not in done.stderr
 
 

@@ -11,7 +11,7 @@ from engine_machine import WINDOWS, EngineMachine, Known
 from engines import FaultyDisk
 from examples import examples
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import multiple, precondition, rule
+from hypothesis.stateful import invariant, multiple, precondition, rule
 
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
 from qs_server.storage.journal import compaction, keeper, supply
@@ -37,6 +37,7 @@ class JournalMachine(EngineMachine):
         self.ran = False
         self.noted = 0
         """How many receives there were when their records were last written."""
+        self.sequence = 0
         super().__init__()
         self.engine.commit()
         self.save()
@@ -52,7 +53,16 @@ class JournalMachine(EngineMachine):
 
     def save(self) -> None:
         """What a crash goes back to."""
-        self.saved = copy.deepcopy((self.model, self.keys))
+        self.before = self.saved = copy.deepcopy((self.model, self.keys))
+        self.sequence = self.store.log.sequence
+
+    @invariant()
+    def note_what_is_written(self) -> None:
+        """Whoever needs a new segment has everything written that was asked for before, committed or not."""
+        if self.store.log.sequence > self.sequence:
+            self.saved = self.before
+            self.sequence = self.store.log.sequence
+        self.before = copy.deepcopy((self.model, self.keys))
 
     def lose(self) -> None:
         self.model, self.keys = copy.deepcopy(self.saved)
