@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 try:
-    from qs_server.command import main
+    from qs_server.main.queue_server import main
 except ModuleNotFoundError:
     # Started with another Python than the one that ./scripts/run has set up.
     python = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from engines import FaultyDisk, ManualClock
 
-from qs_server.journal_tools.convert import Conversion
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.settings import read_options
+from qs_server.tools.journal.convert import Conversion
 
 LATER = 10**9
 Seen = list[tuple[int, str, int, int | None, bytes | None]]

@@ -11,7 +11,7 @@ from typing import Any
 from dirq.queue import Queue as OriginalQueue
 from dirq.QueueSimple import QueueSimple as OriginalSimple
 
-COMMAND = [sys.executable, "-m", "qs_server.dir_command"]
+COMMAND = [sys.executable, "-m", "qs_server.tools.qs_dir"]
 WITHIN = 30
 """Seconds: only a failure takes that long."""
 DIRQ = ("dirq-simple", "dirq")

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-PRELOADED = ("qs_server.command", "qs_bus.command")
+PRELOADED = ("qs_server.main.queue_server", "qs_bus.command")
 LARGEST = 1 << 17
 """Bytes of a request."""
 STANDARD = 3

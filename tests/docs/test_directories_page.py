@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from serving import PROJECT
 
-from qs_server import dir_command
-from qs_server.dir_tools import ls, purge
-from qs_server.dir_tools.layouts import LAYOUTS
-from qs_server.dir_tools.listing import STATES
+from qs_server.tools import ls, purge
+from qs_server.tools import qs_dir as dir_command
+from qs_server.tools.layouts import LAYOUTS
+from qs_server.tools.listing import STATES
 
 PAGE = PROJECT / "docs" / "directories.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 import pytest
 from serving import PROJECT
 
-from qs_server.opening import ENGINES, REMOTE
+from qs_server.main.opening import ENGINES, REMOTE
 from qs_server.storage.engine import Engine, Feature
 from qs_server.storage.remote.memcached import MemcachedEngine
 from qs_server.storage.remote.sqs import SqsEngine

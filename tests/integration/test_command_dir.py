@@ -12,9 +12,9 @@ from dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_d
 from dirq.queue import Queue as OriginalQueue
 from vsqs_original import original, output
 
-from qs_server.dir_tools.arrivals import Arrivals
-from qs_server.dir_tools.layouts import LAYOUTS
 from qs_server.storage import vsqs
+from qs_server.tools.arrivals import Arrivals
+from qs_server.tools.layouts import LAYOUTS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -245,7 +245,7 @@ def test_arrivals_without_inotify(path: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("qs_server.dir_tools.arrivals.inotify.Inotify", refuse)
+    monkeypatch.setattr("qs_server.tools.arrivals.inotify.Inotify", refuse)
     arrivals = Arrivals(str(path))
     begun = time.monotonic()
     assert arrivals.wait(WITHIN)

@@ -14,9 +14,9 @@ import pytest
 from dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 from small_disk import small_disk
 
-from qs_server.dir_command import main
-from qs_server.dir_tools.layouts import LAYOUTS
 from qs_server.storage import vsqs
+from qs_server.tools.layouts import LAYOUTS
+from qs_server.tools.qs_dir import main
 
 
 def test_sink_ends(path: Path) -> None:

@@ -26,9 +26,9 @@ from documents import (
 )
 from serving import COMMAND, FAST, Gone, MortalWire, ServerProcess, Wire, serving
 
-from qs_server.command import read_options
-from qs_server.opening import ENGINES
-from qs_server.options import HistoryOptions
+from qs_server.main.opening import ENGINES
+from qs_server.main.options import HistoryOptions
+from qs_server.main.queue_server import read_options
 
 Line = dict[str, Any]
 PATTERN = re.compile(r"history-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.jsonl")

@@ -13,7 +13,7 @@ from broken_journals import flip, middle_of
 from documents import mids, new_queue, payloads, push, receive
 from serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
 
-from qs_server import journal_command
+from qs_server.main import queue_journal as journal_command
 from qs_server.storage.disk import Disk
 from qs_server.storage.journal.recovery import numbers_in
 

@@ -10,7 +10,7 @@ import pytest
 from serving import PROJECT, Listening, serving
 
 from qs_client import QueueClient
-from qs_server import journal_command
+from qs_server.main import queue_journal as journal_command
 
 
 class SmallSegments(Listening):
@@ -21,7 +21,7 @@ class SmallSegments(Listening):
     def __init__(self, root: Path) -> None:
         program = root.parent / "small.py"
         program.write_text(
-            "from qs_server.storage.journal import supply\nfrom qs_server.command import main\n"
+            "from qs_server.storage.journal import supply\nfrom qs_server.main.queue_server import main\n"
             "supply.FIRST_SEGMENT = supply.LARGEST_SEGMENT = 1 << 17\nraise SystemExit(main())\n"
         )
         command = [sys.executable, str(program), "--root", str(root), "--durability", "none"]

@@ -97,7 +97,7 @@ BAD_FLAGS = [
 
 def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """A flag that is wrong ends the command with exit code 2 and says which."""
-    from qs_server.command import read_options
+    from qs_server.main.queue_server import read_options
 
     for flags in BAD_FLAGS:
         with pytest.raises(SystemExit) as ended:

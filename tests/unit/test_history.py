@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from engines import EPOCH, ManualClock
+from qs_server.history.record.files import HistoryDisk, HistoryFolder, OpenFile
+from qs_server.history.record.record import History, open_history
 
-from qs_server.history import History, open_history
-from qs_server.history_files import HistoryDisk, HistoryFolder, OpenFile
-from qs_server.options import HistoryOptions
+from qs_server.main.options import HistoryOptions
 from qs_serving.listening import StartError
 
 PEER = "127.0.0.1:4711"

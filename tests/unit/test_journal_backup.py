@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 from doors import Doors
 
-from qs_server.journal_tools import backup
 from qs_server.storage.engine import Durability, StorageError
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD
 from qs_server.storage.journal.recovery import map_file
 from qs_server.storage.journal.scanning import Scan
+from qs_server.tools.journal import backup
 
 
 @pytest.fixture

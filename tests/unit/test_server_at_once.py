@@ -10,7 +10,7 @@ import trio.testing
 from documents import PING, code, mids, new_queue, payloads, push, push_list, receive, req, request, subscribe
 from memory_serving import Client, Clock, Serving, clock_of, serving
 
-from qs_server.options import ServerLimits
+from qs_server.main.options import ServerLimits
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

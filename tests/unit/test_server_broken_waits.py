@@ -10,7 +10,7 @@ from documents import code, payloads, push, receive, request
 from engines import FaultyDisk
 from memory_serving import EPOCH, Client, Serving, clock_of, serving
 
-from qs_server.options import ServerLimits
+from qs_server.main.options import ServerLimits
 
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 SECOND = 1_000_000

@@ -25,7 +25,7 @@ from documents import (
 )
 from memory_serving import Client, Serving, clock_of, serving
 
-from qs_server.handlers import HANDLERS
+from qs_server.operations.messages import HANDLERS
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

@@ -10,11 +10,11 @@ from documents import PING, code, delete, mids, payloads, push_list, receive, re
 from engines import ManualClock
 from memory_serving import Client, Clock, Serving, clock_of, serving
 
-from qs_server.leases import Leases
+from qs_server.broker.leases import Leases
+from qs_server.broker.subscriber import Subscriber, Subscription
+from qs_server.broker.subscriptions import Subscriptions
 from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt, State
 from qs_server.storage.files import FilesEngine
-from qs_server.subscriber import Subscriber, Subscription
-from qs_server.subscriptions import Subscriptions
 
 HELD = 350
 WINDOW = 1000 * SECOND

@@ -19,12 +19,12 @@ from documents import (
 from memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_schemas import ListMessages, Message
-from qs_server.group import Group
-from qs_server.opening import wall_clock
-from qs_server.options import ServerLimits
-from qs_server.service import Service
-from qs_server.subscriber import Subscriber
-from qs_server.subscriptions import Subscriptions
+from qs_server.broker.subscriber import Subscriber
+from qs_server.broker.subscriptions import Subscriptions
+from qs_server.main.opening import wall_clock
+from qs_server.main.options import ServerLimits
+from qs_server.operations.service import Service
+from qs_server.session.requests import Group
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 

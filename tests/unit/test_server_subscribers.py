@@ -24,10 +24,10 @@ from documents import (
 )
 from memory_serving import Client, Clock, Serving, clock_of, serving
 
-from qs_server.leases import Leases
-from qs_server.options import ServerLimits
+from qs_server.broker.leases import Leases
+from qs_server.broker.subscriber import Subscriber, Subscription
+from qs_server.main.options import ServerLimits
 from qs_server.storage.disk import Disk
-from qs_server.subscriber import Subscriber, Subscription
 
 
 async def subscriber(running: Serving, *, lockstep: bool = False, **attributes: str | int | float) -> Client:

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from qs_server.committer import Committer
+from qs_server.broker.committer import Committer
+from qs_server.broker.subscriptions import Subscriptions
+from qs_server.broker.upkeep import UpkeepLoop
+from qs_server.broker.waiting import Waiters
 from qs_server.storage.engine import SECOND, Durability, Engine
-from qs_server.subscriptions import Subscriptions
-from qs_server.upkeep import UpkeepLoop
-from qs_server.waiting import Waiters
 
 _SLICE = 0.1
 _WORK = 5.0

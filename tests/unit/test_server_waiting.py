@@ -20,9 +20,9 @@ from documents import (
 )
 from memory_serving import EPOCH, Client, Clock, Serving
 
-from qs_server.group import Chore
-from qs_server.service import Pause
-from qs_server.waiting import Waiters
+from qs_server.broker.waiting import Waiters
+from qs_server.operations.service import Pause
+from qs_server.session.requests import Chore
 
 SECOND = 1_000_000
 

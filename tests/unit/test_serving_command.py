@@ -3,7 +3,7 @@
 import pytest
 
 from qs_bus.command import read_options as bus_options
-from qs_server.command import read_options as server_options
+from qs_server.main.queue_server import read_options as server_options
 
 
 @pytest.mark.parametrize("read", [server_options, bus_options])

@@ -14,10 +14,10 @@ from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .history import History
+from ..history.record import History
+from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
+from ..storage.engine import Message as Received
 from .leases import Key, Leases
-from .storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
-from .storage.engine import Message as Received
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
 _logger = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ import time
 from argparse import Namespace
 from dataclasses import replace
 
-from ..storage.disk import Disk
-from ..storage.engine import SECOND, Options, StorageError
-from ..storage.journal.offline import OfflineJournal
-from ..storage.journal.queue import LogQueue
-from ..storage.journal.reader import DamagedRecordError
-from ..storage.names import directory_of
-from ..storage.settings import FILE, read_options, write_options
+from ...storage.disk import Disk
+from ...storage.engine import SECOND, Options, StorageError
+from ...storage.journal.offline import OfflineJournal
+from ...storage.journal.queue import LogQueue
+from ...storage.journal.reader import DamagedRecordError
+from ...storage.names import directory_of
+from ...storage.settings import FILE, read_options, write_options
 from .files import MessageFiles
 from .progress import Progress, counted
 

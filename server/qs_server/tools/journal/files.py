@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterable
 
-from ..storage.attributes import Attributes, store_for
-from ..storage.disk import Disk
-from ..storage.engine import StorageError
-from ..storage.journal.offline import Stored
-from ..storage.names import NEW, message_name, parse_message
+from ...storage.attributes import Attributes, store_for
+from ...storage.disk import Disk
+from ...storage.engine import StorageError
+from ...storage.journal.offline import Stored
+from ...storage.names import NEW, message_name, parse_message
 from .progress import Progress
 
 _AT_ONCE = 200

@@ -15,15 +15,15 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
-from .calling import run_call
-from .committer import Committer
-from .group import Chore, Group, weight
-from .remotes import Call, Remotes
-from .service import Service
-from .storage.engine import Engine
-from .subscriber import Subscriber, cost
-from .subscriptions import Subscriptions
-from .waiting import Waiters
+from ..broker.calling import run_call
+from ..broker.committer import Committer
+from ..broker.remotes import Call, Remotes
+from ..broker.subscriber import Subscriber, cost
+from ..broker.subscriptions import Subscriptions
+from ..broker.waiting import Waiters
+from ..operations.service import Service
+from ..storage.engine import Engine
+from .requests import Chore, Group, weight
 
 _GROUP = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""

@@ -12,19 +12,19 @@ from qs_serving.listening import Announce, open_listeners, raise_descriptor_limi
 from qs_serving.stopping import StopError, serve_until_signalled
 from qs_serving.transport import Transport
 
-from .changes import Changes
-from .committer import Committer
-from .connection import Connection
-from .group import Chore
-from .history import History, recording
+from ..broker.changes import Changes
+from ..broker.committer import Committer
+from ..broker.remotes import Remotes
+from ..broker.stock import Fetching
+from ..broker.subscriptions import Subscriptions
+from ..broker.upkeep import UpkeepLoop
+from ..broker.waiting import Waiters
+from ..history.record import History, recording
+from ..session.connection import Connection
+from ..session.requests import Chore
+from ..storage.engine import SECOND, Clock, Engine, UnfinishedError
 from .opening import open_remotes, open_storage, wall_clock
 from .options import ServerOptions
-from .remotes import Remotes
-from .stock import Fetching
-from .storage.engine import SECOND, Clock, Engine, UnfinishedError
-from .subscriptions import Subscriptions
-from .upkeep import UpkeepLoop
-from .waiting import Waiters
 
 _EXPIRE_SLICE = 500
 """Leases that one batch ends, so that many at once do not keep requests waiting."""

@@ -6,8 +6,8 @@ Each is safe to ask again, whatever became of the answer.
 import qs_schemas as wire
 from qs_schemas import Message
 
+from ..storage.journal.claims import Claim
 from .service import BadRequestError, Service, qid_of
-from .storage.journal.claims import Claim
 
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from qs_serving.version import ShowVersion
 
-from .journal_tools.commands import add_commands
-from .storage.disk import Disk
-from .storage.engine import StorageError
-from .storage.journal.damage import Examined, FoundCheckpoint, Part, examine
-from .storage.journal.keeper import DIRECTORY
-from .storage.journal.lock import InUseError, is_in_use
-from .storage.journal.recovery import numbers_in
-from .storage.journal.repair import Repaired, repair
-from .storage.journal.salvage import Hole, Piece
+from ..storage.disk import Disk
+from ..storage.engine import StorageError
+from ..storage.journal.damage import Examined, FoundCheckpoint, Part, examine
+from ..storage.journal.keeper import DIRECTORY
+from ..storage.journal.lock import InUseError, is_in_use
+from ..storage.journal.recovery import numbers_in
+from ..storage.journal.repair import Repaired, repair
+from ..storage.journal.salvage import Hole, Piece
+from ..tools.journal.commands import add_commands
 
 _PROGRAM = "queue-journal.py"
 _INTERRUPTED = 130

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from ..storage.directories import DirectoriesEngine
-from ..storage.disk import Disk
-from ..storage.engine import Clock, Durability, StorageError
-from ..storage.journal.engine import JournalEngine
-from ..storage.journal.offline import OfflineJournal
-from ..storage.journal.reader import DamagedRecordError
-from ..storage.names import NEW, directory_of, parse_message
-from ..storage.settings import FILE, read_options, write_options
+from ...storage.directories import DirectoriesEngine
+from ...storage.disk import Disk
+from ...storage.engine import Clock, Durability, StorageError
+from ...storage.journal.engine import JournalEngine
+from ...storage.journal.offline import OfflineJournal
+from ...storage.journal.reader import DamagedRecordError
+from ...storage.names import NEW, directory_of, parse_message
+from ...storage.settings import FILE, read_options, write_options
 from .export import wall_clock
 from .files import MessageFiles
 from .progress import Progress, counted

@@ -7,10 +7,10 @@ the output went away (as the shell counts signals).
 import sys
 from collections.abc import Sequence
 
-from .dir_tools.arguments import command_line
-from .dir_tools.errors import CutShortError, UsageError, described
-from .dir_tools.output import silence
-from .storage.engine import StorageError
+from ..storage.engine import StorageError
+from .arguments import command_line
+from .errors import CutShortError, UsageError, described
+from .output import silence
 
 _FAILED = 1
 _WRONG_USAGE = 2

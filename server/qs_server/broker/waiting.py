@@ -5,8 +5,8 @@ from operator import itemgetter
 
 import trio
 
-from .group import Work
-from .service import Pause
+from ..operations.service import Pause
+from ..session.requests import Work
 
 _order = itemgetter(0)
 

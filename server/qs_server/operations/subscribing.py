@@ -3,9 +3,9 @@
 import qs_schemas as wire
 from qs_schemas import Message
 
+from ..broker.subscriber import Subscription
+from ..storage.engine import UnsupportedError
 from .service import BadRequestError, NoSuchSubscriptionError, Service, microseconds, qid_of
-from .storage.engine import UnsupportedError
-from .subscriber import Subscription
 
 _PREFETCH = 100
 """Messages that a subscriber which does not say has to acknowledge before it is sent more."""

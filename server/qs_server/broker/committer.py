@@ -10,9 +10,9 @@ from typing import Protocol
 
 import trio
 
-from .group import Chore, Work
+from ..session.requests import Chore, Work
+from ..storage.engine import Durability, Engine
 from .pushing import push_together
-from .storage.engine import Durability, Engine
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
 

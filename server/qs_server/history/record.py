@@ -15,11 +15,11 @@ from contextlib import contextmanager
 
 from qs_serving.listening import StartError
 
-from .history_files import HistoryDisk, HistoryFolder, OpenFile
-from .options import HistoryOptions
-from .storage.disk import reason_of
-from .storage.engine import Clock
-from .storage.lifecycle import Event
+from ..main.options import HistoryOptions
+from ..storage.disk import reason_of
+from ..storage.engine import Clock
+from ..storage.lifecycle import Event
+from .files import HistoryDisk, HistoryFolder, OpenFile
 
 _logger = logging.getLogger(__name__)
 _MOST = 20_000

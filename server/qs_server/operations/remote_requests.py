@@ -13,14 +13,14 @@ from typing import Any, cast
 import qs_schemas as wire
 from qs_schemas import Message
 
-from .handlers import queue_stats, received, stats_of, what_to_receive
-from .remotes import Call, Remotes
+from ..broker.remotes import Call, Remotes
+from ..broker.subscriptions import Subscriptions
+from ..storage.engine import Feature, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
+from ..storage.engine import Message as Stored
+from ..storage.lifecycle import Event
+from ..storage.remote.engine import RemoteEngine, RemoteError
+from .messages import queue_stats, received, stats_of, what_to_receive
 from .service import Answer, Handler, Pause, Service, mid_of, qid_of
-from .storage.engine import Feature, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
-from .storage.engine import Message as Stored
-from .storage.lifecycle import Event
-from .storage.remote.engine import RemoteEngine, RemoteError
-from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
 _FIGURES = 5

@@ -11,13 +11,13 @@ from functools import partial
 
 import trio
 
+from ..operations.remote_requests import give_back, receive_wanted
+from ..session.requests import Chore
+from ..storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
+from ..storage.remote.engine import RemoteEngine
 from .calling import run_call
 from .committer import Committer
-from .group import Chore
-from .remote_requests import give_back, receive_wanted
 from .remotes import Call, Remotes
-from .storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
-from .storage.remote.engine import RemoteEngine
 from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 
-from .storage.engine import Durability
-from .storage.journal.store import CACHE
+from ..storage.engine import Durability
+from ..storage.journal.store import CACHE
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 

@@ -29,11 +29,11 @@ from qs_schemas import (
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from .handlers import HANDLERS, first_mid, is_plain_push
-from .remote_requests import handler_of
-from .service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
-from .storage import engine
-from .storage.disk import has_no_room
+from ..operations.messages import HANDLERS, first_mid, is_plain_push
+from ..operations.remote_requests import handler_of
+from ..operations.service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
+from ..storage import engine
+from ..storage.disk import has_no_room
 
 _logger = logging.getLogger(__name__)
 

@@ -9,17 +9,7 @@ from collections.abc import Sequence
 import qs_schemas as wire
 from qs_schemas import Message
 
-from .claiming import (
-    ack_claim,
-    claim_messages,
-    get_claim,
-    list_claims,
-    publish_staged,
-    release_claim,
-    stage_messages,
-)
-from .service import Answer, BadRequestError, Handler, Pause, Service, microseconds, mid_of, qid_of
-from .storage.engine import (
+from ..storage.engine import (
     SECOND,
     Draft,
     Engine,
@@ -30,8 +20,18 @@ from .storage.engine import (
     State,
     UnsupportedError,
 )
-from .storage.engine import Message as Stored
-from .storage.remote.engine import RemoteError
+from ..storage.engine import Message as Stored
+from ..storage.remote.engine import RemoteError
+from .claiming import (
+    ack_claim,
+    claim_messages,
+    get_claim,
+    list_claims,
+    publish_staged,
+    release_claim,
+    stage_messages,
+)
+from .service import Answer, BadRequestError, Handler, Pause, Service, microseconds, mid_of, qid_of
 from .subscribing import subscribe, unsubscribe
 
 _LONGEST = 999_999_999

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from qs_schemas.addresses import address
 from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
 
+from ..storage.engine import Durability
+from ..storage.journal.store import CACHE
 from .opening import ENGINES, REMOTE
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
 from .server import run_server
-from .storage.engine import Durability
-from .storage.journal.store import CACHE
 
 _PROGRAM = "queue-server.py"
 _MEMCACHED = 11211

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from .storage.engine import NoSuchQueueError, UnsupportedError
-from .storage.lifecycle import Event, Lifecycle
-from .storage.remote.engine import RemoteEngine, RemoteError
+from ..storage.engine import NoSuchQueueError, UnsupportedError
+from ..storage.lifecycle import Event, Lifecycle
+from ..storage.remote.engine import RemoteEngine, RemoteError
 
 T = TypeVar("T")
 

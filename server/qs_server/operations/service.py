@@ -11,10 +11,10 @@ from typing import Any
 
 from qs_schemas import Message
 
-from .remotes import Call, Remotes
-from .storage.engine import SECOND, Engine, StorageError
-from .subscriber import Subscriber
-from .subscriptions import Subscriptions
+from ..broker.remotes import Call, Remotes
+from ..broker.subscriber import Subscriber
+from ..broker.subscriptions import Subscriptions
+from ..storage.engine import SECOND, Engine, StorageError
 
 
 class NoSuchSubscriptionError(StorageError):

@@ -11,20 +11,20 @@ from typing import TypeVar
 
 from qs_serving.listening import StartError
 
-from .history import History
+from ..broker.remotes import Remotes
+from ..history.record import History
+from ..storage.directories import DirectoriesEngine
+from ..storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
+from ..storage.disk import Disk, reason_of
+from ..storage.engine import Clock, Durability, Engine, StorageError
+from ..storage.files import FilesEngine
+from ..storage.journal.engine import JournalEngine
+from ..storage.names import qid_of
+from ..storage.remote.engine import RemoteEngine
+from ..storage.remote.memcached import MemcachedEngine
+from ..storage.remote.sqs import SqsEngine
+from ..storage.settings import read_options
 from .options import ServerOptions
-from .remotes import Remotes
-from .storage.directories import DirectoriesEngine
-from .storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
-from .storage.disk import Disk, reason_of
-from .storage.engine import Clock, Durability, Engine, StorageError
-from .storage.files import FilesEngine
-from .storage.journal.engine import JournalEngine
-from .storage.names import qid_of
-from .storage.remote.engine import RemoteEngine
-from .storage.remote.memcached import MemcachedEngine
-from .storage.remote.sqs import SqsEngine
-from .storage.settings import read_options
 
 _logger = logging.getLogger(__name__)
 Opened = TypeVar("Opened")
