@@ -20,9 +20,8 @@ from documents import (
 )
 from memory_serving import EPOCH, Client, Clock, Serving
 
+from qs_server.broker.jobs import Chore, Pause
 from qs_server.broker.waiting import Waiters
-from qs_server.operations.service import Pause
-from qs_server.session.requests import Chore
 
 SECOND = 1_000_000
 

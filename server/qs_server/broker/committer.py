@@ -6,12 +6,11 @@ sync asked for, or a lone client, whom a thread would only cost time), the batch
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import trio
 
-from ..session.requests import Chore, Work
 from ..storage.engine import Durability, Engine
+from .jobs import Chore, Record, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
@@ -25,19 +24,6 @@ _MESSAGES = 2000
 
 _Outcome = tuple[dict[str, int], int | None, int | None]
 """Of a batch: what has become visible where, when the next window ends, and when the engine has work at leisure."""
-
-
-class Record(Protocol):
-    """What keeps a record of what batches do. Nothing that it is asked to raises anything."""
-
-    def begin(self, peer: str) -> None:
-        """What follows is done for a client, by its address; empty: for nobody."""
-
-    def commit(self) -> None:
-        """What has been done since the last call is there to stay."""
-
-    def discard(self) -> None:
-        """It is not."""
 
 
 class Committer:

@@ -8,8 +8,8 @@ from itertools import islice
 
 from qs_schemas import PushMessage
 
-from ..session.requests import Work
 from ..storage.engine import Draft, Engine, StorageError
+from .jobs import Work
 
 _ENOUGH = 3
 """Messages from which it is worth it."""

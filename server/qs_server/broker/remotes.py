@@ -1,15 +1,17 @@
 """Queues whose messages another server keeps, beside those of the root: which there are, and who asks for them."""
 
+import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
 
-from ..storage.engine import NoSuchQueueError, UnsupportedError
+from ..storage.engine import Message as Stored
+from ..storage.engine import NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
 from ..storage.lifecycle import Event, Lifecycle
 from ..storage.remote.engine import RemoteEngine, RemoteError
 
-T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 
 class Remotes:
@@ -90,36 +92,45 @@ class Remotes:
             engine.close()
 
 
-class Call(Generic[T]):
-    """Something that takes long, and so is done in a thread of its own while its handler waits."""
-
-    def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
-        """function: is given what is set when nobody wants to wait any longer; waits: whether it may well take very
-        long."""
-        self.stop = threading.Event()
-        self.waits = waits
-        self._function = function
-        self._result: list[T] = []
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        """Does it, in whatever thread."""
+def receive_wanted(
+    engine: RemoteEngine,
+    qids: Sequence[str],
+    most: int,
+    visibility: int | None,
+    stop: threading.Event,
+    *,
+    max_bytes: int,
+    wait: float,
+) -> list[Stored]:
+    """As `receive_within`, but gives back what comes when the wait has been stopped: there may be nobody any more to
+    take it. A queue that is deleted meanwhile does not hide what the others have."""
+    until = time.monotonic() + wait
+    while True:
+        left = max(until - time.monotonic(), 0)
         try:
-            self._result.append(self._function(self.stop))
-        except Exception as error:
-            self._error = error
+            found = engine.receive_within(qids, most, visibility, max_bytes, wait=left, stop=stop)
+        except NoSuchQueueError:
+            known = engine.queues()
+            others = [qid for qid in qids if qid in known]
+            if not others or len(others) == len(qids):
+                raise
+            qids = others
+            continue
+        if wait and stop.is_set():
+            give_back(engine, found)
+            found = []
+        return found
 
-    def found(self) -> list[Any]:
-        """What came of it, if that is a list; empty when it failed."""
-        return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
 
-    def result(self) -> T:
-        """What came of it, once it has been run: the result, or the exception. RemoteError when it was not waited for
-        to its end."""
-        if self._error is not None:
-            raise self._error
-        if not self._result:
-            raise RemoteError(
-                "its end was not waited for, as the server stops or the client has gone; it may be done yet"
-            )
-        return self._result[0]
+def give_back(engine: RemoteEngine, messages: Sequence[Stored]) -> None:
+    """Makes messages visible again that were received and are not wanted. Logs what cannot be: its window ends."""
+    for at, message in enumerate(messages):
+        try:
+            engine.release(message.qid, Receipt(message.mid, message.receives), 0)
+        except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
+            continue  # somebody has acknowledged it meanwhile, or received it
+        except RemoteError as error:
+            # The others would take as long to fail.
+            left, qid = len(messages) - at, message.qid
+            _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
+            return

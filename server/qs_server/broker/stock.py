@@ -11,13 +11,12 @@ from functools import partial
 
 import trio
 
-from ..operations.remote_requests import give_back, receive_wanted
-from ..session.requests import Chore
 from ..storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
 from ..storage.remote.engine import RemoteEngine
-from .calling import run_call
+from .calling import Call, run_call
 from .committer import Committer
-from .remotes import Call, Remotes
+from .jobs import Chore
+from .remotes import Remotes, give_back, receive_wanted
 from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from qs_schemas import Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
-from ..history.record import History
 from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from ..storage.engine import Message as Received
+from .jobs import Record
 from .leases import Key, Leases
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
@@ -44,10 +44,10 @@ class Source(Protocol):
 class Subscriptions:
     """Of one server."""
 
-    def __init__(self, storage: Source, clock: Clock, history: History | None = None) -> None:
-        """history: is told for whom something is done."""
+    def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
+        """record: is told for whom something is done."""
         self._storage = storage
-        self._history = history
+        self._record = record
         self._clock = clock
         self._rings: dict[str, OrderedDict[Subscription, None]] = {}
         """Who is sent messages of a queue; whose turn it is comes first."""
@@ -134,8 +134,8 @@ class Subscriptions:
         receives = subscription.receives.get(key)
         if receives is None:
             return  # somebody has acknowledged it meanwhile, or received it
-        if self._history is not None:
-            self._history.begin(subscription.subscriber.peer)
+        if self._record is not None:
+            self._record.begin(subscription.subscriber.peer)
         try:
             self._storage.release(key[0], Receipt(key[1], receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
@@ -293,8 +293,8 @@ class Subscriptions:
         if len(self._rings[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
-        if self._history is not None:
-            self._history.begin(subscriber.peer)
+        if self._record is not None:
+            self._record.begin(subscriber.peer)
         found = self._storage.receive((qid,), count, subscription.visibility, room, held=True)
         for message in found:
             self.settled(qid, message.mid)  # should anybody have held it, that is over

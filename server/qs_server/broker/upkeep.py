@@ -7,9 +7,9 @@ from functools import partial
 
 import trio
 
-from ..session.requests import Chore
 from ..storage.engine import SECOND, Background, Clock, Engine
 from .committer import Committer
+from .jobs import Chore
 
 
 class UpkeepLoop:

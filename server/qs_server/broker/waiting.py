@@ -5,8 +5,7 @@ from operator import itemgetter
 
 import trio
 
-from ..operations.service import Pause
-from ..session.requests import Work
+from .jobs import Pause, Work
 
 _order = itemgetter(0)
 

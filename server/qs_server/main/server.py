@@ -14,6 +14,7 @@ from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
+from ..broker.jobs import Chore
 from ..broker.remotes import Remotes
 from ..broker.stock import Fetching
 from ..broker.subscriptions import Subscriptions
@@ -21,7 +22,6 @@ from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
 from ..history.record import History, recording
 from ..session.connection import Connection
-from ..session.requests import Chore
 from ..storage.engine import SECOND, Clock, Engine, UnfinishedError
 from .opening import open_remotes, open_storage, wall_clock
 from .options import ServerOptions

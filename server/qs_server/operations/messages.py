@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import qs_schemas as wire
 from qs_schemas import Message
 
+from ..broker.jobs import Pause
 from ..storage.engine import (
     SECOND,
     Draft,
@@ -31,7 +32,7 @@ from .claiming import (
     release_claim,
     stage_messages,
 )
-from .service import Answer, BadRequestError, Handler, Pause, Service, microseconds, mid_of, qid_of
+from .service import Answer, BadRequestError, Handler, Service, microseconds, mid_of, qid_of
 from .subscribing import subscribe, unsubscribe
 
 _LONGEST = 999_999_999

@@ -4,7 +4,6 @@ What a handler tells the subscriptions there is told them afterwards, here, wher
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -13,14 +12,15 @@ from typing import Any, cast
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..broker.remotes import Call, Remotes
+from ..broker.calling import Call
+from ..broker.jobs import Pause
+from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import Feature, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
-from ..storage.engine import Message as Stored
+from ..storage.engine import Feature, NoSuchQueueError, Receipt, UnsupportedError
 from ..storage.lifecycle import Event
 from ..storage.remote.engine import RemoteEngine, RemoteError
 from .messages import queue_stats, received, stats_of, what_to_receive
-from .service import Answer, Handler, Pause, Service, mid_of, qid_of
+from .service import Answer, Handler, Service, mid_of, qid_of
 
 _logger = logging.getLogger(__name__)
 _FIGURES = 5
@@ -171,50 +171,6 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
         for message in found:
             service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
     return received(found)
-
-
-def receive_wanted(
-    engine: RemoteEngine,
-    qids: Sequence[str],
-    most: int,
-    visibility: int | None,
-    stop: threading.Event,
-    *,
-    max_bytes: int,
-    wait: float,
-) -> list[Stored]:
-    """As `receive_within`, but gives back what comes when the wait has been stopped: there may be nobody any more to
-    take it. A queue that is deleted meanwhile does not hide what the others have."""
-    until = time.monotonic() + wait
-    while True:
-        left = max(until - time.monotonic(), 0)
-        try:
-            found = engine.receive_within(qids, most, visibility, max_bytes, wait=left, stop=stop)
-        except NoSuchQueueError:
-            known = engine.queues()
-            others = [qid for qid in qids if qid in known]
-            if not others or len(others) == len(qids):
-                raise
-            qids = others
-            continue
-        if wait and stop.is_set():
-            give_back(engine, found)
-            found = []
-        return found
-
-
-def give_back(engine: RemoteEngine, messages: Sequence[Stored]) -> None:
-    """Makes messages visible again that were received and are not wanted. Logs what cannot be: its window ends."""
-    for at, message in enumerate(messages):
-        try:
-            engine.release(message.qid, Receipt(message.mid, message.receives), 0)
-        except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
-            continue  # somebody has acknowledged it meanwhile, or received it
-        except RemoteError as error:
-            # The others would take as long to fail.
-            left, qid = len(messages) - at, message.qid
-            _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
-            return
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:

@@ -5,13 +5,13 @@ goes on when that is over.
 """
 
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 from qs_schemas import Message
 
-from ..broker.remotes import Call, Remotes
+from ..broker.jobs import Pause
+from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
 from ..storage.engine import SECOND, Engine, StorageError
@@ -44,18 +44,6 @@ class Service:
         """The names of all queues."""
         own = self.storage.queues()
         return own if self.remotes is None else {*own, *self.remotes.queues()}
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
-    said so; or until a call is done. Neither: it only lets others go first."""
-
-    qids: tuple[str, ...] = ()
-    wait: float = 0
-    call: Call[Any] | None = None
-    order: int = field(default_factory=count(1).__next__)
-    """Smaller for those that began to wait earlier."""
 
 
 Answer = Generator[Pause, bool | None, Message]

@@ -15,15 +15,16 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
-from ..broker.calling import run_call
+from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
-from ..broker.remotes import Call, Remotes
+from ..broker.jobs import Chore
+from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..broker.waiting import Waiters
 from ..operations.service import Service
 from ..storage.engine import Engine
-from .requests import Chore, Group, weight
+from .requests import Group, weight
 
 _GROUP = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""

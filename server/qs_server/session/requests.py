@@ -6,13 +6,12 @@ Groups of many connections are advanced together in a batch, and share one commi
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from qs_schemas import (
     CopyMessage,
     DeleteMessage,
     Error,
-    ErrorCode,
     Fault,
     GetClaim,
     GetMessage,
@@ -20,7 +19,6 @@ from qs_schemas import (
     ListMessages,
     ListQueues,
     Message,
-    NewQueue,
     PushMessage,
     QueueStats,
     ReceiveMessage,
@@ -29,30 +27,14 @@ from qs_schemas import (
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
+from ..broker.jobs import Pause
+from ..operations.errors import disk_error, error_answer, refused, storage_error
 from ..operations.messages import HANDLERS, first_mid, is_plain_push
 from ..operations.remote_requests import handler_of
-from ..operations.service import Answer, BadRequestError, NoSuchSubscriptionError, Pause, Service
+from ..operations.service import Answer, BadRequestError, Service
 from ..storage import engine
-from ..storage.disk import has_no_room
 
 _logger = logging.getLogger(__name__)
-
-_ERRORS: dict[type[engine.StorageError], ErrorCode] = {
-    engine.NoSuchQueueError: table.NOT_FOUND,
-    engine.NoSuchMessageError: table.NOT_FOUND,
-    NoSuchSubscriptionError: table.NOT_FOUND,
-    engine.NoSuchClaimError: table.NOT_FOUND,
-    engine.NoSuchPartError: table.NOT_FOUND,
-    engine.ClaimOrderError: table.CONFLICT,
-    engine.QueueExistsError: table.CONFLICT,
-    engine.OtherMessageError: table.CONFLICT,
-    engine.QueueNotEmptyError: table.NOT_EMPTY,
-    engine.StaleReceiptError: table.STALE,
-    engine.QueueFullError: table.FULL,
-    engine.BadQueueNameError: table.BAD_REQUEST,
-    engine.UnsupportedError: table.NOT_IMPLEMENTED,
-}
-
 
 _WEIGHTS: dict[type, Callable[[Any], int]] = {
     PushMessage: lambda push: len(push.messages) or 1,
@@ -77,82 +59,6 @@ def weight(event: Message | Fault) -> int:
     """How many messages a request is about: a list counts with its length."""
     count = _WEIGHTS.get(type(event))
     return 1 if count is None else count(event)
-
-
-class Work(Protocol):
-    """What a batch advances."""
-
-    @property
-    def weight(self) -> int:
-        """How much work it is, in messages."""
-
-    @property
-    def runnable(self) -> bool:
-        """Whether there is something to do now."""
-
-    @property
-    def pause(self) -> Pause | None:
-        """What it waits for, if that is why it is not runnable."""
-
-    ended: Callable[[], None] | None
-    """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
-
-    @property
-    def peer(self) -> str:
-        """The address of the client whose requests these are; empty when it is nobody's."""
-
-    def pushes(self) -> list[PushMessage]:
-        """The requests with which it goes on, as far as each pushes one message to the same queue, and nothing else is
-        asked of it."""
-
-    def pushed(self, mids: Iterable[int]) -> None:
-        """Those have been done; the ids, one for each."""
-
-    def advance(self, *, pushing: bool | None) -> None:
-        """Does what there is to do: up to the next that is of the other kind, if only pushes or only others are
-        wanted; None: all."""
-
-    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """Pushes have come to nothing after they were answered."""
-
-    def fail(self, error: Exception) -> None:
-        """The commit has failed: nothing that was done can be answered for."""
-
-
-class Chore:
-    """A function to run once on the engine, for nobody in particular."""
-
-    pause = None
-    peer = ""
-
-    def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
-        """weight: how much work it is, in messages."""
-        self._function = function
-        self.weight = weight
-        self.runnable = True
-        self.failed = False
-        self.ended: Callable[[], None] | None = None
-
-    def pushes(self) -> list[PushMessage]:
-        return []
-
-    def pushed(self, mids: Iterable[int]) -> None:
-        """There are none."""
-
-    def advance(self, *, pushing: bool | None) -> None:
-        if not pushing:
-            self.runnable = False
-            try:
-                self._function()
-            except OSError as error:
-                self.fail(error)  # no fault of the others in the batch
-
-    def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """None are its own."""
-
-    def fail(self, error: Exception) -> None:
-        self.failed = True
-        _logger.error("leases or changes of other programs could not be followed: %s", error)
 
 
 class Group:
@@ -247,13 +153,13 @@ class Group:
         try:
             answer = self._run(event)
         except engine.StorageError as error:
-            answer = _refused(event, error)
+            answer = refused(event, error)
         except BadRequestError as error:
-            answer = _error(event, table.BAD_REQUEST, str(error))
+            answer = error_answer(event, table.BAD_REQUEST, str(error))
         except OSError as error:
-            answer = _disk_error(event, error, self._service.storage)
+            answer = disk_error(event, error, self._service.storage)
         except Exception:
-            answer = _error(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
+            answer = error_answer(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
             _logger.exception("resp %s: %s failed", answer.resp, event.op)
         if answer is not None:
             answer.req = event.req
@@ -263,10 +169,10 @@ class Group:
         """The answer, or None when the handler waits."""
         if self._running is None:
             if isinstance(request, Error):
-                return _error(request, table.BAD_REQUEST, "this is an error; only requests are taken")
+                return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
             handler = HANDLERS.get(type(request))
             if handler is None:
-                return _error(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+                return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
             if self._service.remotes is not None:
                 handler = handler_of(self._service, request, handler)
             answer = handler(self._service, request)
@@ -298,46 +204,10 @@ class Group:
         for at, answer in enumerate(self._answers):
             key = first_mid(answer)
             if key is not None and key in failures:
-                self._answers[at] = _disk_error(answer, failures[key], self._service.storage)
+                self._answers[at] = disk_error(answer, failures[key], self._service.storage)
 
     def fail(self, error: Exception) -> None:
         self._answers = [
-            answer if isinstance(answer, Error) else _storage_error(answer, error, "what was asked may have been done")
+            answer if isinstance(answer, Error) else storage_error(answer, error, "what was asked may have been done")
             for answer in self._answers
         ]
-
-
-def _error(about: Message, error: ErrorCode, text: str) -> Error:
-    return Fault(error, text, about.req).message(new_resp())
-
-
-def _refused(about: Message, error: engine.StorageError) -> Error:
-    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
-    answer = _error(about, known, str(error))
-    if known is table.INTERNAL:
-        _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
-    return answer
-
-
-def _disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
-    if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
-        return _error(about, table.NOT_FOUND, "the directory of the queue is gone")
-    partly = isinstance(about, CopyMessage) and about.mids
-    return _storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
-
-
-def _queues_of(about: Message) -> list[str]:
-    """The queues that a request names, and that are to be there."""
-    if isinstance(about, NewQueue):
-        return []
-    qid = getattr(about, "qid", None)
-    return [*([] if qid is None else [qid]), *getattr(about, "queues", ())]
-
-
-def _storage_error(about: Message, error: Exception, remark: str) -> Error:
-    if isinstance(error, OSError) and has_no_room(error):
-        return _error(about, table.FULL, f"the disk is full; {remark}")
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    answer = _error(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
-    _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
-    return answer

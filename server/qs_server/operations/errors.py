@@ -1,0 +1,65 @@
+"""The answers of requests that fail: which row of the table of errors each exception is, and what it says."""
+
+import logging
+
+from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Message, NewQueue
+from qs_schemas import errors as table
+from qs_serving.answers import new_resp
+
+from ..storage import engine
+from ..storage.disk import has_no_room
+from .service import NoSuchSubscriptionError
+
+_logger = logging.getLogger(__name__)
+
+_ERRORS: dict[type[engine.StorageError], ErrorCode] = {
+    engine.NoSuchQueueError: table.NOT_FOUND,
+    engine.NoSuchMessageError: table.NOT_FOUND,
+    NoSuchSubscriptionError: table.NOT_FOUND,
+    engine.NoSuchClaimError: table.NOT_FOUND,
+    engine.NoSuchPartError: table.NOT_FOUND,
+    engine.ClaimOrderError: table.CONFLICT,
+    engine.QueueExistsError: table.CONFLICT,
+    engine.OtherMessageError: table.CONFLICT,
+    engine.QueueNotEmptyError: table.NOT_EMPTY,
+    engine.StaleReceiptError: table.STALE,
+    engine.QueueFullError: table.FULL,
+    engine.BadQueueNameError: table.BAD_REQUEST,
+    engine.UnsupportedError: table.NOT_IMPLEMENTED,
+}
+
+
+def error_answer(about: Message, error: ErrorCode, text: str) -> Error:
+    return Fault(error, text, about.req).message(new_resp())
+
+
+def refused(about: Message, error: engine.StorageError) -> Error:
+    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
+    answer = error_answer(about, known, str(error))
+    if known is table.INTERNAL:
+        _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer
+
+
+def disk_error(about: Message, error: Exception, storage: engine.Engine) -> Error:
+    if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
+        return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
+    partly = isinstance(about, CopyMessage) and about.mids
+    return storage_error(about, error, "some may have been copied" if partly else "nothing was changed")
+
+
+def _queues_of(about: Message) -> list[str]:
+    """The queues that a request names, and that are to be there."""
+    if isinstance(about, NewQueue):
+        return []
+    qid = getattr(about, "qid", None)
+    return [*([] if qid is None else [qid]), *getattr(about, "queues", ())]
+
+
+def storage_error(about: Message, error: Exception, remark: str) -> Error:
+    if isinstance(error, OSError) and has_no_room(error):
+        return error_answer(about, table.FULL, f"the disk is full; {remark}")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    answer = error_answer(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
+    _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
+    return answer
