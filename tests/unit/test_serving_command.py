@@ -22,7 +22,7 @@ def test_addresses_of_memcached(address: str, capsys: pytest.CaptureFixture[str]
     """What is no host and port is a wrong flag."""
     with pytest.raises(SystemExit):
         server_options(["--memcached", f"127.0.0.1:1,{address}"])
-    assert "is no HOST:PORT" in capsys.readouterr().err
+    assert "is no HOST[:PORT]" in capsys.readouterr().err
 
 
 def test_addresses_of_memcached_that_are_right() -> None:
