@@ -108,7 +108,7 @@ class Session:
     def push(self, qid: str, *payloads: bytes, delay: int = 0, key: str | None = None) -> list[int]:
         """One request, committed."""
         self.clock.now += 1
-        mids = self.engine.push(qid, [Draft(payload, delay, key) for payload in payloads])
+        mids = self.engine.queue(qid).push([Draft(payload, delay, key) for payload in payloads])
         self.engine.commit()
         return mids
 
@@ -121,7 +121,7 @@ class Session:
     def upkeep(self) -> None:
         """All that is to be done at leisure is done, as far as it concerns this journal."""
         for _ in range(100):
-            due = self.engine.next_upkeep()
+            due = self.engine.effects().next_upkeep
             if due is None or due > self.clock.now:
                 return
             work = self.engine.begin_upkeep()
@@ -137,11 +137,11 @@ class Session:
         engine.expire(10**6)
         found: Picture = {}
         for qid in engine.queues():
-            mids = {mid for state in State for mid in engine.list_mids(qid, state, 10**6, -1)}
-            messages = {mid: engine.get(qid, mid, peek=True, visibility=None) for mid in sorted(mids)}
+            mids = {mid for state in State for mid in engine.queue(qid).list_mids(state, 10**6, -1)}
+            messages = {mid: engine.queue(qid).get(mid, peek=True, visibility=None) for mid in sorted(mids)}
             found[qid] = {mid: (message.payload, message.receives) for mid, message in messages.items()}
-            for claim in engine.claims(qid).all():
-                part = engine.claims(qid).part(claim.consumer, claim.seq, (0, 1), LOTS, LOTS) or []
+            for claim in engine.queue(qid).claims.all():
+                part = engine.queue(qid).claims.part(claim.consumer, claim.seq, (0, 1), LOTS, LOTS) or []
                 found[qid] |= {message.mid: (message.payload, -claim.seq) for message in part}
         return found
 
@@ -163,29 +163,29 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     engine.copy("orders", early[1], ["copies"])
     for number in range(4):
         session.push("claimed", b"to claim %d" % number)
-    engine.claims("claimed").claim("c", 1, 1, None, None)
-    engine.claims("claimed").claim("c", 2, 1, None, None)
-    engine.claims("claimed").claim("d", 1, 1, None, None)
-    engine.batches("claimed").stage("p", (0, 0, 0), [b"published early"])
-    engine.batches("claimed").publish("p", 0, [(0, 0)])
-    engine.batches("claimed").stage("p", (1, 0, 0), [b"published late", b"", b"published last"])
-    engine.delete("orders", Receipt(session.receive("orders")))
+    engine.queue("claimed").claims.claim("c", 1, 1, None, None)
+    engine.queue("claimed").claims.claim("c", 2, 1, None, None)
+    engine.queue("claimed").claims.claim("d", 1, 1, None, None)
+    engine.queue("claimed").batches.stage("p", (0, 0, 0), [b"published early"])
+    engine.queue("claimed").batches.publish("p", 0, [(0, 0)])
+    engine.queue("claimed").batches.stage("p", (1, 0, 0), [b"published late", b"", b"published last"])
+    engine.queue("orders").delete(Receipt(session.receive("orders")))
     engine.commit()
     for _ in range(12):  # what is written and gone again is compacted
         session.push("again", bytes(9000))
-        engine.purge("again", LOTS**2, 1)
+        engine.queue("again").purge(LOTS**2, 1)
         engine.commit()
         session.upkeep()
-    engine.claims("claimed").acknowledge("c", 1)
-    engine.claims("claimed").release("d", 1)
-    engine.batches("claimed").publish("p", 1, [(0, 0)])
+    engine.queue("claimed").claims.acknowledge("c", 1)
+    engine.queue("claimed").claims.release("d", 1)
+    engine.queue("claimed").batches.publish("p", 1, [(0, 0)])
     engine.commit()
     for number in range(3):
         session.push("orders", *(b"of list %d: %d" % (number, at) * 20 for at in range(3)))
         session.push("mail", b"late %d" % number, delay=10**12)
         held = session.receive("orders")
         if number:
-            engine.release("orders", Receipt(held), 0)
+            engine.queue("orders").release(Receipt(held), 0)
         engine.commit()
         session.push("again", b"goes with its queue")
     engine.remove("again", force=True)
@@ -193,7 +193,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     engine.commit()
     session.push("again", b"", b"made again")
     session.push("mail", b"large " * 1000)
-    engine.delete("orders", Receipt(session.receive("orders")))
+    engine.queue("orders").delete(Receipt(session.receive("orders")))
     engine.commit()
     session.push("orders", b"the end")
     session.crash()
@@ -261,7 +261,7 @@ def build_recycled(root: Path) -> bytes:
         writer = store.log._writer
         if writer is not None and writer.header.recycled and writer.end <= 5 * BLOCK:
             break
-        session.engine.delete("orders", Receipt(session.engine.last_mid("orders")))
+        session.engine.queue("orders").delete(Receipt(session.engine.queue("orders").last_mid))
         session.engine.commit()
         session.upkeep()
     else:

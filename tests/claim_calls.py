@@ -20,25 +20,25 @@ def claim(
     upto: int | None = None,
 ) -> Claim:
     """As the server does it, with the commit."""
-    claims = engine.claims("q")
+    claims = engine.queue("q").claims
     found = claims.claim(consumer, seq, count, max_bytes, upto)
     engine.commit()
     return found
 
 
 def acknowledge(engine: Engine, seq: int, consumer: str = "c") -> None:
-    engine.claims("q").acknowledge(consumer, seq)
+    engine.queue("q").claims.acknowledge(consumer, seq)
     engine.commit()
 
 
 def release(engine: Engine, seq: int, consumer: str = "c") -> int:
-    count = engine.claims("q").release(consumer, seq)
+    count = engine.queue("q").claims.release(consumer, seq)
     engine.commit()
     return count
 
 
 def part(engine: Engine, seq: int = 1, consumer: str = "c", of: tuple[int, int] = (0, 1)) -> list[Message]:
-    found = engine.claims("q").part(consumer, seq, of, 1000, LOTS)
+    found = engine.queue("q").claims.part(consumer, seq, of, 1000, LOTS)
     assert found is not None
     return found
 

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
-from engines import ManualClock
+from engines import ManualClock, failed
 from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_engines import UnderTest
 from power_loss_run import copied_by
@@ -52,7 +52,7 @@ class Operation:
 
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
     """What is in it."""
-    claims = engine.claims("q")
+    claims = engine.queue("q").claims
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)
 
@@ -65,17 +65,17 @@ def content(claims: LogClaims, consumer: str, seq: int, part: tuple[int, int] = 
 
 
 def acknowledge(engine: Engine, consumer: str, seq: int) -> None:
-    engine.claims("q").acknowledge(consumer, seq)
+    engine.queue("q").claims.acknowledge(consumer, seq)
 
 
 def release(engine: Engine, consumer: str, seq: int) -> int:
-    return engine.claims("q").release(consumer, seq)
+    return engine.queue("q").claims.release(consumer, seq)
 
 
 def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     """All that can be seen. Nothing may be there twice, and nothing visible that is in a claim. hidden: takes the ids
     of messages that are withheld without a claim; without it, there may be none."""
-    claims, shown = engine.claims("q"), Shown()
+    claims, shown = engine.queue("q").claims, Shown()
     withheld: dict[int, bytes] = {}
     for each in claims.all():
         found = claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS)
@@ -85,8 +85,8 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
         shown.claims[each.consumer, each.seq] = [message.payload or b"" for message in found]
         assert not withheld.keys() & {message.mid for message in found}, "a message is in two claims"
         withheld |= {message.mid: message.payload or b"" for message in found}
-    for mid in engine.list_mids("q", State.ALL, 10**6, -1):
-        message = engine.get("q", mid, peek=True, visibility=None)
+    for mid in engine.queue("q").list_mids(State.ALL, 10**6, -1):
+        message = engine.queue("q").get(mid, peek=True, visibility=None)
         if mid in withheld:
             assert (message.status, message.payload, message.visible_at) == ("in-flight", None, None)
             _refuses(engine, mid)
@@ -94,15 +94,15 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
         if hidden is not None and (message.status, message.visible_at) == ("in-flight", None):
             hidden.append(mid)
             continue
-        payload = message.payload or engine.read("q", Receipt(mid)).payload
+        payload = message.payload or engine.queue("q").read(Receipt(mid)).payload
         assert payload is not None
         assert payload not in shown.messages, f"{payload!r} is there twice"
         assert message.status in ("ready", "in-flight")
         shown.messages[payload] = message.visible_at or 0
     ready = [payload for payload, until in shown.messages.items() if not until]
-    assert engine.stats("q").ready == len(ready)
-    assert engine.stats("q").in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
-    batches = engine.batches("q")
+    assert engine.queue("q").stats().ready == len(ready)
+    assert engine.queue("q").stats().in_flight == len(shown.messages) - len(ready) + len(withheld) + len(hidden or ())
+    batches = engine.queue("q").batches
     shown.acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
     shown.published = {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}
     return shown.at(now)
@@ -110,9 +110,9 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
 
 def _refuses(engine: Engine, mid: int) -> None:
     for operation in (
-        partial(engine.delete, "q", Receipt(mid)),
-        partial(engine.release, "q", Receipt(mid), 0),
-        partial(engine.extend, "q", Receipt(mid), 1000),
+        partial(engine.queue("q").delete, Receipt(mid)),
+        partial(engine.queue("q").release, Receipt(mid), 0),
+        partial(engine.queue("q").extend, Receipt(mid), 1000),
     ):
         try:
             operation()  # type: ignore[operator] # functions of several kinds
@@ -178,7 +178,7 @@ class _Run:
         self.disk.mark("begin", len(self.operations) + 1)
         text, again = what()
         self.engine.commit()
-        assert self.engine.take_failures() == {}
+        assert failed(self.engine) == {}
         self.operations.append(Operation(self.clock.now, text, again, self.model))
         self.disk.mark("answered", len(self.operations))
 
@@ -202,8 +202,8 @@ class _Run:
 
     def _visible(self) -> list[bytes]:
         """In order of their ids, which is that of the numbers: staged ones get theirs when they are published."""
-        mids = self.engine.list_mids("q", State.READY, 10**6, -1)
-        found = [self.engine.get("q", mid, peek=True, visibility=None).payload or b"" for mid in mids]
+        mids = self.engine.queue("q").list_mids(State.READY, 10**6, -1)
+        found = [self.engine.queue("q").get(mid, peek=True, visibility=None).payload or b"" for mid in mids]
         assert set(found) == {payload for payload, until in self.model.messages.items() if not until}
         return found
 
@@ -215,7 +215,7 @@ class _Run:
 
     def _push(self) -> tuple[str, None]:
         payloads = [self._payload() for _ in range(self.rng.choice((1, 1, 4)))]
-        self.engine.push("q", [Draft(payload) for payload in payloads])
+        self.engine.queue("q").push([Draft(payload) for payload in payloads])
         self.model.messages |= dict.fromkeys(payloads, 0)
         return f"push {len(payloads)}", None
 
@@ -229,23 +229,23 @@ class _Run:
     def _delete(self) -> tuple[str, None]:
         taken = [
             mid
-            for mid in self.engine.list_mids("q", State.IN_FLIGHT, 10**6, -1)
-            if self.engine.get("q", mid, peek=True, visibility=None).visible_at is not None
+            for mid in self.engine.queue("q").list_mids(State.IN_FLIGHT, 10**6, -1)
+            if self.engine.queue("q").get(mid, peek=True, visibility=None).visible_at is not None
         ]
         for mid in taken[:1]:
-            payload = self.engine.read("q", Receipt(mid)).payload
-            self.engine.delete("q", Receipt(mid))
+            payload = self.engine.queue("q").read(Receipt(mid)).payload
+            self.engine.queue("q").delete(Receipt(mid))
             del self.model.messages[payload or b""]
         return f"delete {taken[:1]}", None
 
     def _purge(self) -> tuple[str, None]:
-        mids = self.engine.list_mids("q", State.ALL, 1, -1)
+        mids = self.engine.queue("q").list_mids(State.ALL, 1, -1)
         if mids:
-            message = self.engine.get("q", mids[0], peek=True, visibility=None)
+            message = self.engine.queue("q").get(mids[0], peek=True, visibility=None)
             payload = message.payload
             if payload is None and message.visible_at is not None:
-                payload = self.engine.read("q", Receipt(mids[0])).payload
-            assert self.engine.purge("q", mids[0], 1) == 1
+                payload = self.engine.queue("q").read(Receipt(mids[0])).payload
+            assert self.engine.queue("q").purge(mids[0], 1) == 1
             if payload is not None:
                 del self.model.messages[payload]
             else:
@@ -303,7 +303,7 @@ class _Run:
         producer = self.rng.choice(_PRODUCERS)
         name = self.model.published[producer] + self.rng.choice((1, 1, 1, 0)), self.rng.randint(0, 2), 10**18 - 1
         payloads = [self._payload() for _ in range(self.rng.randint(0, 4))]
-        self.engine.batches("q").stage(producer, name, payloads)
+        self.engine.queue("q").batches.stage(producer, name, payloads)
         if name[0] > self.model.published[producer]:
             self.staged[producer].setdefault(name, []).extend(payloads)
         return f"stage {len(payloads)} as {name} of {producer}", None
@@ -313,7 +313,7 @@ class _Run:
         staged = self.staged[producer]
         batch = max([0, self.model.published[producer] + self.rng.randint(0, 1), *(name[0] for name in staged)])
         parts = [name[1:] for name in staged if name[0] == batch]
-        self.engine.batches("q").publish(producer, batch, parts)
+        self.engine.queue("q").batches.publish(producer, batch, parts)
         if batch > self.model.published[producer]:
             for name in sorted(staged):
                 self.model.messages |= dict.fromkeys(staged[name], 0)
@@ -321,5 +321,5 @@ class _Run:
         self.staged[producer] = {}
         return (
             f"publish {batch} of {producer}: {sum(map(len, staged.values()))} messages",
-            lambda engine: engine.batches("q").publish(producer, batch, parts),
+            lambda engine: engine.queue("q").batches.publish(producer, batch, parts),
         )

@@ -32,10 +32,10 @@ class Root:
         engine = self.open()
         for qid in ("q", "other"):
             engine.create(qid, Options(storage=storage, visibility=LATER))
-            engine.push(qid, [Draft(b"one"), Draft(b"two"), Draft(b"three"), Draft(b"later", LATER + 1)])
+            engine.queue(qid).push([Draft(b"one"), Draft(b"two"), Draft(b"three"), Draft(b"later", LATER + 1)])
         engine.commit()
         first, _ = engine.receive(["q"], 2, None, 1 << 20)
-        engine.release("q", Receipt(first.mid), 0)
+        engine.queue("q").release(Receipt(first.mid), 0)
         engine.close()
 
     def open(self) -> JournalEngine:
@@ -60,8 +60,8 @@ class Root:
             for _ in engine.take_in_files(qid):
                 pass
             found: Seen = []
-            for mid in engine.list_mids(qid, State.ALL, 100, -1):
-                message = engine.get(qid, mid, peek=True, visibility=None)
+            for mid in engine.queue(qid).list_mids(State.ALL, 100, -1):
+                message = engine.queue(qid).get(mid, peek=True, visibility=None)
                 found.append((mid, message.status, message.receives, message.visible_at, message.payload))
             return found
         finally:

@@ -151,7 +151,7 @@ class Place:
     def ask_push(self, qid: str, *payloads: bytes, delay: int = 0) -> list[int]:
         """Messages of a batch that goes on."""
         self.clock.now += 1
-        return self.engine.push(qid, [Draft(payload, delay) for payload in payloads])
+        return self.engine.queue(qid).push([Draft(payload, delay) for payload in payloads])
 
     def push(self, qid: str, *payloads: bytes, delay: int = 0) -> list[int]:
         """Messages of a batch of their own."""
@@ -167,7 +167,7 @@ class Place:
 
     def upkeep(self) -> bool:
         """Does a piece of what is to be done at leisure, and commits. Whether there was anything."""
-        due = self.engine.next_upkeep()
+        due = self.engine.effects().next_upkeep
         if due is None or due > self.clock.now:
             return False
         work = self.engine.begin_upkeep()
@@ -189,11 +189,11 @@ class Place:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def mids(self, qid: str) -> list[int]:
-        return self.engine.list_mids(qid, State.ALL, 10**6, -1)
+        return self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
 
     def payloads(self, qid: str) -> list[bytes | None]:
         """Of the messages that are ready, in order."""
-        found = (self.engine.get(qid, mid, peek=True, visibility=None) for mid in self.mids(qid))
+        found = (self.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in self.mids(qid))
         return [message.payload for message in found]
 
     def segments(self) -> list[str]:
@@ -203,7 +203,7 @@ class Place:
     @property
     def idles(self) -> bool:
         """Whether whoever asks when there is something to do at leisure is told to wait."""
-        due = self.engine.next_upkeep()
+        due = self.engine.effects().next_upkeep
         return due is None or due > self.clock.now
 
 

@@ -79,7 +79,7 @@ class Shared:
         )
 
     def push(self, *payloads: bytes, delay: int = 0) -> list[int]:
-        mids = self.engine.push("q", [Draft(payload, delay) for payload in payloads])
+        mids = self.engine.queue("q").push([Draft(payload, delay) for payload in payloads])
         self.engine.commit()
         return mids
 

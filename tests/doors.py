@@ -44,7 +44,7 @@ class Doors:
 
     def step(self) -> bool:
         """One piece of what the engine does at leisure. Whether there was anything to do now."""
-        due = self.engine.next_upkeep()
+        due = self.engine.effects().next_upkeep
         if due is None or due > self.clock():
             return False
         work = self.engine.begin_upkeep()
@@ -65,7 +65,7 @@ class Doors:
         raise AssertionError("it never ends")
 
     def push(self, *payloads: bytes) -> list[int]:
-        mids = self.engine.push("q", [Draft(payload) for payload in payloads])
+        mids = self.engine.queue("q").push([Draft(payload) for payload in payloads])
         self.engine.commit()
         return mids
 
@@ -73,7 +73,7 @@ class Doors:
         """Receives and deletes whatever is ready; their payloads."""
         found = self.engine.receive(["q"], 10**6, None, 1 << 40)
         for message in found:
-            self.engine.delete("q", Receipt(message.mid))
+            self.engine.queue("q").delete(Receipt(message.mid))
         self.engine.commit()
         return [message.payload or b"" for message in found]
 
@@ -81,7 +81,7 @@ class Doors:
         """Deletes all messages but one."""
         for mid in self.mids():
             if mid != kept:
-                self.engine.delete("q", Receipt(mid))
+                self.engine.queue("q").delete(Receipt(mid))
         self.engine.commit()
 
     @property
@@ -91,10 +91,10 @@ class Doors:
         return store is not None and store.log.failed
 
     def mids(self) -> list[int]:
-        return self.engine.list_mids("q", State.ALL, 10**6, -1)
+        return self.engine.queue("q").list_mids(State.ALL, 10**6, -1)
 
     def payload(self, mid: int) -> bytes | None:
-        return self.engine.get("q", mid, peek=True, visibility=None).payload
+        return self.engine.queue("q").get(mid, peek=True, visibility=None).payload
 
     def files(self) -> list[str]:
         """What is in the directory, but for the options."""

@@ -67,12 +67,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(target=mids, payloads=st.lists(st.binary(max_size=9), min_size=1, max_size=4), delay=st.just(0) | DELAYS)
     def push(self, payloads: list[bytes], delay: int) -> object:
-        found = self.engine.push("q", [Draft(payload, delay) for payload in payloads])
+        found = self.engine.queue("q").push([Draft(payload, delay) for payload in payloads])
         assert found == sorted(set(found))
         assert not self.model or found[0] > max(self.model)
         for mid, payload in zip(found, payloads, strict=True):
             self.model[mid] = Known(payload, self.clock.now + delay if delay else 0, bool(delay))
-        self.engine.flush()
+        self.engine.effects()
         return multiple(*found)
 
     @rule(count=st.integers(1, 4), window=WINDOWS, room=st.integers(0, 20))
@@ -100,7 +100,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.expire()
         known = self.model.get(mid)
         try:
-            message = self.engine.get("q", mid, peek=window is None, visibility=window)
+            message = self.engine.queue("q").get(mid, peek=window is None, visibility=window)
         except NoSuchMessageError:
             assert known is None
             return
@@ -121,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
     def delete(self, mid: int, receives: int | None) -> None:
         expected = self.held(mid, receives)
         try:
-            self.engine.delete("q", Receipt(mid, receives))
+            self.engine.queue("q").delete(Receipt(mid, receives))
         except (NoSuchMessageError, StaleReceiptError) as error:
             stale = isinstance(error, StaleReceiptError)
             assert (expected, stale) == (None, mid in self.model)
@@ -133,7 +133,7 @@ class EngineMachine(RuleBasedStateMachine):
     def release(self, mid: int, receives: int | None, delay: int) -> None:
         expected = self.held(mid, receives)
         try:
-            self.engine.release("q", Receipt(mid, receives), delay)
+            self.engine.queue("q").release(Receipt(mid, receives), delay)
         except (NoSuchMessageError, StaleReceiptError) as error:
             stale = isinstance(error, StaleReceiptError)
             assert (expected, stale) == (None, mid in self.model)
@@ -147,7 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
         if expected is not None and (not expected.until or expected.delayed):
             expected = None
         try:
-            self.engine.extend("q", Receipt(mid, receives), window)
+            self.engine.queue("q").extend(Receipt(mid, receives), window)
         except (NoSuchMessageError, StaleReceiptError):
             assert expected is None
         else:
@@ -157,7 +157,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(mid=mids, count=st.integers(1, 3))
     def purge(self, mid: int, count: int) -> None:
         gone = [known for known in sorted(self.model) if known <= mid][:count]
-        assert self.engine.purge("q", mid, count) == len(gone)
+        assert self.engine.queue("q").purge(mid, count) == len(gone)
         for known in gone:
             del self.model[known]
 
@@ -190,10 +190,10 @@ class EngineMachine(RuleBasedStateMachine):
             State.IN_FLIGHT: sorted(mid for mid, known in self.model.items() if known.until and not known.delayed),
             State.NEW: sorted(mid for mid, known in self.model.items() if not known.receives),
         }
-        assert {state: self.engine.list_mids("q", state, 1000, -1) for state in State} == expected
-        stats = self.engine.stats("q")
+        assert {state: self.engine.queue("q").list_mids(state, 1000, -1) for state in State} == expected
+        stats = self.engine.queue("q").stats()
         counted = (stats.ready, stats.delayed, stats.in_flight, stats.new)
         assert counted == tuple(len(expected[s]) for s in (State.READY, State.DELAYED, State.IN_FLIGHT, State.NEW))
         assert stats.bytes == sum(len(known.payload) for known in self.model.values())
         until = [known.until for known in self.model.values() if known.until]
-        assert self.engine.next_expiry() == (min(until) if until else None)
+        assert self.engine.effects().next_expiry == (min(until) if until else None)

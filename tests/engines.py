@@ -10,7 +10,7 @@ from typing import Any
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Draft, Durability, Engine, Options
+from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
 from qs_server.storage.files import FilesEngine
 from qs_server.storage.journal.engine import JournalEngine
 
@@ -171,6 +171,38 @@ class FaultyDisk(Disk):
         return os.copy_file_range(source, target, count)
 
 
+_effects = DirectoriesEngine.effects
+
+
+def _kept_effects(engine: DirectoriesEngine) -> Effects:
+    found = _effects(engine)
+    kept = engine.__dict__.setdefault("kept_effects", ({}, {}))
+    kept[0].update(found.arrived)
+    kept[1].update(found.failed)
+    return found
+
+
+DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # whoever commits is not whoever looks
+
+
+def arrived(engine: Engine) -> dict[str, int]:
+    """The queues in which messages have become visible since the last call, and how many are visible now."""
+    return _take(engine, 0)
+
+
+def failed(engine: Engine) -> dict[tuple[str, int], OSError]:
+    """The pushes that came to nothing since the last call, by queue and first id."""
+    return _take(engine, 1)
+
+
+def _take(engine: Engine, which: int) -> Any:
+    engine.effects()
+    kept = engine.kept_effects[which]  # type: ignore[attr-defined] # see above
+    found = dict(kept)
+    kept.clear()
+    return found
+
+
 @dataclass
 class Bench:
     """An engine, how to make it again, and the clock it goes by."""
@@ -196,7 +228,7 @@ class Bench:
         """Messages of one push each, visible and durable. The clock moves on by 1 each."""
         mids: list[int] = []
         for payload in payloads:
-            mids += self.engine.push(qid, [Draft(payload, delay)])
+            mids += self.engine.queue(qid).push([Draft(payload, delay)])
             self.clock.tick()
         self.engine.commit()
         return mids
@@ -212,16 +244,18 @@ def files_engine(
 class CompactingEngine(JournalEngine):
     """Does all upkeep at once, after each commit."""
 
-    def commit(self) -> None:
-        super().commit()
+    def commit(self) -> Effects:
+        effects = super().commit()
         for _ in range(100):
-            if self.next_upkeep() is None:
-                return
+            if effects.next_upkeep is None:
+                break
             upkeep = self.begin_upkeep()
-            super().commit()
+            effects = super().commit()
             if upkeep is not None:
                 upkeep.run()
                 self.finish_upkeep(upkeep)
+                effects = self.effects()
+        return effects
 
 
 def journal_engine(

@@ -138,7 +138,7 @@ def push_and_receive(address: tuple[str, int], root: str, namespace: str, each: 
     engine.create("q", Options())
     stop, found = threading.Event(), []
     for number in range(each):
-        engine.push("q", [Draft(b"%d" % number)])
+        engine.queue("q").push([Draft(b"%d" % number)])
         found += [message.mid for message in engine.receive(["q"], 1, 600 * SECOND, 1 << 40)]
     while messages := engine.receive_within(["q"], 10, 600 * SECOND, 1 << 40, wait=1.5, stop=stop):
         found += [message.mid for message in messages]

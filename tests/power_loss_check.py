@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import extract_tb
 from unittest import mock
 
-from engines import ManualClock
+from engines import ManualClock, failed
 from power_loss import Image, lay_out, pick_up, points, power_loss, without_checkpoint
 from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
 from power_loss_model import STRICT, Held, Leniency, Seen, SeenQueue
@@ -159,8 +159,8 @@ class PowerLossCheck:
             with everything_recorded(disk), nobody_else():
                 engine = self._make(ManualClock(when[2]), disk, root)
                 for qid in engine.queues():
-                    [mid] = engine.push(qid, [Draft(b"after the kill")])
-                    engine.delete(qid, Receipt(mid))
+                    [mid] = engine.queue(qid).push([Draft(b"after the kill")])
+                    engine.queue(qid).delete(Receipt(mid))
                 engine.commit()
                 engine._watch.close()
                 disk.end()
@@ -216,28 +216,28 @@ def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
     expected: set[int] = set()
     for qid in list(engine.queues()):
         messages: dict[int, Held] = {}
-        mids = engine.list_mids(qid, State.ALL, _LOTS, -1)
+        mids = engine.queue(qid).list_mids(State.ALL, _LOTS, -1)
         assert mids == sorted(set(mids)), mids
         for mid in mids:
             messages[mid] = _message(engine, qid, mid)
         _states_agree(engine, qid, messages)
         expected |= {held.until for held in messages.values() if held.until}
-        options = engine.options(qid)
-        [mid] = engine.push(qid, [Draft(b"one more")])
-        engine.flush()
-        assert engine.get(qid, mid, peek=True, visibility=None).payload == b"one more"
-        known = {key: engine.push(qid, [Draft(b"once more", 0, key)])[0] for key in (keys or {}).get(qid, ())}
+        options = engine.queue(qid).options
+        [mid] = engine.queue(qid).push([Draft(b"one more")])
+        engine.effects()
+        assert engine.queue(qid).get(mid, peek=True, visibility=None).payload == b"one more"
+        known = {key: engine.queue(qid).push([Draft(b"once more", 0, key)])[0] for key in (keys or {}).get(qid, ())}
         seen[qid] = SeenQueue(shown(options), messages, mid, known)
-    due, first = engine.next_expiry(), min(expected, default=None)
+    due, first = engine.effects().next_expiry, min(expected, default=None)
     assert due == first, f"the next expiry is {due}, that of the messages {first}"
     engine.commit()
-    assert engine.take_failures() == {}
+    assert failed(engine) == {}
     return seen
 
 
 def _message(engine: Engine, qid: str, mid: int) -> Held:
-    shown = engine.get(qid, mid, peek=True, visibility=None)
-    payload = engine.read(qid, Receipt(mid)).payload
+    shown = engine.queue(qid).get(mid, peek=True, visibility=None)
+    payload = engine.queue(qid).read(Receipt(mid)).payload
     assert payload is not None
     assert shown.payload in (None, payload)
     assert (shown.payload is None) == (shown.status != "ready")
@@ -252,9 +252,9 @@ def _states_agree(engine: Engine, qid: str, messages: dict[int, Held]) -> None:
         State.IN_FLIGHT: [mid for mid, held in messages.items() if held.until and not held.delayed],
         State.NEW: [mid for mid, held in messages.items() if not held.receives],
     }
-    found = {state: engine.list_mids(qid, state, _LOTS, -1) for state in expected}
+    found = {state: engine.queue(qid).list_mids(state, _LOTS, -1) for state in expected}
     assert found == expected, f"the lists are {found}, the messages {expected}"
-    stats = engine.stats(qid)
+    stats = engine.queue(qid).stats()
     counts = (stats.ready, stats.delayed, stats.in_flight, stats.new)
     lengths = tuple(len(mids) for mids in expected.values())
     assert counts == lengths, f"the figures are {counts}, the messages {lengths}"

@@ -48,7 +48,8 @@ def journal(clock: Clock, disk: Disk, root: str) -> Engine:
 def upkeep(engine: Engine) -> None:
     """What the journal's engine does at leisure: compaction, checkpoints, spare segments."""
     for _ in range(100):
-        if (engine.next_upkeep() or 0) > 0 or engine.next_upkeep() is None:
+        due = engine.effects().next_upkeep
+        if due is None or due > 0:
             return
         work = engine.begin_upkeep()
         engine.commit()

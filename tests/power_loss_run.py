@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engines import ManualClock
+from engines import ManualClock, arrived, failed
 from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_model import KEY_WINDOW, Held, Keyed, Model
 
@@ -72,9 +72,9 @@ class _Run:
                 for _ in range(1 if self.rng.random() < 0.5 else self.rng.randint(2, 6)):
                     self._do()
                 self.engine.commit()
-                assert self.engine.take_failures() == {}
+                assert failed(self.engine) == {}
                 self.disk.mark("answered", self._number)
-                self.engine.take_arrivals()
+                arrived(self.engine)
                 self.engine.refresh()
                 if self.background is not None and self.rng.random() < 0.15:
                     self.background(self.engine)
@@ -173,9 +173,9 @@ class _Run:
 
     def _push(self, count: int = 1) -> str:
         qid, drafts = self._queue(), self._drafts(count)
-        mids = self.engine.push(qid, drafts)
+        mids = self.engine.queue(qid).push(drafts)
         if self.rng.random() < 0.5:
-            self.engine.flush()
+            self.engine.effects()
         self.held.update((qid, mid) for mid in mids)
         for mid, draft in zip(mids, drafts, strict=True):
             until = self.clock.now + draft.delay if draft.delay else 0
@@ -197,11 +197,11 @@ class _Run:
         ]
         if known and self.rng.random() < 0.3:
             key, keyed = self.rng.choice(known)
-            assert self.engine.push(keyed.qid, [Draft(b"again", 0, key)]) == [keyed.mid]
+            assert self.engine.queue(keyed.qid).push([Draft(b"again", 0, key)]) == [keyed.mid]
             return f"push again to {keyed.qid} with {key}"
         qid, key = self._queue(), f"key-{self._number}"
         payload = self._drafts(1)[0].payload
-        [mid] = self.engine.push(qid, [Draft(payload, 0, key)])
+        [mid] = self.engine.queue(qid).push([Draft(payload, 0, key)])
         self.held.add((qid, mid))
         self.model.set(self._number, "push", qid, mid, Held(payload))
         self.model.keys[key] = Keyed(self._number, qid, self.model.present[qid][0], mid, self.clock.now)
@@ -227,14 +227,14 @@ class _Run:
         return f"receive {[(message.qid, message.mid) for message in found]}"
 
     def _taken(self, qid: str, mid: int, held: Held, window: int | None) -> None:
-        until = self.clock.now + (self.engine.options(qid).visibility if window is None else window)
+        until = self.clock.now + (self.engine.queue(qid).options.visibility if window is None else window)
         self.model.set(self._number, "receive", qid, mid, Held(held.payload, held.receives + 1, until))
 
     def _get(self) -> str:
         qid, mid, held = self._message() or (None, 0, Held(b""))
         assert qid is not None
         window = self._window()
-        message = self.engine.get(qid, mid, peek=False, visibility=window)
+        message = self.engine.queue(qid).get(mid, peek=False, visibility=window)
         assert (message.payload is None) == bool(held.until)
         if not held.until:
             self._taken(qid, mid, held, window)
@@ -244,7 +244,7 @@ class _Run:
         found = self._message(lambda held: held.receives > 0) or self._message()
         assert found is not None
         qid, mid, held = found
-        self.engine.delete(qid, Receipt(mid, self.rng.choice((None, held.receives))))
+        self.engine.queue(qid).delete(Receipt(mid, self.rng.choice((None, held.receives))))
         self.model.set(self._number, "delete", qid, mid, None)
         return f"delete {mid} from {qid}"
 
@@ -253,7 +253,7 @@ class _Run:
         assert found is not None
         qid, mid, held = found
         delay = self.rng.choice((0, self._delay()))
-        self.engine.release(qid, Receipt(mid, held.receives), delay)
+        self.engine.queue(qid).release(Receipt(mid, held.receives), delay)
         until = self.clock.now + delay if delay else 0
         self.model.set(self._number, "release", qid, mid, held._replace(until=until, delayed=bool(delay)))
         return f"release {mid} in {qid} after {delay}"
@@ -263,7 +263,7 @@ class _Run:
         if found is None:
             return self._receive()
         qid, mid, held = found
-        until = self.engine.extend(qid, Receipt(mid, held.receives), self._window())
+        until = self.engine.queue(qid).extend(Receipt(mid, held.receives), self._window())
         self.model.set(self._number, "extend", qid, mid, held._replace(until=until))
         return f"extend {mid} in {qid}"
 
@@ -286,13 +286,13 @@ class _Run:
         qid, count = self._queue(), self.rng.randint(1, 4)
         mids = sorted(self.model.present[qid][1])[:count]
         upto = mids[-1] if mids else 1
-        assert self.engine.purge(qid, upto, count) == len(mids)
+        assert self.engine.queue(qid).purge(upto, count) == len(mids)
         for mid in mids:
             self.model.set(self._number, "purge", qid, mid, None)
         return f"purge {mids} from {qid}"
 
     def _expire(self) -> str:
-        due = self.engine.next_expiry()
+        due = self.engine.effects().next_expiry
         if due is not None:
             self.clock.now = max(self.clock.now, due + (due % 2) * 999)
             self.clock.now += -self.clock.now % 1000

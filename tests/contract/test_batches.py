@@ -22,12 +22,12 @@ ATTEMPT = 10**18 - 1
 
 
 def stage(engine: Engine, *found: bytes, batch: int = 0, part: int = 0, attempt: int = 0, producer: str = "p") -> None:
-    engine.batches("q").stage(producer, (batch, part, attempt), found)
+    engine.queue("q").batches.stage(producer, (batch, part, attempt), found)
     engine.commit()
 
 
 def publish(engine: Engine, batch: int = 0, *parts: tuple[int, int], producer: str = "p") -> None:
-    engine.batches("q").publish(producer, batch, parts)
+    engine.queue("q").batches.publish(producer, batch, parts)
     engine.commit()
 
 
@@ -38,9 +38,9 @@ def test_staged_is_invisible(claiming: Bench, reopened: Reopened) -> None:
     for _ in range(2):
         assert receive(claiming.engine) == []
         assert claim(claiming.engine).count == 0
-        stats = claiming.engine.stats("q")
+        stats = claiming.engine.queue("q").stats()
         assert (stats.ready, stats.bytes, stats.pushed) == (0, 0, 0)
-        assert len(claiming.engine.list_mids("q", State.ALL, 10, -1)) == 0
+        assert len(claiming.engine.queue("q").list_mids(State.ALL, 10, -1)) == 0
         reopened(claiming)
 
 
@@ -69,7 +69,7 @@ def test_publish(claiming: Bench, reopened: Reopened) -> None:
     stage(engine, b"10", b"\0" * 20_000, part=1)
     publish(engine, 0, (2, ATTEMPT), (0, 7), (1, 0))
     after = claiming.push(b"after")
-    stats = engine.stats("q")
+    stats = engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.pushed) == (8, 8, 8)
     engine = reopened(claiming)
     found = receive(engine)
@@ -109,7 +109,7 @@ def test_other_attempts_are_dropped(claiming: Bench, reopened: Reopened) -> None
     engine = reopened(claiming)
     publish(engine, 2, (0, 1))
     assert payloads(receive(engine))[-1] == b"2-1"
-    assert len(engine.list_mids("q", State.ALL, 10, -1)) == 2
+    assert len(engine.queue("q").list_mids(State.ALL, 10, -1)) == 2
 
 
 def test_missing_part(claiming: Bench, reopened: Reopened) -> None:
@@ -166,7 +166,7 @@ def test_capacity(claiming: Bench, reopened: Reopened) -> None:
         publish(claiming.engine, 0, (0, 0))
     engine = reopened(claiming)
     assert payloads(receive(engine)) == [b"1"]
-    engine.purge("q", 10**18, 10)
+    engine.queue("q").purge(10**18, 10)
     publish(engine, 0, (0, 0))
     assert payloads(receive(engine)) == [b"2", b"3", b"4"]
 
@@ -185,7 +185,7 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
     """Pushes that are not committed yet come first."""
     claiming.queue()
     stage(claiming.engine, b"staged")
-    claiming.engine.push("q", [Draft(b"pushed")])
+    claiming.engine.queue("q").push([Draft(b"pushed")])
     publish(claiming.engine, 0, (0, 0))
     assert payloads(receive(claiming.engine)) == [b"pushed", b"staged"]
 

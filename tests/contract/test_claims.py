@@ -20,7 +20,6 @@ from qs_server.storage.engine import (
     StaleReceiptError,
     State,
     StorageError,
-    UnsupportedError,
 )
 from qs_server.storage.journal.engine import JournalEngine
 
@@ -34,16 +33,13 @@ def content(engine: Engine, seq: int = 1) -> list[bytes]:
 
 
 def test_who_has_claims(bench: Bench) -> None:
-    """The engines that say so; the others refuse."""
+    """The engines that say so have claims and batches, the others have neither."""
     bench.queue()
     engine: Engine = bench.engine.engine  # type: ignore[attr-defined]
-    if Feature.CLAIM not in engine.cannot:
-        assert engine.claims("q").all() == []
-        return
-    with pytest.raises(UnsupportedError):
-        engine.claims("q")
-    with pytest.raises(UnsupportedError):
-        engine.batches("q")
+    queue = engine.queue("q")
+    has = Feature.CLAIM not in engine.cannot
+    assert (queue.claims is not None, queue.batches is not None) == (has, has)
+    assert queue.claims is None or queue.claims.all() == []
 
 
 def test_claim(claiming: Bench) -> None:
@@ -67,7 +63,7 @@ def test_claim_again_is_the_same(claiming: Bench, reopened: Reopened) -> None:
     claiming.clock.now += 5
     assert claim(claiming.engine, count=7, max_bytes=0, upto=0) == made
     assert claim(reopened(claiming)) == made
-    assert claiming.engine.claims("q").all() == [made]
+    assert claiming.engine.queue("q").claims.all() == [made]
     assert payloads(receive(claiming.engine)) == [b"2", b"3"]
 
 
@@ -107,7 +103,7 @@ def test_too_much_for_one_answer(claiming: Bench) -> None:
     claiming.queue()
     claiming.push(b"12345", b"67890", b"x" * 100)
     claim(claiming.engine)
-    claims = claiming.engine.claims("q")
+    claims = claiming.engine.queue("q").claims
     assert claims.part("c", 1, (0, 1), 2, LOTS) is None
     assert claims.part("c", 1, (0, 1), 3, 109) is None
     assert len(claims.part("c", 1, (0, 1), 3, 110) or ()) == 3
@@ -131,7 +127,7 @@ def test_most(claiming: Bench) -> None:
     """An engine has a bound of its own, whatever is asked for."""
     claiming.queue()
     claiming.push(*[b"1"] * 5)
-    claims = claiming.engine.claims("q")
+    claims = claiming.engine.queue("q").claims
     assert claims.most in (10_000, 100_000)
     claims.most = 3
     assert claim(claiming.engine, count=LOTS).count == 3
@@ -143,7 +139,7 @@ def test_nothing_is_no_claim(claiming: Bench, reopened: Reopened) -> None:
     made = claim(claiming.engine)
     assert (made.count, made.bytes, made.first, made.last) == (0, 0, None, None)
     engine = reopened(claiming)
-    assert engine.claims("q").all() == []
+    assert engine.queue("q").claims.all() == []
     with pytest.raises(NoSuchClaimError):
         part(engine)
     claiming.push(b"1")
@@ -186,20 +182,20 @@ def test_acknowledge(claiming: Bench, reopened: Reopened) -> None:
         acknowledge(engine, 4)
     acknowledge(engine, 0)
     acknowledge(engine, 2)
-    assert engine.list_mids("q", State.ALL, 100, -1) == mids[4:]
+    assert engine.queue("q").list_mids(State.ALL, 100, -1) == mids[4:]
     acknowledge(engine, 2)
     acknowledge(engine, 1)
     engine = reopened(claiming)
     acknowledge(engine, 2)
-    assert engine.list_mids("q", State.ALL, 100, -1) == mids[4:]
-    assert [(each.consumer, each.seq) for each in engine.claims("q").all()] == [("c", 3), ("other", 1)]
+    assert engine.queue("q").list_mids(State.ALL, 100, -1) == mids[4:]
+    assert [(each.consumer, each.seq) for each in engine.queue("q").claims.all()] == [("c", 3), ("other", 1)]
     for seq in (1, 2):
         with pytest.raises(NoSuchClaimError):
             part(engine, seq)
         with pytest.raises(NoSuchClaimError):
             release(engine, seq)
     acknowledge(engine, 3)
-    assert engine.list_mids("q", State.ALL, 100, -1) == mids[6:]
+    assert engine.queue("q").list_mids(State.ALL, 100, -1) == mids[6:]
 
 
 def test_release(claiming: Bench, reopened: Reopened) -> None:
@@ -219,11 +215,11 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
     found = receive(engine)
     assert [(m.payload, m.receives) for m in found] == [(b"0", 2), (b"1", 2), (b"4", 1)]
     for _ in range(2):  # what was received is written down soon after
-        engine.next_upkeep()
+        engine.effects().next_upkeep
         claiming.clock.now += 100_000
         engine.begin_upkeep()
     engine = reopened(claiming)
-    assert [each.seq for each in engine.claims("q").all()] == [2]
+    assert [each.seq for each in engine.queue("q").claims.all()] == [2]
     acknowledge(engine, 2)
     assert claim(engine, 3).count == 0
 
@@ -255,13 +251,13 @@ def test_nobody_else(claiming: Bench, reopened: Reopened) -> None:
         engine.expire(100)
         assert receive(engine) == []
         assert claim(engine, 1, "other").count == 0
-        message = engine.get("q", mid, peek=False, visibility=10)
+        message = engine.queue("q").get(mid, peek=False, visibility=10)
         assert (message.status, message.payload, message.visible_at) == ("in-flight", None, None)
         assert message.receives == 1
-        assert engine.next_expiry() is None
-        assert engine.list_mids("q", State.READY, 10, -1) == []
-        assert engine.list_mids("q", State.IN_FLIGHT, 10, -1) == [mid]
-        assert engine.list_mids("q", State.NEW, 10, -1) == []
+        assert engine.effects().next_expiry is None
+        assert engine.queue("q").list_mids(State.READY, 10, -1) == []
+        assert engine.queue("q").list_mids(State.IN_FLIGHT, 10, -1) == [mid]
+        assert engine.queue("q").list_mids(State.NEW, 10, -1) == []
         engine = reopened(claiming)
 
 
@@ -276,15 +272,15 @@ def test_old_receipts(claiming: Bench, reopened: Reopened) -> None:
     for _ in range(2):
         for seen in (None, 0, 1, 2):
             operations: list[tuple[Callable[..., object], tuple[int, ...]]] = [
-                (engine.delete, ()),
-                (engine.release, (0,)),
-                (engine.release, (10,)),
-                (engine.extend, (10,)),
-                (engine.read, ()),
+                (engine.queue("q").delete, ()),
+                (engine.queue("q").release, (0,)),
+                (engine.queue("q").release, (10,)),
+                (engine.queue("q").extend, (10,)),
+                (engine.queue("q").read, ()),
             ]
             for operation, rest in operations:
                 with pytest.raises(StaleReceiptError):
-                    operation("q", Receipt(mid, seen), *rest)
+                    operation(Receipt(mid, seen), *rest)
         assert payloads(part(engine)) == [b"1"]
         engine = reopened(claiming)
 
@@ -316,7 +312,7 @@ def test_expired_and_claimed(claiming: Bench, reopened: Reopened) -> None:
     assert receive(engine) == []
     claiming.clock.now -= 10**9
     acknowledge(engine, 1)
-    assert reopened(claiming).list_mids("q", State.ALL, 10, -1) == []
+    assert reopened(claiming).queue("q").list_mids(State.ALL, 10, -1) == []
     assert mid < claiming.push(b"2")[0] or claiming.clock.now < mid
 
 
@@ -329,11 +325,11 @@ def test_consumers(claiming: Bench, reopened: Reopened) -> None:
     for name in names:
         assert claim(engine, 1, name, count=1).count == 1
     engine = reopened(claiming)
-    assert [each.consumer for each in engine.claims("q").all()] == sorted(names)
+    assert [each.consumer for each in engine.queue("q").claims.all()] == sorted(names)
     for name in names:
         assert claim(engine, 1, name).count == 1
         acknowledge(engine, 1, name)
-    assert engine.stats("q").in_flight == 0
+    assert engine.queue("q").stats().in_flight == 0
     for name in ("", "x" * 201, "ä" * 200, "\n", "\ud800"):
         for operation in (claim, part, release, acknowledge):
             with pytest.raises(BadQueueNameError, match="the consumer"):
@@ -344,11 +340,11 @@ def test_push_in_the_same_batch(claiming: Bench) -> None:
     """What was pushed, received and deleted before it and is not committed yet."""
     claiming.queue()
     engine = claiming.engine
-    mids = engine.push("q", [Draft(b"1"), Draft(b"2"), Draft(b"3")])
-    engine.flush()
+    mids = engine.queue("q").push([Draft(b"1"), Draft(b"2"), Draft(b"3")])
+    engine.effects()
     engine.receive(["q"], 1, 1000, LOTS)
-    engine.delete("q", Receipt(mids[1]))
-    assert engine.claims("q").claim("c", 1, 10, None, None).count == 1
+    engine.queue("q").delete(Receipt(mids[1]))
+    assert engine.queue("q").claims.claim("c", 1, 10, None, None).count == 1
     engine.commit()
     assert payloads(part(engine)) == [b"3"]
 
@@ -358,7 +354,7 @@ def test_purge(claiming: Bench, reopened: Reopened) -> None:
     claiming.queue()
     mids = claiming.push(b"1", b"2", b"3")
     made = claim(claiming.engine)
-    assert claiming.engine.purge("q", mids[1], 10) == 2
+    assert claiming.engine.queue("q").purge(mids[1], 10) == 2
     claiming.engine.commit()
     engine = claiming.engine
     for _ in range(2):
@@ -367,7 +363,7 @@ def test_purge(claiming: Bench, reopened: Reopened) -> None:
         assert claim(engine) == made
         engine = reopened(claiming)
     acknowledge(engine, 1)
-    assert engine.stats("q").in_flight == 0
+    assert engine.queue("q").stats().in_flight == 0
 
 
 def test_delete_queue(claiming: Bench) -> None:
@@ -381,7 +377,7 @@ def test_delete_queue(claiming: Bench) -> None:
     claiming.engine.commit()
     claiming.queue()
     engine = claiming.engine
-    assert engine.claims("q").all() == []
+    assert engine.queue("q").claims.all() == []
     with pytest.raises(ClaimOrderError):
         claim(engine, 3)
     assert claim(engine, 1).count == 0
@@ -400,11 +396,11 @@ def test_figures(claiming: Bench) -> None:
     claiming.push(b"1", b"22", b"333")
     engine = claiming.engine
     claim(engine, count=2)
-    stats = engine.stats("q")
+    stats = engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.in_flight, stats.delayed, stats.bytes) == (1, 1, 2, 0, 6)
     assert (stats.pushed, stats.delivered, stats.deleted) == (3, 2, 0)
     acknowledge(engine, 1)
-    stats = engine.stats("q")
+    stats = engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.in_flight, stats.bytes, stats.deleted) == (1, 1, 0, 3, 2)
 
 
@@ -413,7 +409,7 @@ def test_figures_after_a_start(claiming: Bench, reopened: Reopened) -> None:
     claiming.queue()
     claiming.push(b"1", b"22", b"333")
     claim(claiming.engine, count=2)
-    stats = reopened(claiming).stats("q")
+    stats = reopened(claiming).queue("q").stats()
     assert (stats.new, stats.ready, stats.in_flight, stats.delayed, stats.bytes) == (1, 1, 2, 0, 6)
 
 
@@ -436,8 +432,8 @@ def test_history(tmp_path: Path) -> None:
     record, clock = Record(), ManualClock()
     engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.NONE, lifecycle=record)  # type: ignore[arg-type]
     engine.create("q", Options())
-    [mid] = engine.push("q", [Draft(b"12345")])
-    [other] = engine.push("q", [Draft(b"1")])
+    [mid] = engine.queue("q").push([Draft(b"12345")])
+    [other] = engine.queue("q").push([Draft(b"1")])
     claim(engine, 1, count=1)
     claim(engine, 1)
     release(engine, 1)
@@ -445,10 +441,10 @@ def test_history(tmp_path: Path) -> None:
     acknowledge(engine, 1)
     acknowledge(engine, 1)
     claim(engine, 2)
-    engine.purge("q", other, 10)
-    engine.batches("q").stage("p", (0, 0, 0), [b"12"])
-    engine.batches("q").publish("p", 0, [(0, 0)])
-    [staged] = engine.list_mids("q", State.ALL, 10, -1)
+    engine.queue("q").purge(other, 10)
+    engine.queue("q").batches.stage("p", (0, 0, 0), [b"12"])
+    engine.queue("q").batches.publish("p", 0, [(0, 0)])
+    [staged] = engine.queue("q").list_mids(State.ALL, 10, -1)
     engine.close()
     assert record.events == [
         ("pushed", mid, 5, 0),
@@ -488,7 +484,7 @@ def test_copied_after_a_purge(claiming: Bench, reopened: Reopened) -> None:
     claiming.engine.commit()
     claim(claiming.engine, 1)
     claiming.engine.copy("source", mid, ["q"])  # it is there
-    assert claiming.engine.purge("q", mid, 10) == 1
+    assert claiming.engine.queue("q").purge(mid, 10) == 1
     claiming.engine.commit()
     claiming.engine.copy("source", mid, ["q"])
     claiming.engine.commit()
@@ -506,6 +502,6 @@ def test_options(claiming: Bench) -> None:
     claiming.push(b"1", b"2")
     claim(claiming.engine)
     with pytest.raises(StorageError, match="capacity"):
-        claiming.engine.push("q", [Draft(b"3")])
+        claiming.engine.queue("q").push([Draft(b"3")])
     acknowledge(claiming.engine, 1)
     claiming.push(b"3")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 from contract_bench import needs
-from engines import Bench
+from engines import Bench, arrived
 
 from qs_server.storage.engine import (
     DEFAULT_VISIBILITY,
@@ -42,26 +42,26 @@ def mids(messages: list[Message]) -> list[int]:
 
 
 def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
-    return bench.engine.list_mids(qid, state, 1000, -1)
+    return bench.engine.queue(qid).list_mids(state, 1000, -1)
 
 
 def count(bench: Bench, qid: str = "q") -> int:
     """How many messages the queue holds, in whatever state."""
-    stats = bench.engine.stats(qid)
+    stats = bench.engine.queue(qid).stats()
     return stats.ready + stats.in_flight + stats.delayed
 
 
 def assert_due(bench: Bench, when: int) -> None:
     """The next message becomes visible then, says the engine, if it tells such things."""
     if Feature.TELLS not in bench.engine.cannot:
-        assert bench.engine.next_expiry() == when
+        assert bench.engine.effects().next_expiry == when
 
 
 def assert_arrived(bench: Bench, arrivals: dict[str, int] | None = None) -> None:
     """These messages have become visible since the last call, says the engine, if it tells such things; None: never
     mind which."""
     if Feature.TELLS not in bench.engine.cannot:
-        found = bench.engine.take_arrivals()
+        found = arrived(bench.engine)
         assert arrivals is None or found == arrivals
 
 
@@ -77,7 +77,7 @@ def test_create(any_bench: Bench) -> None:
     any_bench.queue("q", visibility=7 * SECOND, capacity=3)
     for engine in (any_bench.engine, any_bench.reopen()):
         assert list(engine.queues()) == ["q"]
-        options = engine.options("q")
+        options = engine.queue("q").options
         assert (options.visibility, options.capacity) == (7 * SECOND, 3)
         assert options.storage == engine.name
 
@@ -85,7 +85,7 @@ def test_create(any_bench: Bench) -> None:
 def test_create_default_options(any_bench: Bench) -> None:
     """Without options a queue has the default window and no capacity."""
     any_bench.queue()
-    options = any_bench.engine.options("q")
+    options = any_bench.engine.queue("q").options
     assert (options.visibility, options.capacity) == (DEFAULT_VISIBILITY, None)
 
 
@@ -130,7 +130,7 @@ def test_remove(any_bench: Bench) -> None:
 def test_remove_not_empty(bench: Bench, state: str) -> None:
     """A queue with a message in any state is removed by force only."""
     bench.queue()
-    bench.engine.push("q", [Draft(b"x", SECOND if state == "delayed" else 0)])
+    bench.engine.queue("q").push([Draft(b"x", SECOND if state == "delayed" else 0)])
     if state != "staged":
         bench.engine.commit()
     if state == "in-flight":
@@ -146,21 +146,21 @@ def test_no_such_queue(any_bench: Bench) -> None:
     """Every method that names a queue says when there is none."""
     engine = any_bench.engine
     for call in (
-        lambda: engine.options("no"),
+        lambda: engine.queue("no").options,
         lambda: engine.remove("no", force=True),
-        lambda: engine.push("no", [Draft(b"")]),
+        lambda: engine.queue("no").push([Draft(b"")]),
         lambda: engine.receive(["no"], 1, None, 1),
-        lambda: engine.get("no", 1, peek=True, visibility=None),
-        lambda: engine.list_mids("no", State.ALL, 1, -1),
-        lambda: engine.delete("no", Receipt(1)),
-        lambda: engine.release("no", Receipt(1), 0),
-        lambda: engine.extend("no", Receipt(1), None),
-        lambda: engine.purge("no", 1, 1),
-        lambda: engine.stats("no"),
-        lambda: engine.prepare_stats("no"),
-        lambda: engine.last_mid("no"),
+        lambda: engine.queue("no").get(1, peek=True, visibility=None),
+        lambda: engine.queue("no").list_mids(State.ALL, 1, -1),
+        lambda: engine.queue("no").delete(Receipt(1)),
+        lambda: engine.queue("no").release(Receipt(1), 0),
+        lambda: engine.queue("no").extend(Receipt(1), None),
+        lambda: engine.queue("no").purge(1, 1),
+        lambda: engine.queue("no").stats(),
+        lambda: engine.queue("no").prepare_stats(),
+        lambda: engine.queue("no").last_mid,
         lambda: engine.receive(["no"], 1, None, 1, held=True),
-        lambda: engine.read("no", Receipt(1)),
+        lambda: engine.queue("no").read(Receipt(1)),
         lambda: engine.copy("no", 1, ["no"]),
     ):
         with pytest.raises(NoSuchQueueError):
@@ -189,16 +189,14 @@ def test_push_any_bytes(bench: Bench, payload: bytes) -> None:
     assert message.payload == payload
 
 
-def test_push_invisible_until_flush(bench: Bench) -> None:
-    """A pushed message is announced by the flush, not before."""
+def test_push_is_announced(bench: Bench) -> None:
+    """A pushed message is among the effects, once."""
     bench.queue()
-    bench.engine.take_arrivals()
-    bench.engine.push("q", [Draft(b"x")])
-    assert not bench.engine.take_arrivals()
-    bench.engine.flush()
-    assert bench.engine.take_arrivals() == {"q": 1}
-    assert not bench.engine.take_arrivals()
-    assert not bench.engine.take_failures()
+    arrived(bench.engine)
+    bench.engine.queue("q").push([Draft(b"x")])
+    effects = bench.engine.effects()
+    assert (effects.arrived, effects.failed) == ({"q": 1}, {})
+    assert not bench.engine.effects().arrived
 
 
 @pytest.mark.parametrize("look", ["receive", "get", "list", "delete", "stats", "release", "purge"])
@@ -207,28 +205,28 @@ def test_looking_flushes(bench: Bench, look: str) -> None:
     if look in ("delete", "release"):
         needs(bench, Feature.ANY)
     bench.queue()
-    [mid] = bench.engine.push("q", [Draft(b"x")])
+    [mid] = bench.engine.queue("q").push([Draft(b"x")])
     engine = bench.engine
     if look == "receive":
         assert mids(receive(bench)) == [mid]
     elif look == "get":
-        assert engine.get("q", mid, peek=True, visibility=None).payload == b"x"
+        assert engine.queue("q").get(mid, peek=True, visibility=None).payload == b"x"
     elif look == "list":
         assert listed(bench) == [mid]
     elif look == "delete":
-        engine.delete("q", Receipt(mid))
+        engine.queue("q").delete(Receipt(mid))
     elif look == "stats":
-        assert engine.stats("q").ready == 1
+        assert engine.queue("q").stats().ready == 1
     elif look == "release":
-        assert engine.release("q", Receipt(mid), 5) == bench.clock.now + 5
+        assert engine.queue("q").release(Receipt(mid), 5) == bench.clock.now + 5
     else:
-        assert engine.purge("q", mid, 10) == 1
+        assert engine.queue("q").purge(mid, 10) == 1
 
 
 def test_push_list(bench: Bench) -> None:
     """A list gets increasing ids and is received in its order."""
     bench.queue()
-    pushed = bench.engine.push("q", [Draft(b"%d" % n) for n in range(20)])
+    pushed = bench.engine.queue("q").push([Draft(b"%d" % n) for n in range(20)])
     assert pushed == sorted(set(pushed))
     assert [(m.mid, m.payload) for m in receive(bench)] == [(mid, b"%d" % n) for n, mid in enumerate(pushed)]
 
@@ -236,7 +234,7 @@ def test_push_list(bench: Bench) -> None:
 def test_push_empty_list(any_bench: Bench) -> None:
     """A list of nothing changes nothing."""
     any_bench.queue()
-    assert any_bench.engine.push("q", []) == []
+    assert any_bench.engine.queue("q").push([]) == []
     any_bench.engine.commit()
     assert not receive(any_bench)
 
@@ -245,7 +243,7 @@ def test_push_delay(bench: Bench) -> None:
     """A delayed message is invisible until exactly its time, never retrieved, and not received before."""
     bench.queue()
     start = bench.clock.now
-    [mid] = bench.engine.push("q", [Draft(b"x", 500)])
+    [mid] = bench.engine.queue("q").push([Draft(b"x", 500)])
     bench.engine.commit()
     assert_due(bench, start + 500)
     bench.clock.now = start + 499
@@ -259,7 +257,7 @@ def test_push_delay(bench: Bench) -> None:
 def test_push_list_with_delays(bench: Bench) -> None:
     """Each message of a list has its own delay."""
     bench.queue()
-    a, b, c = bench.engine.push("q", [Draft(b"a", 100), Draft(b"b"), Draft(b"c", 50)])
+    a, b, c = bench.engine.queue("q").push([Draft(b"a", 100), Draft(b"b"), Draft(b"c", 50)])
     assert mids(receive(bench)) == [b]
     bench.clock.now += 100
     assert mids(receive(bench)) == [a, c]
@@ -268,12 +266,12 @@ def test_push_list_with_delays(bench: Bench) -> None:
 def test_push_key(bench: Bench) -> None:
     """A push with a key that was there before stores nothing and gets the id of the first, also after a reopening."""
     bench.queue()
-    [first] = bench.engine.push("q", [Draft(b"1", key="a")])
+    [first] = bench.engine.queue("q").push([Draft(b"1", key="a")])
     bench.engine.commit()
-    assert bench.engine.push("q", [Draft(b"2", key="a")]) == [first]
+    assert bench.engine.queue("q").push([Draft(b"2", key="a")]) == [first]
     bench.reopen()
-    assert bench.engine.push("q", [Draft(b"3", key="a")]) == [first]
-    [other] = bench.engine.push("q", [Draft(b"4", key="b")])
+    assert bench.engine.queue("q").push([Draft(b"3", key="a")]) == [first]
+    [other] = bench.engine.queue("q").push([Draft(b"4", key="b")])
     assert [(m.mid, m.payload) for m in receive(bench)] == [(first, b"1"), (other, b"4")]
 
 
@@ -282,13 +280,13 @@ def test_push_capacity(bench: Bench) -> None:
     bench.queue(capacity=3)
     bench.push(b"1")
     receive(bench)
-    bench.engine.push("q", [Draft(b"2", SECOND)])
+    bench.engine.queue("q").push([Draft(b"2", SECOND)])
     with pytest.raises(QueueFullError):
-        bench.engine.push("q", [Draft(b"3"), Draft(b"4")])
-    [last] = bench.engine.push("q", [Draft(b"3")])
+        bench.engine.queue("q").push([Draft(b"3"), Draft(b"4")])
+    [last] = bench.engine.queue("q").push([Draft(b"3")])
     with pytest.raises(QueueFullError):
-        bench.engine.push("q", [Draft(b"4")])
-    bench.engine.delete("q", Receipt(last))
+        bench.engine.queue("q").push([Draft(b"4")])
+    bench.engine.queue("q").delete(Receipt(last))
     bench.push(b"4")
     assert len(listed(bench)) == 3
 
@@ -296,24 +294,24 @@ def test_push_capacity(bench: Bench) -> None:
 def test_mids_increase_whatever_the_clock_does(bench: Bench) -> None:
     """Ids increase strictly although the clock stands still or goes back, also over a reopening."""
     bench.queue()
-    found = [*bench.push(b"x"), *bench.engine.push("q", [Draft(b"x")] * 3)]
+    found = [*bench.push(b"x"), *bench.engine.queue("q").push([Draft(b"x")] * 3)]
     bench.clock.now -= 1000 * SECOND
     found += bench.push(b"x", b"x")
     bench.reopen()
     found += bench.push(b"x")
     assert found == sorted(set(found))
-    assert bench.engine.last_mid("q") == found[-1]
+    assert bench.engine.queue("q").last_mid == found[-1]
     assert mids(receive(bench)) == found
 
 
 def test_last_mid(bench: Bench) -> None:
     """The greatest id is known also when its message is gone; -1 before there is one."""
     bench.queue()
-    assert bench.engine.last_mid("q") == -1
+    assert bench.engine.queue("q").last_mid == -1
     [mid] = bench.push(b"x")
     receive(bench)
-    bench.engine.delete("q", Receipt(mid))
-    assert bench.engine.last_mid("q") == mid
+    bench.engine.queue("q").delete(Receipt(mid))
+    assert bench.engine.queue("q").last_mid == mid
 
 
 # -- receive
@@ -391,11 +389,11 @@ def test_expired_comes_back_before_newer(bench: Bench) -> None:
     a, b = bench.push(b"a", b"b")
     receive(bench, count=1, visibility=100)
     bench.clock.now += 99
-    assert bench.engine.get("q", a, peek=True, visibility=None).status == "in-flight"
+    assert bench.engine.queue("q").get(a, peek=True, visibility=None).status == "in-flight"
     bench.clock.now += 1
     found = receive(bench)
     assert [(m.mid, m.receives) for m in found] == [(a, 2), (b, 1)]
-    assert bench.engine.stats("q").expired == 1
+    assert bench.engine.queue("q").stats().expired == 1
 
 
 def test_zero_window(bench: Bench) -> None:
@@ -415,7 +413,7 @@ def test_get_peek(bench: Bench) -> None:
     start = bench.clock.now
     [mid] = bench.push(b"x")
     for _ in range(2):
-        message = bench.engine.get("q", mid, peek=True, visibility=None)
+        message = bench.engine.queue("q").get(mid, peek=True, visibility=None)
         assert message == Message("q", mid, "ready", 0, start, None, b"x")
     assert states(bench)["new"] == [mid]
 
@@ -425,7 +423,7 @@ def test_get_receives(bench: Bench) -> None:
     bench.queue()
     start = bench.clock.now
     a, b = bench.push(b"a", b"b")
-    message = bench.engine.get("q", b, peek=False, visibility=SECOND)
+    message = bench.engine.queue("q").get(b, peek=False, visibility=SECOND)
     assert message == Message("q", b, "delivered", 1, start + 1, bench.clock.now + SECOND, b"b")
     assert mids(receive(bench)) == [a]
 
@@ -438,7 +436,7 @@ def test_get_hidden(bench: Bench, peek: bool) -> None:
     receive(bench, visibility=100)
     [delayed] = bench.push(b"b", delay=100)
     now = bench.clock.now
-    found = [bench.engine.get("q", mid, peek=peek, visibility=5) for mid in (flying, delayed)]
+    found = [bench.engine.queue("q").get(mid, peek=peek, visibility=5) for mid in (flying, delayed)]
     assert [(m.status, m.receives, m.payload) for m in found] == [("in-flight", 1, None), ("delayed", 0, None)]
     assert found[0].visible_at == now - 1 + 100
     assert found[1].visible_at == now - 1 + 100
@@ -450,11 +448,11 @@ def test_get_missing(bench: Bench) -> None:
     bench.queue()
     [mid] = bench.push(b"x")
     receive(bench)
-    bench.engine.delete("q", Receipt(mid))
+    bench.engine.queue("q").delete(Receipt(mid))
     for missing in (mid, mid + 1, 0):
         for peek in (True, False):
             with pytest.raises(NoSuchMessageError):
-                bench.engine.get("q", missing, peek=peek, visibility=None)
+                bench.engine.queue("q").get(missing, peek=peek, visibility=None)
 
 
 def test_list_states(bench: Bench) -> None:
@@ -463,7 +461,7 @@ def test_list_states(bench: Bench) -> None:
     a, b, c = bench.push(b"a", b"b", b"c")
     [d] = bench.push(b"d", delay=SECOND)
     receive(bench, count=2, visibility=SECOND)
-    bench.engine.release("q", Receipt(a), 0)
+    bench.engine.queue("q").release(Receipt(a), 0)
     expected = {"new": [c, d], "ready": [a, c], "in-flight": [b], "delayed": [d], "all": [a, b, c, d]}
     assert states(bench) == expected
     bench.reopen()
@@ -480,7 +478,7 @@ def test_list_pages(bench: Bench, state: State) -> None:
     whole = listed(bench, state)
     for size in (1, 2, 4):
         pages: list[int] = []
-        while page := bench.engine.list_mids("q", state, size, pages[-1] if pages else -1):
+        while page := bench.engine.queue("q").list_mids(state, size, pages[-1] if pages else -1):
             assert len(page) <= size
             pages += page
         assert pages == whole
@@ -504,9 +502,9 @@ def test_delete(bench: Bench, state: str, with_receipt: bool) -> None:
     if state == "back":
         bench.clock.now += 100
     seen = (1 if state in ("in-flight", "back") else 0) if with_receipt else None
-    bench.engine.delete("q", Receipt(mid, seen))
+    bench.engine.queue("q").delete(Receipt(mid, seen))
     with pytest.raises(NoSuchMessageError):
-        bench.engine.delete("q", Receipt(mid, seen))
+        bench.engine.queue("q").delete(Receipt(mid, seen))
     assert count(bench) == 0
     bench.reopen()
     assert count(bench) == 0
@@ -521,17 +519,17 @@ def test_stale_receipt(bench: Bench) -> None:
     receive(bench, visibility=SECOND)
     old, current = Receipt(mid, 1), Receipt(mid, 2)
     calls: tuple[Callable[[], object], ...] = (
-        lambda: bench.engine.delete("q", old),
-        lambda: bench.engine.release("q", old, 0),
-        lambda: bench.engine.release("q", old, 5),
-        lambda: bench.engine.extend("q", old, SECOND),
+        lambda: bench.engine.queue("q").delete(old),
+        lambda: bench.engine.queue("q").release(old, 0),
+        lambda: bench.engine.queue("q").release(old, 5),
+        lambda: bench.engine.queue("q").extend(old, SECOND),
     )
     for call in calls:
         with pytest.raises(StaleReceiptError):
             call()
     assert states(bench)["in-flight"] == [mid]
-    bench.engine.extend("q", current, SECOND)
-    bench.engine.delete("q", current)
+    bench.engine.queue("q").extend(current, SECOND)
+    bench.engine.queue("q").delete(current)
 
 
 @pytest.mark.parametrize("receives", [1, None])
@@ -542,11 +540,11 @@ def test_release(bench: Bench, receives: int | None) -> None:
     a, b = bench.push(b"a", b"b")
     receive(bench, count=1)
     assert_arrived(bench)
-    assert bench.engine.release("q", Receipt(a, receives), 0) is None
+    assert bench.engine.queue("q").release(Receipt(a, receives), 0) is None
     assert_arrived(bench, {"q": 2})
     bench.reopen()
     assert [(m.mid, m.receives) for m in receive(bench)] == [(a, 2), (b, 1)]
-    assert bench.engine.stats("q").expired == 0
+    assert bench.engine.queue("q").stats().expired == 0
 
 
 @pytest.mark.parametrize("state", ["ready", "in-flight", "delayed"])
@@ -557,7 +555,7 @@ def test_release_with_delay(bench: Bench, state: str) -> None:
     if state == "in-flight":
         receive(bench)
     until = bench.clock.now + 100
-    assert bench.engine.release("q", Receipt(mid), 100) == until
+    assert bench.engine.queue("q").release(Receipt(mid), 100) == until
     bench.reopen()
     assert states(bench)["delayed"] == [mid]
     assert states(bench)["new"] == ([] if state == "in-flight" else [mid])
@@ -571,7 +569,7 @@ def test_release_of_delayed(bench: Bench) -> None:
     needs(bench, Feature.ANY)
     bench.queue()
     [mid] = bench.push(b"x", delay=SECOND)
-    assert bench.engine.release("q", Receipt(mid), 0) is None
+    assert bench.engine.queue("q").release(Receipt(mid), 0) is None
     assert states(bench) == {"new": [mid], "ready": [mid], "in-flight": [], "delayed": [], "all": [mid]}
 
 
@@ -580,7 +578,7 @@ def test_release_of_ready(bench: Bench) -> None:
     needs(bench, Feature.ANY)
     bench.queue()
     [mid] = bench.push(b"x")
-    assert bench.engine.release("q", Receipt(mid), 0) is None
+    assert bench.engine.queue("q").release(Receipt(mid), 0) is None
     assert states(bench)["new"] == [mid]
 
 
@@ -590,11 +588,11 @@ def test_extend(bench: Bench) -> None:
     [mid] = bench.push(b"x")
     receive(bench, visibility=100)
     bench.clock.now += 50
-    assert bench.engine.extend("q", Receipt(mid, 1), SECOND) == bench.clock.now + SECOND
-    assert bench.engine.extend("q", Receipt(mid), None) == bench.clock.now + 3 * SECOND
+    assert bench.engine.queue("q").extend(Receipt(mid, 1), SECOND) == bench.clock.now + SECOND
+    assert bench.engine.queue("q").extend(Receipt(mid), None) == bench.clock.now + 3 * SECOND
     assert_due(bench, bench.clock.now + 3 * SECOND)
     bench.reopen()
-    message = bench.engine.get("q", mid, peek=True, visibility=None)
+    message = bench.engine.queue("q").get(mid, peek=True, visibility=None)
     assert (message.status, message.receives, message.visible_at) == ("in-flight", 1, bench.clock.now + 3 * SECOND)
 
 
@@ -603,7 +601,7 @@ def test_extend_to_shorter(bench: Bench) -> None:
     bench.queue()
     [mid] = bench.push(b"x")
     receive(bench, visibility=100 * SECOND)
-    until = bench.engine.extend("q", Receipt(mid), 10)
+    until = bench.engine.queue("q").extend(Receipt(mid), 10)
     assert_due(bench, until)
     bench.clock.now = until
     assert mids(receive(bench)) == [mid]
@@ -620,7 +618,7 @@ def test_extend_not_in_flight(bench: Bench, state: str) -> None:
         receive(bench, visibility=10)
         bench.clock.now += 10
     with pytest.raises(StaleReceiptError):
-        bench.engine.extend("q", Receipt(mid), SECOND)
+        bench.engine.queue("q").extend(Receipt(mid), SECOND)
 
 
 def test_missing_message(any_bench: Bench) -> None:
@@ -629,11 +627,11 @@ def test_missing_message(any_bench: Bench) -> None:
     engine = any_bench.engine
     for receipt in (Receipt(5), Receipt(5, 1)):
         with pytest.raises(NoSuchMessageError):
-            engine.delete("q", receipt)
+            engine.queue("q").delete(receipt)
         with pytest.raises(NoSuchMessageError):
-            engine.release("q", receipt, 0)
+            engine.queue("q").release(receipt, 0)
         with pytest.raises(NoSuchMessageError):
-            engine.extend("q", receipt, None)
+            engine.queue("q").extend(receipt, None)
 
 
 def test_purge(bench: Bench) -> None:
@@ -643,12 +641,12 @@ def test_purge(bench: Bench) -> None:
     found = bench.push(*[b"x"] * 5)
     receive(bench, count=2)
     [late] = bench.push(b"y", delay=SECOND)
-    upto = bench.engine.last_mid("q")
+    upto = bench.engine.queue("q").last_mid
     [newer] = bench.push(b"z")
-    assert bench.engine.purge("q", upto, 4) == 4
+    assert bench.engine.queue("q").purge(upto, 4) == 4
     assert listed(bench) == [found[4], late, newer]
-    assert bench.engine.purge("q", upto, 4) == 2
-    assert bench.engine.purge("q", upto, 4) == 0
+    assert bench.engine.queue("q").purge(upto, 4) == 2
+    assert bench.engine.queue("q").purge(upto, 4) == 0
     bench.reopen()
     assert listed(bench) == [newer]
 
@@ -668,12 +666,12 @@ def test_receive_held(bench: Bench) -> None:
     [message] = hold(bench, count=1, visibility=100)
     assert message == Message("q", a, "delivered", 1, start, bench.clock.now + 100, b"a")
     assert states(bench)["in-flight"] == [a]
-    bench.engine.delete("q", Receipt(a, 1))
+    bench.engine.queue("q").delete(Receipt(a, 1))
     [message] = hold(bench, visibility=100)
-    assert bench.engine.release("q", Receipt(b, 1), 0) is None
+    assert bench.engine.queue("q").release(Receipt(b, 1), 0) is None
     [message] = hold(bench, visibility=100)
     bench.clock.now += 50
-    assert bench.engine.extend("q", Receipt(b, 2), 100) == bench.clock.now + 100
+    assert bench.engine.queue("q").extend(Receipt(b, 2), 100) == bench.clock.now + 100
     bench.clock.now += 100
     assert [(m.mid, m.receives) for m in receive(bench)] == [(b, 3)]
 
@@ -685,7 +683,7 @@ def test_held_counts_survive(bench: Bench) -> None:
     hold(bench, visibility=10)
     bench.clock.now += 10
     bench.reopen()
-    assert bench.engine.get("q", mid, peek=True, visibility=None).receives == 1
+    assert bench.engine.queue("q").get(mid, peek=True, visibility=None).receives == 1
     assert states(bench)["new"] == []
 
 
@@ -701,8 +699,8 @@ def test_read(bench: Bench, state: str) -> None:
     receives = int(state == "in-flight")
     visible_at = None if state == "ready" else bench.clock.now + 499
     expected = Message("q", mid, "delivered", receives, start, visible_at, b"x")
-    assert bench.engine.read("q", Receipt(mid, receives)) == expected
-    assert bench.engine.read("q", Receipt(mid)) == expected
+    assert bench.engine.queue("q").read(Receipt(mid, receives)) == expected
+    assert bench.engine.queue("q").read(Receipt(mid)) == expected
     assert states(bench) == before
 
 
@@ -714,10 +712,10 @@ def test_read_what_is_not_held(bench: Bench) -> None:
     bench.clock.now += 10
     receive(bench)
     with pytest.raises(StaleReceiptError):
-        bench.engine.read("q", Receipt(mid, 1))
-    bench.engine.delete("q", Receipt(mid))
+        bench.engine.queue("q").read(Receipt(mid, 1))
+    bench.engine.queue("q").delete(Receipt(mid))
     with pytest.raises(NoSuchMessageError):
-        bench.engine.read("q", Receipt(mid, 2))
+        bench.engine.queue("q").read(Receipt(mid, 2))
 
 
 # -- copy
@@ -740,9 +738,9 @@ def test_copy(bench: Bench) -> None:
     for _ in range(2):
         for qid in ("q", "r", "s"):
             assert listed(bench, State.NEW, qid) == listed(bench, State.READY, qid) == [mid]
-            assert bench.engine.get(qid, mid, peek=True, visibility=None).payload == b"x"
+            assert bench.engine.queue(qid).get(mid, peek=True, visibility=None).payload == b"x"
         bench.reopen()
-    assert bench.engine.last_mid("r") == mid
+    assert bench.engine.queue("r").last_mid == mid
     [newer] = bench.push(b"y", qid="r")
     assert newer > mid
 
@@ -758,7 +756,7 @@ def test_copy_again(bench: Bench) -> None:
     bench.reopen()
     bench.engine.copy("q", mid, ["r", "s"])
     assert listed(bench, State.ALL, "r") == listed(bench, State.ALL, "s") == [mid]
-    assert bench.engine.stats("r").in_flight == 1
+    assert bench.engine.queue("r").stats().in_flight == 1
 
 
 def test_copy_keeps_things_apart(bench: Bench) -> None:
@@ -769,15 +767,15 @@ def test_copy_keeps_things_apart(bench: Bench) -> None:
     for _ in range(3):
         receive(bench, "r", visibility=10)
         bench.clock.now += 10
-    bench.engine.release("s", Receipt(mid), 500)
+    bench.engine.queue("s").release(Receipt(mid), 500)
     for _ in range(2):
-        looked = {qid: bench.engine.get(qid, mid, peek=True, visibility=None) for qid in "qrs"}
+        looked = {qid: bench.engine.queue(qid).get(mid, peek=True, visibility=None) for qid in "qrs"}
         assert {qid: (m.status, m.receives) for qid, m in looked.items()} == {
             "q": ("ready", 0), "r": ("ready", 3), "s": ("delayed", 0)
         }  # fmt: skip
         bench.reopen()
-    bench.engine.delete("q", Receipt(mid))
-    bench.engine.delete("s", Receipt(mid))
+    bench.engine.queue("q").delete(Receipt(mid))
+    bench.engine.queue("s").delete(Receipt(mid))
     bench.reopen()
     assert (listed(bench), listed(bench, qid="s")) == ([], [])
     [left] = receive(bench, "r")
@@ -823,7 +821,7 @@ def test_copy_all_or_none(bench: Bench) -> None:
     with pytest.raises(NoSuchQueueError):
         bench.engine.copy("q", mid, ["r", "no"])
     for engine in (bench.engine, bench.reopen()):
-        assert [len(engine.list_mids(qid, State.ALL, 10, -1)) for qid in ("q", "r", "s", "full")] == [1, 0, 0, 1]
+        assert [len(engine.queue(qid).list_mids(State.ALL, 10, -1)) for qid in ("q", "r", "s", "full")] == [1, 0, 0, 1]
     bench.engine.copy("q", mid, ["r", "s"])
     assert listed(bench, qid="r") == listed(bench, qid="s") == [mid]
 
@@ -837,7 +835,7 @@ def test_copy_up_to_the_capacity(bench: Bench) -> None:
     [other] = bench.push(b"y")
     with pytest.raises(QueueFullError):
         bench.engine.copy("q", other, ["r"])
-    bench.engine.delete("r", Receipt(mid))
+    bench.engine.queue("r").delete(Receipt(mid))
     bench.engine.copy("q", other, ["r"])
     assert listed(bench, qid="r") == [other]
 
@@ -847,7 +845,7 @@ def test_copy_what_is_not_there(bench: Bench) -> None:
     bench.queue("q")
     bench.queue("r")
     mid = copied(bench, "r")
-    bench.engine.delete("q", Receipt(mid))
+    bench.engine.queue("q").delete(Receipt(mid))
     with pytest.raises(NoSuchMessageError):
         bench.engine.copy("q", mid, ["r"])
     assert listed(bench, qid="r") == [mid]
@@ -857,7 +855,7 @@ def test_copy_staged(bench: Bench) -> None:
     """What was pushed before is there to be copied."""
     bench.queue("q")
     bench.queue("r")
-    [mid] = bench.engine.push("q", [Draft(b"x")])
+    [mid] = bench.engine.queue("q").push([Draft(b"x")])
     bench.engine.copy("q", mid, ["r"])
     assert listed(bench) == listed(bench, qid="r") == [mid]
 
@@ -871,9 +869,9 @@ def test_stats(bench: Bench) -> None:
     bench.push(b"1", b"22", b"333", b"4444")
     bench.push(b"55555", delay=100 * SECOND)
     oldest, second = receive(bench, count=2, visibility=SECOND)
-    bench.engine.delete("q", Receipt(second.mid))
+    bench.engine.queue("q").delete(Receipt(second.mid))
     bench.clock.now += SECOND
-    stats = bench.engine.stats("q")
+    stats = bench.engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.in_flight, stats.delayed) == (3, 3, 0, 1)
     assert stats.bytes == 1 + 3 + 4 + 5
     assert stats.oldest == bench.clock.now - oldest.pushed_at
@@ -884,7 +882,7 @@ def test_stats(bench: Bench) -> None:
 def test_stats_of_empty_queue(any_bench: Bench) -> None:
     """An empty queue has nothing, and no oldest message."""
     any_bench.queue()
-    stats = any_bench.engine.stats("q")
+    stats = any_bench.engine.queue("q").stats()
     assert stats.oldest is None
     assert {value for name, value in vars_of(stats).items() if name not in ("oldest", "storage")} == {0}
 
@@ -900,11 +898,11 @@ def test_stats_after_reopening(bench: Bench) -> None:
     bench.push(*[b"x" * n for n in range(30)])
     receive(bench, count=5)
     bench.push(b"z", delay=SECOND)
-    before = vars_of(bench.engine.stats("q"))
+    before = vars_of(bench.engine.queue("q").stats())
     bench.reopen()
-    while bench.engine.prepare_stats("q"):
+    while bench.engine.queue("q").prepare_stats():
         pass
-    after = vars_of(bench.engine.stats("q"))
+    after = vars_of(bench.engine.queue("q").stats())
     counts = {"pushed", "delivered", "expired", "deleted"}
     assert {k: v for k, v in before.items() if k not in counts} == {k: v for k, v in after.items() if k not in counts}
     assert {after[name] for name in counts} == {0}
@@ -918,19 +916,19 @@ def test_next_expiry(bench: Bench) -> None:
     bench.queue("a")
     bench.queue("b")
     engine = bench.engine
-    assert engine.next_expiry() is None
+    assert engine.effects().next_expiry is None
     now = bench.clock.now
     [late] = bench.push(b"", qid="a", delay=300)
     [early] = bench.push(b"", qid="b", delay=100)
-    assert engine.next_expiry() == now + 101
-    engine.delete("b", Receipt(early))
-    assert engine.next_expiry() == now + 300
-    engine.release("a", Receipt(late), 0)
-    assert engine.next_expiry() is None
+    assert engine.effects().next_expiry == now + 101
+    engine.queue("b").delete(Receipt(early))
+    assert engine.effects().next_expiry == now + 300
+    engine.queue("a").release(Receipt(late), 0)
+    assert engine.effects().next_expiry is None
     engine.receive(["a"], 1, 50, 1)
-    assert engine.next_expiry() == bench.clock.now + 50
+    assert engine.effects().next_expiry == bench.clock.now + 50
     engine.remove("a", force=True)
-    assert engine.next_expiry() is None
+    assert engine.effects().next_expiry is None
 
 
 def test_next_expiry_after_reopening(bench: Bench) -> None:
@@ -938,7 +936,7 @@ def test_next_expiry_after_reopening(bench: Bench) -> None:
     bench.queue()
     bench.push(b"x")
     [message] = receive(bench, visibility=77)
-    assert bench.reopen().next_expiry() == message.visible_at
+    assert bench.reopen().effects().next_expiry == message.visible_at
 
 
 def test_expire(bench: Bench) -> None:
@@ -948,16 +946,16 @@ def test_expire(bench: Bench) -> None:
     bench.push(*[b"x"] * 3, qid="a")
     bench.push(*[b"x"] * 3, qid="b")
     receive(bench, "a", "b", visibility=10)
-    bench.engine.take_arrivals()
+    arrived(bench.engine)
     bench.engine.expire(100)
-    assert not bench.engine.take_arrivals()
+    assert not arrived(bench.engine)
     bench.clock.now += 10
     bench.engine.expire(4)
-    assert sum(bench.engine.take_arrivals().values()) == 4
-    assert bench.engine.next_expiry() == bench.clock.now
+    assert sum(arrived(bench.engine).values()) == 4
+    assert bench.engine.effects().next_expiry == bench.clock.now
     bench.engine.expire(4)
-    assert bench.engine.next_expiry() is None
-    assert {qid: bench.engine.stats(qid).expired for qid in "ab"} == {"a": 3, "b": 3}
+    assert bench.engine.effects().next_expiry is None
+    assert {qid: bench.engine.queue(qid).stats().expired for qid in "ab"} == {"a": 3, "b": 3}
 
 
 def test_arrivals(bench: Bench) -> None:
@@ -966,20 +964,21 @@ def test_arrivals(bench: Bench) -> None:
     bench.queue("b")
     bench.push(b"1", b"2", qid="a")
     bench.push(b"1", qid="b", delay=5)
-    assert bench.engine.take_arrivals() == {"a": 2}
+    assert arrived(bench.engine) == {"a": 2}
     bench.push(b"3", qid="a")
+    assert arrived(bench.engine) == {"a": 3}
     receive(bench, "a", visibility=SECOND)
-    assert bench.engine.take_arrivals() == {}
+    assert arrived(bench.engine) == {}
     bench.clock.now += 5
     bench.engine.expire(10)
-    assert bench.engine.take_arrivals() == {"b": 1}
+    assert arrived(bench.engine) == {"b": 1}
 
 
 def test_arrivals_at_the_start(bench: Bench) -> None:
     """What is visible when an engine is opened is an arrival."""
     bench.queue()
     bench.push(b"x")
-    assert bench.reopen().take_arrivals() == {"q": 1}
+    assert arrived(bench.reopen()) == {"q": 1}
 
 
 @pytest.mark.parametrize("way", ["release", "expiry", "reopen", "release later"])
@@ -991,21 +990,21 @@ def test_receives_survive(bench: Bench, way: str) -> None:
         [message] = receive(bench, visibility=100)
         assert (message.mid, message.receives) == (mid, count)
         if way == "release":
-            bench.engine.release("q", Receipt(mid, count), 0)
+            bench.engine.queue("q").release(Receipt(mid, count), 0)
         elif way == "release later":
-            bench.engine.release("q", Receipt(mid, count), 10)
+            bench.engine.queue("q").release(Receipt(mid, count), 10)
         elif way == "reopen":
             bench.engine.commit()
             bench.reopen()
         bench.clock.now += 100
         assert not states(bench)["new"]
-        assert bench.engine.get("q", mid, peek=True, visibility=None).receives == count
+        assert bench.engine.queue("q").get(mid, peek=True, visibility=None).receives == count
 
 
 def test_close_keeps_what_was_pushed(bench: Bench) -> None:
     """Closing makes everything that was pushed visible and durable."""
     bench.queue()
-    [mid] = bench.engine.push("q", [Draft(b"x")])
+    [mid] = bench.engine.queue("q").push([Draft(b"x")])
     bench.reopen()
     assert mids(receive(bench)) == [mid]
 

@@ -37,7 +37,7 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
     store = engine_on(memcached, root=tmp_path, namespace="qs")
     for qid in ("a/b", "x" * 121):
         store.create(qid, Options(capacity=10))
-        store.push(qid, [Draft(b"x" * (payloads.CHUNK + 1), key="k")])
+        store.queue(qid).push([Draft(b"x" * (payloads.CHUNK + 1), key="k")])
     store.close()
     dump = memcached.command("lru_crawler metadump all").decode()
     found = [re.sub("%25", "%", key).replace("%3a", ":") for key in re.findall(r"^key=(\S+)", dump, re.MULTILINE)]

@@ -12,9 +12,9 @@ OPERATIONS: dict[str, Callable[[Place], object]] = {
     "claim": lambda place: claim(place.engine, "c", 2, 2),
     "acknowledge": lambda place: acknowledge(place.engine, "c", 1),
     "release": lambda place: release(place.engine, "c", 1),
-    "stage": lambda place: place.engine.batches("q").stage("p", (0, 1, 0), [b"more"] * 2),
-    "publish": lambda place: place.engine.batches("q").publish("p", 0, [(0, 0)]),
-    "purge": lambda place: place.engine.purge("q", place.mids("q")[1], 2),
+    "stage": lambda place: place.engine.queue("q").batches.stage("p", (0, 1, 0), [b"more"] * 2),
+    "publish": lambda place: place.engine.queue("q").batches.publish("p", 0, [(0, 0)]),
+    "purge": lambda place: place.engine.queue("q").purge(place.mids("q")[1], 2),
 }
 
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     place.queue("q")
     place.push("q", *(b"%d" % number for number in range(6)))
     claim(place.engine, "c", 1, 2)
-    place.engine.batches("q").stage("p", (0, 0, 0), [b"staged", b"too"])
+    place.engine.queue("q").batches.stage("p", (0, 0, 0), [b"staged", b"too"])
     place.engine.commit()
     yield place
     place.leave()
@@ -35,9 +35,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 def all_of(place: Place) -> object:
     store = place.engine._journal._store
     assert store is not None
-    batches = place.engine.batches("q").producers["p"]
+    batches = place.engine.queue("q").batches.producers["p"]
     staged = {name: sorted(part) for name, part in batches.staged.items()}
-    return show(place.engine, place.clock.now), staged, store.usage.total, place.engine.stats("q").new
+    return show(place.engine, place.clock.now), staged, store.usage.total, place.engine.queue("q").stats().new
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -73,12 +73,12 @@ def test_a_queue_that_is_removed_with_what_is_staged(place: Place) -> None:
     assert store.usage.total == 0
     for _ in range(30):
         place.push("other", bytes(5000))
-        place.engine.purge("other", place.mids("other")[-1], 1)
+        place.engine.queue("other").purge(place.mids("other")[-1], 1)
         place.engine.commit()
         place.upkeep_all()
     assert len(place.segments()) <= 3
     assert claim(place.engine, "c", 1, 2) == []
-    assert place.engine.claims("q").all() == []
+    assert place.engine.queue("q").claims.all() == []
 
 
 def test_what_is_staged_is_compacted(place: Place) -> None:
@@ -87,14 +87,14 @@ def test_what_is_staged_is_compacted(place: Place) -> None:
     before = all_of(place)
     for _ in range(40):
         place.push("other", bytes(5000))
-        place.engine.purge("other", place.mids("other")[-1], 1)
+        place.engine.queue("other").purge(place.mids("other")[-1], 1)
         place.engine.commit()
         place.upkeep_all()
     assert all_of(place) == before
     assert len(place.segments()) <= 3
     place.crash()
     assert all_of(place) == before
-    place.engine.batches("q").publish("p", 0, [(0, 0)])
+    place.engine.queue("q").batches.publish("p", 0, [(0, 0)])
     place.engine.commit()
     place.crash()
     assert place.payloads("q")[-2:] == [b"staged", b"too"]

@@ -25,12 +25,12 @@ class Prepared:
         self.engine = self.make(self.clock)
         self.engine.create("q", Options())
         for number in range(7):
-            self.engine.push("q", [Draft(b"%d" % number)])
+            self.engine.queue("q").push([Draft(b"%d" % number)])
             self.clock.tick()
         claim(self.engine, 1, count=2)
         claim(self.engine, 2, count=2)
-        self.engine.batches("q").stage("p", (0, 0, 0), [b"staged 0", b"staged 1"])
-        self.engine.batches("q").stage("p", (0, 1, 0), [b"staged 2"])
+        self.engine.queue("q").batches.stage("p", (0, 0, 0), [b"staged 0", b"staged 1"])
+        self.engine.queue("q").batches.stage("p", (0, 1, 0), [b"staged 2"])
         self.engine.commit()
 
     def crash(self) -> None:
@@ -42,14 +42,14 @@ class Prepared:
 
     def shown(self) -> Shown:
         """What there is to be seen: messages by state, and what is in each claim."""
-        claims = self.engine.claims("q")
+        claims = self.engine.queue("q").claims
         found: Shown = {
             f"{each.consumer} {each.seq}": payloads(claims.part(each.consumer, each.seq, (0, 1), LOTS, LOTS) or [])
             for each in claims.all()
         }
         for state in (State.READY, State.IN_FLIGHT):
-            mids = self.engine.list_mids("q", state, 100, -1)
-            found[state.value] = [self.engine.get("q", mid, peek=True, visibility=None).payload for mid in mids]
+            mids = self.engine.queue("q").list_mids(state, 100, -1)
+            found[state.value] = [self.engine.queue("q").get(mid, peek=True, visibility=None).payload for mid in mids]
         return found
 
 
@@ -57,16 +57,16 @@ def _release(engine: Engine) -> None:
     try:
         release(engine, 1)
     except NoSuchClaimError:
-        assert [each.seq for each in engine.claims("q").all()] == [2]
+        assert [each.seq for each in engine.queue("q").claims.all()] == [2]
 
 
 def _publish(engine: Engine) -> None:
-    engine.batches("q").publish("p", 0, [(0, 0), (1, 0)])
+    engine.queue("q").batches.publish("p", 0, [(0, 0), (1, 0)])
     engine.commit()
 
 
 def _stage(engine: Engine) -> None:
-    engine.batches("q").stage("other", (0, 2, 0), [b"other"])
+    engine.queue("q").batches.stage("other", (0, 2, 0), [b"other"])
     engine.commit()
 
 
@@ -125,7 +125,7 @@ def test_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -
             assert case.shown() == after
             case.crash()
         if operation == "stage":
-            case.engine.batches("q").publish("other", 0, [(2, 0)])
+            case.engine.queue("q").batches.publish("other", 0, [(2, 0)])
             assert payloads(receive(case.engine))[3:] == [b"other"]
         case.engine.close()
         if not reached:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dirq_disks import PurgingDisk, SteppingDisk
 from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
-from engines import Crash, WithoutAttributes
+from engines import Crash, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq import Queue
@@ -36,20 +36,20 @@ def purge(foreign: Foreign) -> None:
 
 Operation = Callable[[DirectoriesEngine, list[int]], object]
 OPERATIONS: dict[str, Operation] = {
-    "push": lambda engine, _: len(engine.push("q", [Draft(b"x")])),
-    "push-list": lambda engine, _: len(engine.push("q", [Draft(b"x"), Draft(b"y"), Draft(b"z")])),
-    "push-delayed": lambda engine, _: len(engine.push("q", [Draft(b"x", 100 * SECOND)])),
+    "push": lambda engine, _: len(engine.queue("q").push([Draft(b"x")])),
+    "push-list": lambda engine, _: len(engine.queue("q").push([Draft(b"x"), Draft(b"y"), Draft(b"z")])),
+    "push-delayed": lambda engine, _: len(engine.queue("q").push([Draft(b"x", 100 * SECOND)])),
     "receive": lambda engine, _: [each.payload for each in engine.receive(["q"], 2, None, LOTS)],
-    "get": lambda engine, mids: engine.get("q", mids[1], peek=False, visibility=None).payload,
-    "delete": lambda engine, mids: engine.delete("q", Receipt(mids[1])),
-    "delete-held": lambda engine, mids: engine.delete("q", Receipt(mids[0], 1)),
-    "release": lambda engine, mids: engine.release("q", Receipt(mids[0], 1), 0),
-    "release-delayed": lambda engine, mids: engine.release("q", Receipt(mids[1]), SECOND) is not None,
-    "extend": lambda engine, mids: engine.extend("q", Receipt(mids[0], 1), SECOND) > 0,
+    "get": lambda engine, mids: engine.queue("q").get(mids[1], peek=False, visibility=None).payload,
+    "delete": lambda engine, mids: engine.queue("q").delete(Receipt(mids[1])),
+    "delete-held": lambda engine, mids: engine.queue("q").delete(Receipt(mids[0], 1)),
+    "release": lambda engine, mids: engine.queue("q").release(Receipt(mids[0], 1), 0),
+    "release-delayed": lambda engine, mids: engine.queue("q").release(Receipt(mids[1]), SECOND) is not None,
+    "extend": lambda engine, mids: engine.queue("q").extend(Receipt(mids[0], 1), SECOND) > 0,
     "copy": lambda engine, mids: engine.copy("q", mids[1], ["other"]),
-    "stats": lambda engine, _: engine.stats("q").ready,
-    "purge": lambda engine, mids: engine.purge("q", mids[-1], 10),
-    "remove": lambda engine, mids: (engine.purge("q", mids[-1], 10), engine.remove("q", force=False)),
+    "stats": lambda engine, _: engine.queue("q").stats().ready,
+    "purge": lambda engine, mids: engine.queue("q").purge(mids[-1], 10),
+    "remove": lambda engine, mids: (engine.queue("q").purge(mids[-1], 10), engine.remove("q", force=False)),
 }
 
 
@@ -58,7 +58,7 @@ def played(layout: str, root: Path, operation: str, at: int) -> tuple[object, in
     disk = PurgingDisk()
     purged = [Foreign(layout, root / qid) for qid in ("q", "other")]
     engine = opened(layout, root, disk)
-    mids = engine.push("q", [Draft(b"1"), Draft(b"2")]) if not operation.startswith("push") else []
+    mids = engine.queue("q").push([Draft(b"1"), Draft(b"2")]) if not operation.startswith("push") else []
     engine.receive(["q"], 1, None, LOTS)
     engine.commit()
     disk.steps, disk.at, disk.happen = 0, at, lambda: list(map(purge, purged))
@@ -67,7 +67,7 @@ def played(layout: str, root: Path, operation: str, at: int) -> tuple[object, in
     result = OPERATIONS[operation](engine, mids)
     engine.commit()
     steps, disk.at = disk.steps, -1
-    failures = engine.take_failures()
+    failures = failed(engine)
     engine.close()
     engine = opened(layout, root, disk)
     left = {qid: figures(engine, qid) for qid in engine.queues()}
@@ -80,7 +80,7 @@ def opened(layout: str, root: Path, disk: Disk) -> DirectoriesEngine:
 
 
 def figures(engine: DirectoriesEngine, qid: str) -> tuple[int, int, int]:
-    found = engine.stats(qid)
+    found = engine.queue(qid).stats()
     return found.ready, found.in_flight, found.delayed
 
 
@@ -107,11 +107,11 @@ def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatc
 
     disk.after["mkdir"] = again
     with pytest.raises(FileNotFoundError, match="5 times"):
-        engine.push("q", [Draft(b"x")])
+        engine.queue("q").push([Draft(b"x")])
     made = [arguments[0] for name, arguments in disk.calls if name == "mkdir"]
     assert len(made) == {"dirq-simple": 5, "dirq": 2 * 5}[shared.layout]
     disk.after.clear()
-    assert len(engine.push("q", [Draft(b"y")])) == 1
+    assert len(engine.queue("q").push([Draft(b"y")])) == 1
     engine.commit()
     engine.close()
     assert shared.foreign.consume() == [b"y"]
@@ -124,9 +124,9 @@ def test_a_purge_removes_what_a_delayed_push_left(tmp_path: Path) -> None:
             disk = SteppingDisk()
             disk.before["rename"] = crash
             engine = shared.open(disk)
-            engine.push("q", [Draft(b"x", SECOND)])
+            engine.queue("q").push([Draft(b"x", SECOND)])
             with pytest.raises(Crash):
-                engine.flush()
+                engine.effects()
             [left] = (shared.foreign.path / "temporary").iterdir()
             clean(shared)
             assert left.exists()
@@ -150,14 +150,14 @@ def test_a_directory_that_is_made_again_before_that_is_noticed(shared: Shared) -
     """A delayed message stays delayed, and comes in time, when its directory was purged and made again just before;
     also where its marks are a file."""
     engine = shared.open(WithoutAttributes())
-    engine.push("q", [Draft(b"1")])
+    engine.queue("q").push([Draft(b"1")])
     engine.commit()
     shared.foreign.consume()
     purge(shared.foreign)
-    [mid] = engine.push("q", [Draft(b"2", 100 * SECOND)])
+    [mid] = engine.queue("q").push([Draft(b"2", 100 * SECOND)])
     engine.commit()
     engine.refresh()
-    assert engine.list_mids("q", State.ALL, 10, -1) == engine.list_mids("q", State.DELAYED, 10, -1) == [mid]
+    assert engine.queue("q").list_mids(State.ALL, 10, -1) == engine.queue("q").list_mids(State.DELAYED, 10, -1) == [mid]
     shared.clock.ahead += 100 * SECOND
     engine.expire(10)
     assert [message.payload for message in engine.receive(["q"], 10, None, LOTS)] == [b"2"]
@@ -187,7 +187,7 @@ def test_a_directory_that_goes_before_it_is_listed(
     shared.engine.refresh()
     os.rename(shared.foreign.path / name, folder / name[9:])
     shared.engine.refresh()
-    assert shared.engine.list_mids("q", State.ALL, 10, -1) == [mid_of(name)]
+    assert shared.engine.queue("q").list_mids(State.ALL, 10, -1) == [mid_of(name)]
     assert caplog.text == ""
 
 
@@ -197,7 +197,7 @@ def test_an_element_that_has_lost_its_body(tmp_path: Path) -> None:
     with sharing("dirq", tmp_path) as shared:
         shared.engine.create("other", Options())
         [mid] = shared.push(b"x")
-        shared.engine.stats("q")
+        shared.engine.queue("q").stats()
         os.unlink(shared.foreign.path / shared.foreign.names()[0] / "body")
         with pytest.raises(NoSuchMessageError):
             shared.engine.copy("q", mid, ["other"])

@@ -133,7 +133,7 @@ def test_nothing_to_do_with_a_compact_journal(make: Make) -> None:
     for _ in range(30):
         place.push("a", bytes(3000))
         place.upkeep_all()
-        place.engine.purge("a", place.mids("a")[-1], 1)
+        place.engine.queue("a").purge(place.mids("a")[-1], 1)
         place.engine.commit()
     place.upkeep_all()
     assert place.idles
@@ -149,7 +149,7 @@ def test_nothing_to_do_for_a_journal_that_has_failed(make: Make) -> None:
     with pytest.raises(OSError, match="error"):
         place.push("a", b"y")
     with pytest.raises(OSError, match="journal failed"):
-        place.engine.delete("a", Receipt(mid))
+        place.engine.queue("a").delete(Receipt(mid))
     assert place.idles
 
 
@@ -160,11 +160,11 @@ def test_nothing_to_do_without_room(make: Make) -> None:
     place.disk.refuse("create", "*/spare.tmp")
     for _ in range(30):
         place.push("a", bytes(3000))
-        place.engine.purge("a", place.mids("a")[-1], 1)
+        place.engine.queue("a").purge(place.mids("a")[-1], 1)
         place.engine.commit()
         place.upkeep()
     place.upkeep_all()
-    due = place.engine.next_upkeep()
+    due = place.engine.effects().next_upkeep
     assert due is not None
     assert place.clock.now < due <= place.clock.now + SECOND
     place.disk.disarm()
@@ -182,7 +182,7 @@ def test_compaction_that_fails(make: Make, error: int) -> None:
     kept = [place.push("a", b"%d" % number * 300)[0] for number in range(8)]
     for _ in range(20):
         [mid] = place.push("a", bytes(3000))
-        place.engine.delete("a", Receipt(mid))
+        place.engine.queue("a").delete(Receipt(mid))
     place.engine.commit()
     refused = 0
     for _ in range(12):
@@ -194,7 +194,7 @@ def test_compaction_that_fails(make: Make, error: int) -> None:
         except OSError:
             refused += 1
         else:
-            place.engine.delete("a", Receipt(place.mids("a")[-1]))
+            place.engine.queue("a").delete(Receipt(place.mids("a")[-1]))
         place.disk.disarm()
         if error == errno.EIO:
             place.crash()

@@ -72,7 +72,7 @@ class World:
 
     def push(self, *payloads: bytes) -> None:
         def change() -> Callable[[], None]:
-            found = self.engine.push("q", [Draft(payload) for payload in payloads])
+            found = self.engine.queue("q").push([Draft(payload) for payload in payloads])
             return lambda: self.known.update(
                 {mid: (payload, 0, False) for mid, payload in zip(found, payloads, strict=True)}
             )
@@ -90,14 +90,14 @@ class World:
 
     def delete(self, mid: int) -> None:
         def change() -> Callable[[], None]:
-            self.engine.delete("q", Receipt(mid))
+            self.engine.queue("q").delete(Receipt(mid))
             return lambda: self.known.__delitem__(mid)
 
         self.ask(change)
 
     def release(self, mid: int) -> None:
         def change() -> Callable[[], None]:
-            self.engine.release("q", Receipt(mid), 0)
+            self.engine.queue("q").release(Receipt(mid), 0)
             payload, receives, _ = self.known[mid]
             return lambda: self.known.update({mid: (payload, receives, False)})
 
@@ -131,11 +131,11 @@ class World:
     def check(self) -> None:
         """The engine has what it has answered for, and nothing else."""
         engine = self.engine
-        assert engine.list_mids("q", State.ALL, 10**6, -1) == sorted(self.known)
+        assert engine.queue("q").list_mids(State.ALL, 10**6, -1) == sorted(self.known)
         flying = [mid for mid, (_, _, in_flight) in sorted(self.known.items()) if in_flight]
-        assert engine.list_mids("q", State.IN_FLIGHT, 10**6, -1) == flying
+        assert engine.queue("q").list_mids(State.IN_FLIGHT, 10**6, -1) == flying
         for mid, (payload, receives, _) in self.known.items():
-            message = engine.read("q", Receipt(mid))
+            message = engine.queue("q").read(Receipt(mid))
             assert (message.payload, message.receives) == (payload, receives)
 
     def crash(self) -> None:
@@ -148,8 +148,8 @@ class World:
     def _lose_receives(self) -> None:
         """Nobody waits for a receive to be durable: after a crash its message may be visible again."""
         for mid, (payload, receives, in_flight) in self.known.items():
-            if mid in self.engine.list_mids("q", State.ALL, 10**6, -1):
-                seen = self.engine.get("q", mid, peek=True, visibility=None)
+            if mid in self.engine.queue("q").list_mids(State.ALL, 10**6, -1):
+                seen = self.engine.queue("q").get(mid, peek=True, visibility=None)
                 assert seen.receives < receives or (seen.status == "in-flight") is in_flight
                 self.known[mid] = payload, min(receives, seen.receives), seen.status == "in-flight"
 
@@ -213,8 +213,8 @@ def test_broken_disk(tmp_path: Path, only: str) -> None:
             world.check()
         world.crash()
         there = {
-            mid: world.engine.read("q", Receipt(mid)).payload
-            for mid in world.engine.list_mids("q", State.ALL, 10**6, -1)
+            mid: world.engine.queue("q").read(Receipt(mid)).payload
+            for mid in world.engine.queue("q").list_mids(State.ALL, 10**6, -1)
         }
         assert {mid: known[0] for mid, known in world.known.items()}.items() <= there.items()
         world.engine.close()

@@ -110,7 +110,7 @@ def test_others_make_a_queue_right_after_ours_is_removed(place: Place, force: bo
     [old] = place.push("q", b"old")
     if not force:
         place.receive("q")
-        place.engine.purge("q", old, LOTS)
+        place.engine.queue("q").purge(old, LOTS)
         place.engine.commit()
     place.engine.remove("q", force=force)
     if apart:

@@ -50,7 +50,7 @@ def engine(memcached: Memcached, tmp_path: Path) -> Iterator[MemcachedEngine]:
 
 
 def push(engine: MemcachedEngine, *payloads: bytes) -> list[int]:
-    return engine.push("q", [Draft(payload) for payload in payloads])
+    return engine.queue("q").push([Draft(payload) for payload in payloads])
 
 
 def receive(engine: MemcachedEngine, count: int = 1000) -> list[bytes | None]:
@@ -58,7 +58,7 @@ def receive(engine: MemcachedEngine, count: int = 1000) -> list[bytes | None]:
 
 
 def listed(engine: MemcachedEngine) -> list[int]:
-    return engine.list_mids("q", State.ALL, 100_000, -1)
+    return engine.queue("q").list_mids(State.ALL, 100_000, -1)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -76,8 +76,8 @@ def test_restart(engine: MemcachedEngine, memcached: Memcached, caplog: pytest.L
     assert receive(engine) == []
     assert listed(engine) == []
     with pytest.raises(NoSuchMessageError):
-        engine.delete("q", Receipt(old, 1))
-    assert engine.last_mid("q") == old
+        engine.queue("q").delete(Receipt(old, 1))
+    assert engine.queue("q").last_mid == old
     [new] = push(engine, b"new")
     assert new > old
     assert receive(engine) == [b"new"]
@@ -118,16 +118,16 @@ def test_restart_seen_first_by(engine: MemcachedEngine, memcached: Memcached, fi
     elif first == "list":
         assert listed(engine) == []
     elif first == "stats":
-        assert engine.stats("q").ready == 0
+        assert engine.queue("q").stats().ready == 0
     elif first == "purge":
-        assert engine.purge("q", mid, 10) == 0
+        assert engine.queue("q").purge(mid, 10) == 0
     elif first == "remove":
         engine.remove("q", force=False)
     else:
         calls: dict[str, Callable[[], object]] = {
-            "delete": lambda: engine.delete("q", Receipt(mid)),
-            "get": lambda: engine.get("q", mid, peek=True, visibility=None),
-            "release": lambda: engine.release("q", Receipt(mid), 0),
+            "delete": lambda: engine.queue("q").delete(Receipt(mid)),
+            "get": lambda: engine.queue("q").get(mid, peek=True, visibility=None),
+            "release": lambda: engine.queue("q").release(Receipt(mid), 0),
             "copy": lambda: engine.copy("q", mid, ["r"]),
         }
         with pytest.raises(NoSuchMessageError):
@@ -142,9 +142,9 @@ def test_killed(engine: MemcachedEngine, memcached: Memcached) -> None:
         lambda: push(engine, b"y"),
         lambda: receive(engine),
         lambda: listed(engine),
-        lambda: engine.stats("q"),
-        lambda: engine.delete("q", Receipt(mid)),
-        lambda: engine.last_mid("q"),
+        lambda: engine.queue("q").stats(),
+        lambda: engine.queue("q").delete(Receipt(mid)),
+        lambda: engine.queue("q").last_mid,
         lambda: engine.create("other", Options()),
         lambda: engine.remove("q", force=True),
         lambda: engine.receive_within(["q"], 1, None, LOTS, wait=5, stop=threading.Event()),
@@ -260,8 +260,8 @@ def test_full_refusing(tmp_path: Path) -> None:
                 for message in messages:
                     received.append(message.mid)
                     assert message.payload == b"x" * 7_000
-                    assert engine.extend("q", Receipt(message.mid, 1), 100 * SECOND)
-                    engine.delete("q", Receipt(message.mid, 1))
+                    assert engine.queue("q").extend(Receipt(message.mid, 1), 100 * SECOND)
+                    engine.queue("q").delete(Receipt(message.mid, 1))
             assert received == pushed
         engine.close()
 
@@ -276,7 +276,7 @@ def test_full_refusing_any_size(tmp_path: Path, size: int) -> None:
         found = engine.receive(["q"], len(pushed), None, LOTS)
         assert [message.mid for message in found] == pushed
         assert {message.payload for message in found} == {b"x" * size}
-        assert engine.purge("q", pushed[-1], len(pushed)) == len(pushed)
+        assert engine.queue("q").purge(pushed[-1], len(pushed)) == len(pushed)
         assert len(fill(engine, size, at_once=100 if size < 1000 else 1)) >= len(pushed) * 0.9
         engine.close()
 
@@ -287,7 +287,7 @@ def test_full_refusing_where_pages_are(tmp_path: Path) -> None:
         engine = engine_on(memcached, root=tmp_path)
         engine.create("q", Options())
         mids = push(engine, *[b"x"] * 1000)
-        page = engine._queue("q").pages
+        page = engine.queue("q").pages
         look = page.look()
         assert look is not None
         found = page.page(look, 0)
@@ -296,7 +296,7 @@ def test_full_refusing_where_pages_are(tmp_path: Path) -> None:
         for mid in mids[:3]:
             [message] = engine.receive(["q"], 1, None, LOTS)
             assert message.mid == mid
-            engine.delete("q", Receipt(mid, 1))
+            engine.queue("q").delete(Receipt(mid, 1))
         engine.close()
 
 
@@ -322,12 +322,12 @@ def test_full_evicting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
             for message in messages:
                 number = pushed.index(message.mid)
                 assert message.payload == b"%d" % number * 2000
-                engine.delete("q", Receipt(message.mid, 1))
+                engine.queue("q").delete(Receipt(message.mid, 1))
                 found.append(message.mid)
         assert 0 < len(found) < len(pushed)
         assert found == sorted(found)
         assert listed(engine) == []
-        assert engine.stats("q").bytes == 0
+        assert engine.queue("q").stats().bytes == 0
         assert sum("-M" in message for message in warnings(caplog)) >= 1
         assert len(warnings(caplog)) <= 2
         engine.close()
@@ -339,12 +339,12 @@ def test_full_evicting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 def test_payload_gone(engine: MemcachedEngine, caplog: pytest.LogCaptureFixture) -> None:
     """A message without its payload is removed by whoever finds that, and the next one is delivered."""
     push(engine, b"a", b"b", b"c")
-    queue = engine._queue("q")
+    queue = engine.queue("q")
     entries = next(iter(queue.pages.scan(-1))).entries
     queue.payloads.remove([entries[0], entries[2]])
     assert receive(engine, 1) == [b"b"]
     with pytest.raises(NoSuchMessageError):
-        engine.get("q", entries[2].mid, peek=True, visibility=None)
+        engine.queue("q").get(entries[2].mid, peek=True, visibility=None)
     assert listed(engine) == [entries[1].mid]
     assert (queue.lost, len(warnings(caplog))) == (2, 1)
 
@@ -355,7 +355,7 @@ def test_page_gone(engine: MemcachedEngine, gone: int, caplog: pytest.LogCapture
     for start in range(0, 1100, 50):
         push(engine, *[b"%d" % number for number in range(start, start + 50)])
     mids = listed(engine)
-    queue = engine._queue("q")
+    queue = engine.queue("q")
     look = queue.pages.look()
     assert look is not None
     assert look.head.last == 5
@@ -363,16 +363,16 @@ def test_page_gone(engine: MemcachedEngine, gone: int, caplog: pytest.LogCapture
     left = mids[: gone * 200] + mids[(gone + 1) * 200 :]
     for mid in (mids[0], mids[450], mids[-1]):
         if mid in left:
-            assert engine.get("q", mid, peek=True, visibility=None).mid == mid
+            assert engine.queue("q").get(mid, peek=True, visibility=None).mid == mid
         else:
             with pytest.raises(NoSuchMessageError):
-                engine.get("q", mid, peek=True, visibility=None)
+                engine.queue("q").get(mid, peek=True, visibility=None)
     [new] = push(engine, b"new")
     assert new > mids[-1]
     found = [message.mid for message in engine.receive(["q"], 2000, None, LOTS)]
     assert found == [*left, new]
     for mid in found:
-        engine.delete("q", Receipt(mid))
+        engine.queue("q").delete(Receipt(mid))
     assert listed(engine) == []
     assert len(warnings(caplog)) == 1
 
@@ -453,12 +453,12 @@ def prepared(memcached: Memcached, root: Path, namespace: str) -> MemcachedEngin
     engine.create("r", Options(capacity=10_000))
     first = push(engine, *[b"first"] * 200)
     push(engine, *[b"second"] * 200)
-    engine.purge("q", first[-1], 199)
+    engine.queue("q").purge(first[-1], 199)
     return engine
 
 
 def _push(engine: MemcachedEngine) -> None:
-    engine.push("q", [Draft(b"pushed", key="k"), Draft(b"pushed")])
+    engine.queue("q").push([Draft(b"pushed", key="k"), Draft(b"pushed")])
 
 
 def _receive(engine: MemcachedEngine) -> None:
@@ -466,12 +466,12 @@ def _receive(engine: MemcachedEngine) -> None:
 
 
 def _delete(engine: MemcachedEngine) -> None:
-    engine.delete("q", Receipt(listed(engine)[0]))
+    engine.queue("q").delete(Receipt(listed(engine)[0]))
 
 
 def _release(engine: MemcachedEngine) -> None:
-    engine.release("q", Receipt(listed(engine)[0]), 10)
-    engine.release("q", Receipt(listed(engine)[0]), 0)
+    engine.queue("q").release(Receipt(listed(engine)[0]), 10)
+    engine.queue("q").release(Receipt(listed(engine)[0]), 0)
 
 
 def _copy(engine: MemcachedEngine) -> None:
@@ -479,7 +479,7 @@ def _copy(engine: MemcachedEngine) -> None:
 
 
 def _purge(engine: MemcachedEngine) -> None:
-    engine.purge("q", listed(engine)[-1], 1000)
+    engine.queue("q").purge(listed(engine)[-1], 1000)
 
 
 def _remove(engine: MemcachedEngine) -> None:
@@ -540,7 +540,7 @@ def check(
     if operation is _push:
         added = [mid for mid in after if mid not in before]
         assert len(added) in ((0, 2) if failed else (2,))
-        mid = engine.push("q", [Draft(b"pushed", key="k")])[0]
+        mid = engine.queue("q").push([Draft(b"pushed", key="k")])[0]
         assert len(listed(engine)) == len(before) + max(len(added), 1)
         assert mid in (added or listed(engine))
     elif operation is _delete:
@@ -549,7 +549,7 @@ def check(
         assert set(after) <= set(before) if failed else after == []
     else:
         assert after == before
-        copied = engine.list_mids("r", State.ALL, 10, -1)
+        copied = engine.queue("r").list_mids(State.ALL, 10, -1)
         assert copied in ([], [before[100]]) if operation is _copy else copied == []
     works(engine)
 
@@ -565,7 +565,7 @@ def works(engine: MemcachedEngine) -> None:
     assert [message.mid for message in found] == expected
     assert [message.payload for message in found][-2:] == [b"new", b"newer"]
     assert engine.receive(["q"], 1000, None, LOTS) == []
-    assert engine.purge("q", expected[-1], 1000) == len(expected)
+    assert engine.queue("q").purge(expected[-1], 1000) == len(expected)
     assert listed(engine) == []
 
 
@@ -586,12 +586,12 @@ def test_answer_of_a_swap_is_lost(memcached: Memcached, tmp_path: Path, cut: Cut
     [message] = engine.receive(["q"], 1, None, LOTS)
     assert (message.mid, message.receives) == (mid, 1)
     lose()
-    engine.extend("q", Receipt(mid, 1), 7 * SECOND)
+    engine.queue("q").extend(Receipt(mid, 1), 7 * SECOND)
     lose()
-    assert engine.release("q", Receipt(mid, 1), 0) is None
+    assert engine.queue("q").release(Receipt(mid, 1), 0) is None
     assert listed(engine) == [mid]
     lose()
-    engine.delete("q", Receipt(mid, 1))
+    engine.queue("q").delete(Receipt(mid, 1))
     assert listed(engine) == []
     assert cut.disarm()
     engine.close()
@@ -606,7 +606,7 @@ def test_nothing_twice_when_answers_are_lost(memcached: Memcached, tmp_path: Pat
         cut.arm(number % 12 + 1, ConnectionResetError, done=number % 2 == 0)
         for _ in range(3):
             try:
-                engine.push("q", [Draft(b"%d" % number, key=str(number))])
+                engine.queue("q").push([Draft(b"%d" % number, key=str(number))])
                 break
             except RemoteError:
                 continue
@@ -630,7 +630,7 @@ def test_removal_and_push(memcached: Memcached, tmp_path: Path) -> None:
     """A removal that is overtaken by a push does not take the message along."""
     engine = engine_on(memcached, root=tmp_path)
     engine.create("q", Options())
-    pages = engine._queue("q").pages
+    pages = engine.queue("q").pages
     look = pages.look()
     assert look is not None
     assert pages.close(look)

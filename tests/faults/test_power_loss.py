@@ -216,7 +216,7 @@ def test_it_finds_an_answer_before_the_commit(fast: Path) -> None:
 
     def make(clock: Clock, disk: Disk, root: str) -> Engine:
         engine = ENGINES["files"].make(clock, disk, root)
-        engine.commit = engine.flush  # type: ignore[method-assign]
+        engine.commit = engine.effects  # type: ignore[method-assign]
         return engine
 
     (fast / "root").mkdir()

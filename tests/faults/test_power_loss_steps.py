@@ -31,32 +31,32 @@ class Prepared:
         self.flying, self.back, self.ready, self.other = (self.push() for _ in range(4))
         self.delayed = self.push(901)
         engine.receive(["q"], 2, 1000, LOTS)
-        engine.release("q", Receipt(self.back, 1), 0)
+        engine.queue("q").release(Receipt(self.back, 1), 0)
         engine.commit()
         clock.now += 10
 
     def push(self, delay: int = 0) -> int:
-        [mid] = self.engine.push("q", [Draft(b"message %d" % self.clock.now * 100, delay)])
+        [mid] = self.engine.queue("q").push([Draft(b"message %d" % self.clock.now * 100, delay)])
         self.clock.now += 10
         return mid
 
 
 OPERATIONS: dict[str, Callable[[Engine, Prepared], object]] = {
     "create": lambda engine, case: engine.create("t", Options(capacity=3)),
-    "push": lambda engine, case: engine.push("q", [Draft(b"new" * 999)]),
-    "push delayed": lambda engine, case: engine.push("q", [Draft(b"new" * 999, 55)]),
-    "push list": lambda engine, case: engine.push("q", [Draft(b"1"), Draft(b"2" * 600, 55), Draft(b"3")]),
-    "receive": lambda engine, case: engine.get("q", case.ready, peek=False, visibility=1000),
-    "receive again": lambda engine, case: engine.get("q", case.back, peek=False, visibility=1000),
-    "release": lambda engine, case: engine.release("q", Receipt(case.flying), 0),
-    "release later": lambda engine, case: engine.release("q", Receipt(case.flying), 901),
-    "release delayed": lambda engine, case: engine.release("q", Receipt(case.delayed), 0),
-    "delay again": lambda engine, case: engine.release("q", Receipt(case.delayed), 555),
-    "extend": lambda engine, case: engine.extend("q", Receipt(case.flying), 5000),
-    "delete": lambda engine, case: engine.delete("q", Receipt(case.flying)),
+    "push": lambda engine, case: engine.queue("q").push([Draft(b"new" * 999)]),
+    "push delayed": lambda engine, case: engine.queue("q").push([Draft(b"new" * 999, 55)]),
+    "push list": lambda engine, case: engine.queue("q").push([Draft(b"1"), Draft(b"2" * 600, 55), Draft(b"3")]),
+    "receive": lambda engine, case: engine.queue("q").get(case.ready, peek=False, visibility=1000),
+    "receive again": lambda engine, case: engine.queue("q").get(case.back, peek=False, visibility=1000),
+    "release": lambda engine, case: engine.queue("q").release(Receipt(case.flying), 0),
+    "release later": lambda engine, case: engine.queue("q").release(Receipt(case.flying), 901),
+    "release delayed": lambda engine, case: engine.queue("q").release(Receipt(case.delayed), 0),
+    "delay again": lambda engine, case: engine.queue("q").release(Receipt(case.delayed), 555),
+    "extend": lambda engine, case: engine.queue("q").extend(Receipt(case.flying), 5000),
+    "delete": lambda engine, case: engine.queue("q").delete(Receipt(case.flying)),
     "copy": lambda engine, case: engine.copy("q", case.flying, ["r"]),
     "copy to several": lambda engine, case: engine.copy("q", case.flying, ["r", "s"]),
-    "purge": lambda engine, case: engine.purge("q", case.flying, 1),
+    "purge": lambda engine, case: engine.queue("q").purge(case.flying, 1),
     "remove": lambda engine, case: engine.remove("r", force=False),
     "remove with messages": lambda engine, case: engine.remove("q", force=True),
 }

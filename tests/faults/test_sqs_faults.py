@@ -84,7 +84,7 @@ def engine(tmp_path: Path, proxy: FaultySqs, _credentials: None) -> Iterator[Sqs
 
 
 def push(engine: SqsEngine, *payloads: bytes, qid: str = "q") -> list[int]:
-    return engine.push(qid, [Draft(payload) for payload in payloads])
+    return engine.queue(qid).push([Draft(payload) for payload in payloads])
 
 
 def receive(engine: SqsEngine, *qids: str, visibility: int | None = None, room: int = LOTS) -> list[Message]:
@@ -104,10 +104,10 @@ def test_tried_again(engine: SqsEngine, proxy: FaultySqs, fault: Exception) -> N
     for operation, call in {
         "SendMessageBatch": lambda: push(engine, b"x"),
         "ReceiveMessage": lambda: wait(engine),
-        "ChangeMessageVisibility": lambda: engine.extend("q", Receipt(engine.last_mid("q")), None),
-        "DeleteMessage": lambda: engine.delete("q", Receipt(engine.last_mid("q"), 1)),
-        "GetQueueAttributes": lambda: engine.stats("q"),
-        "PurgeQueue": lambda: engine.purge("q", 0, 1),
+        "ChangeMessageVisibility": lambda: engine.queue("q").extend(Receipt(engine.queue("q").last_mid), None),
+        "DeleteMessage": lambda: engine.queue("q").delete(Receipt(engine.queue("q").last_mid, 1)),
+        "GetQueueAttributes": lambda: engine.queue("q").stats(),
+        "PurgeQueue": lambda: engine.queue("q").purge(0, 1),
         "DeleteQueue": lambda: engine.remove("q", force=True),
         "CreateQueue": lambda: engine.create("r", Options()),
     }.items():
@@ -136,11 +136,11 @@ def test_given_up(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text: s
         lambda: push(engine, b"y"),
         lambda: receive(engine),
         lambda: wait(engine),
-        lambda: engine.delete("q", Receipt(mid, 1)),
-        lambda: engine.release("q", Receipt(mid, 1), 0),
-        lambda: engine.extend("q", Receipt(mid, 1), None),
-        lambda: engine.stats("q"),
-        lambda: engine.purge("q", 0, 1),
+        lambda: engine.queue("q").delete(Receipt(mid, 1)),
+        lambda: engine.queue("q").release(Receipt(mid, 1), 0),
+        lambda: engine.queue("q").extend(Receipt(mid, 1), None),
+        lambda: engine.queue("q").stats(),
+        lambda: engine.queue("q").purge(0, 1),
         lambda: engine.remove("q", force=True),
         lambda: engine.create("r", Options()),
     ):
@@ -150,7 +150,7 @@ def test_given_up(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text: s
         assert len(proxy.calls) == 4
     proxy.before = None
     assert list(engine.queues()) == ["q"]
-    engine.delete("q", Receipt(mid, 1))
+    engine.queue("q").delete(Receipt(mid, 1))
     assert len(push(engine, b"y")) == 1
 
 
@@ -164,8 +164,8 @@ def test_push_whose_answer_is_lost(engine: SqsEngine, proxy: FaultySqs) -> None:
     found = receive(engine)
     assert [(message.mid, message.payload) for message in found] == [(mid, b"x"), (mid + 1, b"x")]
     for message in found:
-        engine.delete("q", Receipt(message.mid, 1))
-    assert engine.stats("q").in_flight == 0
+        engine.queue("q").delete(Receipt(message.mid, 1))
+    assert engine.queue("q").stats().in_flight == 0
 
 
 def test_push_without_an_answer(engine: SqsEngine, proxy: FaultySqs) -> None:
@@ -192,10 +192,10 @@ def test_answer_about_a_receipt_is_lost(engine: SqsEngine, proxy: FaultySqs, ope
     receive(engine)
     proxy.after = failing(2, HANG_UP, operation)
     if operation == "DeleteMessage":
-        engine.delete("q", Receipt(mid, 1))
-        assert engine.stats("q").in_flight == 0
+        engine.queue("q").delete(Receipt(mid, 1))
+        assert engine.queue("q").stats().in_flight == 0
     else:
-        engine.release("q", Receipt(mid, 1), 0)
+        engine.queue("q").release(Receipt(mid, 1), 0)
         assert [message.mid for message in receive(engine)] == [mid]
 
 
@@ -216,8 +216,8 @@ def test_receipt_is_refused(
     receive(engine)
     proxy.before = failing(1, RefusedError(400, code, text))
     with pytest.raises(expected, match=code):
-        engine.extend("q", Receipt(mid, 1), None)
-    engine.delete("q", Receipt(mid, 1))
+        engine.queue("q").extend(Receipt(mid, 1), None)
+    engine.queue("q").delete(Receipt(mid, 1))
 
 
 def test_window_of_a_slow_receive(engine: SqsEngine, proxy: FaultySqs) -> None:
@@ -266,8 +266,8 @@ def test_second_part_of_a_list_fails(engine: SqsEngine, proxy: FaultySqs) -> Non
     with pytest.raises(RemoteError, match=r"InternalFailure.*; some of the 12 messages may have been stored"):
         push(engine, *[b"x"] * 12)
     proxy.before = None
-    assert engine.stats("q").ready == 10
-    assert engine.stats("q").pushed == 10
+    assert engine.queue("q").stats().ready == 10
+    assert engine.queue("q").stats().pushed == 10
 
 
 # -- receiving
@@ -286,7 +286,7 @@ def test_second_queue_fails(engine: SqsEngine, proxy: FaultySqs) -> None:
     for receiving in (receive, wait):
         [message] = receiving(engine, "q", "r")
         assert message.mid == mid
-        engine.release("q", Receipt(mid), 0)
+        engine.queue("q").release(Receipt(mid), 0)
         with pytest.raises(RemoteError, match="InternalFailure"):
             receiving(engine, "r")
 
@@ -409,7 +409,7 @@ def test_killed_and_restarted(tmp_path: Path) -> None:
         server.stop()
         thread.join(LONG)
         assert len(failed) == 1
-        for call in (lambda: push(engine, b"x"), lambda: receive(engine), lambda: engine.stats("q")):
+        for call in (lambda: push(engine, b"x"), lambda: receive(engine), lambda: engine.queue("q").stats()):
             with pytest.raises(RemoteError, match=f"SQS at {server.url} does not answer, after 4 attempts"):
                 call()
         server.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import OPERATIONS, Bench, FaultyDisk, always, files_engine
+from engines import OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
 from small_disk import small_disk
 
 from qs_server.storage.engine import (
@@ -41,7 +41,7 @@ class Case:
         self.ready, self.more = bench.push(b"ready", b"more")
         [self.delayed] = bench.push(b"delayed", delay=10**9)
         bench.engine.commit()
-        bench.engine.take_arrivals()
+        arrived(bench.engine)
 
     @property
     def engine(self) -> Engine:
@@ -55,20 +55,20 @@ class Case:
             for path in self.root.glob("**/*")
             if path.is_file() and not path.name.endswith(".attributes")
         }
-        states = {state.value: engine.list_mids("q", state, 100, -1) for state in State}
+        states = {state.value: engine.queue("q").list_mids(state, 100, -1) for state in State}
         return files, states
 
 
 def push(case: Case) -> object:
-    return case.engine.push("q", [Draft(b"new")])
+    return case.engine.queue("q").push([Draft(b"new")])
 
 
 def push_delayed(case: Case) -> object:
-    return case.engine.push("q", [Draft(b"new", 10**8)])
+    return case.engine.queue("q").push([Draft(b"new", 10**8)])
 
 
 def push_list(case: Case) -> object:
-    return case.engine.push("q", [Draft(b"1"), Draft(b"2", 10**8), Draft(b"3")])
+    return case.engine.queue("q").push([Draft(b"1"), Draft(b"2", 10**8), Draft(b"3")])
 
 
 OPERATION_OF_CASE: dict[str, Callable[[Case], object]] = {
@@ -76,14 +76,14 @@ OPERATION_OF_CASE: dict[str, Callable[[Case], object]] = {
     "push delayed": push_delayed,
     "push list": push_list,
     "receive": lambda case: case.engine.receive(["q"], 1, 10**9, LOTS),
-    "get": lambda case: case.engine.get("q", case.ready, peek=False, visibility=10**9),
-    "delete ready": lambda case: case.engine.delete("q", Receipt(case.ready, 0)),
-    "delete in flight": lambda case: case.engine.delete("q", Receipt(case.flying, 1)),
-    "delete delayed": lambda case: case.engine.delete("q", Receipt(case.delayed)),
-    "release": lambda case: case.engine.release("q", Receipt(case.flying, 1), 0),
-    "release later": lambda case: case.engine.release("q", Receipt(case.flying, 1), 10**8),
-    "release delayed": lambda case: case.engine.release("q", Receipt(case.delayed), 0),
-    "extend": lambda case: case.engine.extend("q", Receipt(case.flying, 1), 10**8),
+    "get": lambda case: case.engine.queue("q").get(case.ready, peek=False, visibility=10**9),
+    "delete ready": lambda case: case.engine.queue("q").delete(Receipt(case.ready, 0)),
+    "delete in flight": lambda case: case.engine.queue("q").delete(Receipt(case.flying, 1)),
+    "delete delayed": lambda case: case.engine.queue("q").delete(Receipt(case.delayed)),
+    "release": lambda case: case.engine.queue("q").release(Receipt(case.flying, 1), 0),
+    "release later": lambda case: case.engine.queue("q").release(Receipt(case.flying, 1), 10**8),
+    "release delayed": lambda case: case.engine.queue("q").release(Receipt(case.delayed), 0),
+    "extend": lambda case: case.engine.queue("q").extend(Receipt(case.flying, 1), 10**8),
     "create": lambda case: case.engine.create("r", Options(capacity=3)),
     "remove": lambda case: case.engine.remove("q", force=True),
 }
@@ -106,24 +106,24 @@ def test_nothing_has_changed(case: Case, name: str, only: str, code: int) -> Non
     case.bench.clock.now += 10
     case.engine.expire(100)  # else that is done on the way, and may be
     for at in range(1, 30):
-        before, last = case.picture(), case.engine.last_mid("q")
+        before, last = case.picture(), case.engine.queue("q").last_mid
         case.disk.arm(at, code, only)
         try:
             result = operation(case)
-            case.engine.flush()
+            case.engine.effects()
         except OSError as error:
             case.disk.disarm()
             found = error.errno, case.picture()
             assert found == (code, before)
             continue
         case.disk.disarm()
-        failures = case.engine.take_failures()
+        failures = failed(case.engine)
         if not failures:
             break
         assert list(failures) == [("q", result[0])]  # type: ignore[index]
         assert {error.errno for error in failures.values()} == {code}
         assert case.picture() == before
-        assert case.engine.last_mid("q") >= last
+        assert case.engine.queue("q").last_mid >= last
     else:
         pytest.fail("it was never done")
     case.engine.commit()
@@ -141,9 +141,10 @@ def test_nothing_has_changed(case: Case, name: str, only: str, code: int) -> Non
 def test_commit_again(case: Case, code: int) -> None:
     """A commit that fails raises, has done all the rest, and the next one does what is left."""
     case.engine.create("r", Options())
-    case.engine.push("r", [Draft(b"x")])
-    case.engine.push("q", [Draft(b"x", 5)])
+    case.engine.queue("r").push([Draft(b"x")])
+    case.engine.queue("q").push([Draft(b"x", 5)])
     case.engine.receive(["q"], 3, 100, LOTS)
+    case.engine.effects()
     for at in range(1, 30):
         case.disk.arm(at, code, "fsync")
         try:
@@ -174,7 +175,7 @@ def test_receive_of_several(case: Case, only: str, code: int) -> None:
         got = [message.mid for message in found]
         assert case.picture()[1]["in-flight"] == sorted(before["in-flight"] + got)
         for message in found:
-            case.engine.release("q", Receipt(message.mid, message.receives), 0)
+            case.engine.queue("q").release(Receipt(message.mid, message.receives), 0)
         if not case.disk.failed:
             break
     assert len(got) == 3
@@ -185,12 +186,12 @@ def test_purge(case: Case, code: int) -> None:
     """A purge that fails has removed some messages, which are counted, and can be repeated."""
     case.disk.arm(3, code, "unlink")
     with pytest.raises(OSError, match="\\["):
-        case.engine.purge("q", 10**18 - 1, 100)
+        case.engine.queue("q").purge(10**18 - 1, 100)
     case.disk.disarm()
     left = case.picture()[1]["all"]
     assert 0 < len(left) < 5
-    assert case.engine.stats("q").deleted == 5 - len(left)
-    assert case.engine.purge("q", 10**18 - 1, 100) == len(left)
+    assert case.engine.queue("q").stats().deleted == 5 - len(left)
+    assert case.engine.queue("q").purge(10**18 - 1, 100) == len(left)
 
 
 @pytest.mark.parametrize("code", ERRORS)
@@ -201,24 +202,24 @@ def test_expiry(case: Case, code: int) -> None:
     with pytest.raises(OSError, match="\\["):
         case.engine.expire(100)
     case.disk.disarm()
-    assert case.engine.next_expiry() is not None
+    assert case.engine.effects().next_expiry is not None
     case.engine.expire(100)
-    assert case.expired in case.engine.list_mids("q", State.READY, 9, -1)
+    assert case.expired in case.engine.queue("q").list_mids(State.READY, 9, -1)
 
 
 @pytest.mark.parametrize("code", ERRORS)
 def test_failures_of_some(case: Case, code: int) -> None:
     """Of several pushes that are flushed together only the one that fails comes to nothing, under its own name."""
     case.engine.create("r", Options())
-    pushed = [(qid, case.engine.push(qid, [Draft(b"x")])[0]) for qid in ("q", "r", "q", "r")]
+    pushed = [(qid, case.engine.queue(qid).push([Draft(b"x")])[0]) for qid in ("q", "r", "q", "r")]
     case.disk.arm(2, code, "rename")
-    case.engine.flush()
+    case.engine.effects()
     case.disk.disarm()
-    failures = case.engine.take_failures()
+    failures = failed(case.engine)
     assert len(failures) == 1
     assert set(failures) < set(pushed)
-    assert case.engine.take_failures() == {}
-    there = {(qid, mid) for qid in "qr" for mid in case.engine.list_mids(qid, State.ALL, 100, -1)}
+    assert failed(case.engine) == {}
+    there = {(qid, mid) for qid in "qr" for mid in case.engine.queue(qid).list_mids(State.ALL, 100, -1)}
     assert there & set(pushed) == set(pushed) - set(failures)
 
 
@@ -261,21 +262,21 @@ def run_script(bench: Bench, disk: FaultyDisk) -> dict[int, bytes]:
         mid = mids[argument % len(mids)] if mids and isinstance(argument, int) else 0
         try:
             if name == "push":
-                pushed = engine.push("q", [Draft(payload) for payload in argument])
-                engine.flush()
-                if not engine.take_failures():
+                pushed = engine.queue("q").push([Draft(payload) for payload in argument])
+                engine.effects()
+                if not failed(engine):
                     model.update(zip(pushed, argument, strict=True))
             elif name == "receive":
                 engine.receive(["q"], argument, 15, LOTS)
             elif name == "delete":
-                engine.delete("q", Receipt(mid))
+                engine.queue("q").delete(Receipt(mid))
                 del model[mid]
             elif name == "release":
-                engine.release("q", Receipt(mid), 0)
+                engine.queue("q").release(Receipt(mid), 0)
             elif name == "delay":
-                engine.release("q", Receipt(mid), 12)
+                engine.queue("q").release(Receipt(mid), 12)
             elif name == "extend":
-                engine.extend("q", Receipt(mid), 15)
+                engine.queue("q").extend(Receipt(mid), 15)
             else:
                 bench.clock.now += argument
             engine.commit()
@@ -300,10 +301,10 @@ def test_every_call_of_a_run(tmp_path: Path, attributes: bool, code: int, lastin
         model = run_script(bench, disk)
         reached = bool(disk.failed)
         disk.disarm()
-        live = bench.engine.list_mids("q", State.ALL, 100, -1)
+        live = bench.engine.queue("q").list_mids(State.ALL, 100, -1)
         assert live == sorted(model), f"call {at}: {disk.failed}"
         bench.reopen()
-        assert bench.engine.list_mids("q", State.ALL, 100, -1) == live
+        assert bench.engine.queue("q").list_mids(State.ALL, 100, -1) == live
         bench.clock.now += 10**9
         found = bench.engine.receive(["q"], 100, 10, LOTS)
         assert {message.mid: message.payload for message in found} == model
@@ -336,14 +337,14 @@ def test_full_disk(small_disk: Path, durability: Durability) -> None:
     def fill() -> None:
         while True:
             mids = bench.push(b"x" * 5000)
-            for failure in bench.engine.take_failures().values():
+            for failure in failed(bench.engine).values():
                 raise failure
             pushed.extend(mids)
 
     with pytest.raises(OSError, match="No space left"):
         fill()
     with pytest.raises(OSError, match="No space left"):
-        bench.engine.push("q", [Draft(b"y" * 5000)] * 3)
+        bench.engine.queue("q").push([Draft(b"y" * 5000)] * 3)
     assert pushed
     assert sorted(os.listdir(small_disk / "q")) == sorted([".queue.toml", *map(str, pushed)])
     bench.reopen()
@@ -351,10 +352,10 @@ def test_full_disk(small_disk: Path, durability: Durability) -> None:
     assert [message.mid for message in found] == pushed
     assert all(message.payload == b"x" * 5000 for message in found)
     for message in found[:5]:
-        bench.engine.delete("q", Receipt(message.mid, message.receives))
+        bench.engine.queue("q").delete(Receipt(message.mid, message.receives))
     bench.engine.commit()
     bench.push(b"x" * 5000)
-    assert bench.engine.take_failures() == {}
+    assert failed(bench.engine) == {}
     with pytest.raises(NoSuchMessageError):
-        bench.engine.delete("q", Receipt(found[0].mid))
+        bench.engine.queue("q").delete(Receipt(found[0].mid))
     bench.engine.close()

@@ -25,10 +25,10 @@ def queue_of_all_states(root: Path) -> Path:
     (root / "q").mkdir()
     now = time.time_ns() // 1000
     engine = FilesEngine(str(root), clock=lambda: now, durability=Durability.NONE)
-    engine.push("q", [Draft(b"12")])
+    engine.queue("q").push([Draft(b"12")])
     engine.receive(["q"], 1, 60_000_000, 1000)
-    engine.push("q", [Draft(b"123", delay=70_000_000)])
-    engine.push("q", [Draft(b"1234")])
+    engine.queue("q").push([Draft(b"123", delay=70_000_000)])
+    engine.queue("q").push([Draft(b"1234")])
     engine.commit()
     engine.close()
     (root / "q" / "5.6").write_bytes(b"1")
@@ -90,7 +90,7 @@ def test_purge_vsqs(tmp_path: Path) -> None:
     assert dir_tool("purge", path).stdout == f"{path}: 2 unfinished files removed, 0 expired messages made ready\n"
     assert states(path) == ["ready", "in-flight", "delayed", "ready", "being-written"]
     engine = FilesEngine(str(tmp_path), clock=lambda: 0, durability=Durability.NONE)
-    assert engine.get("q", 5, peek=True, visibility=None).receives == 1
+    assert engine.queue("q").get(5, peek=True, visibility=None).receives == 1
     engine.close()
 
 

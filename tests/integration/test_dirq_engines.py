@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
+from engines import arrived
 
 from qs_server.storage import inotify
 from qs_server.storage.dirq.names import is_directory
@@ -31,7 +32,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
 
 
 def listed(shared: Shared, state: State = State.ALL) -> list[int]:
-    return shared.engine.list_mids("q", state, 100, -1)
+    return shared.engine.queue("q").list_mids(state, 100, -1)
 
 
 # -- what they add, we hand out; and the other way round
@@ -42,7 +43,7 @@ def test_what_they_add(shared: Shared) -> None:
     before = time.time_ns() // 1000
     names = [shared.foreign.add(payload) for payload in (b"1", b"\0\xff", b"")]
     shared.engine.refresh()
-    assert shared.engine.take_arrivals() == {"q": 3}
+    assert arrived(shared.engine) == {"q": 3}
     assert listed(shared, State.NEW) == [mid_of(name) for name in names] == sorted(map(mid_of, names))
     found = shared.receive()
     assert [message.mid for message in found] == [mid_of(name) for name in names]
@@ -58,7 +59,7 @@ def test_what_was_there(shared: Shared) -> None:
     shared.engine = shared.open()
     assert listed(shared, State.READY) == [mid_of(free)]
     assert listed(shared, State.IN_FLIGHT) == [mid_of(locked)]
-    assert shared.engine.last_mid("q") == mid_of(locked)
+    assert shared.engine.queue("q").last_mid == mid_of(locked)
 
 
 def test_what_we_push(shared: Shared) -> None:
@@ -68,7 +69,7 @@ def test_what_we_push(shared: Shared) -> None:
     assert shared.foreign.consume() == [b"1", b"2", b"3"]
     shared.engine.refresh()
     assert listed(shared) == []
-    assert shared.engine.stats("q").bytes == 0
+    assert shared.engine.queue("q").stats().bytes == 0
 
 
 def test_ours_come_after_theirs(shared: Shared) -> None:
@@ -85,7 +86,7 @@ def test_a_new_directory(shared: Shared) -> None:
     """A queue that another program makes in the root while we run is a queue, with what it holds."""
     name = Foreign(shared.layout, shared.root / "made").add(b"x")
     shared.engine.refresh()
-    assert shared.engine.list_mids("made", State.ALL, 10, -1) == [mid_of(name)]
+    assert shared.engine.queue("made").list_mids(State.ALL, 10, -1) == [mid_of(name)]
 
 
 def test_many_intermediate_directories(shared: Shared) -> None:
@@ -110,7 +111,7 @@ def test_what_we_hold(shared: Shared) -> None:
         shared.receive(visibility=100 * SECOND)
         assert shared.foreign.consume() == []
         if end == "release":
-            shared.engine.release("q", Receipt(mid), 0)
+            shared.engine.queue("q").release(Receipt(mid), 0)
         else:
             shared.clock.ahead += 100 * SECOND
             shared.engine.expire(10)
@@ -131,29 +132,29 @@ def test_what_they_hold(shared: Shared) -> None:
     assert shared.foreign.queue.lock(name)
     assert shared.receive() == []
     assert listed(shared, State.IN_FLIGHT) == [mid]
-    looked = shared.engine.get("q", mid, peek=False, visibility=None)
+    looked = shared.engine.queue("q").get(mid, peek=False, visibility=None)
     assert (looked.status, looked.payload, looked.visible_at) == ("in-flight", None, None)
     calls: list[Any] = [
-        lambda: shared.engine.delete("q", Receipt(mid)),
-        lambda: shared.engine.release("q", Receipt(mid), 0),
-        lambda: shared.engine.release("q", Receipt(mid), 5),
-        lambda: shared.engine.extend("q", Receipt(mid), 5),
+        lambda: shared.engine.queue("q").delete(Receipt(mid)),
+        lambda: shared.engine.queue("q").release(Receipt(mid), 0),
+        lambda: shared.engine.queue("q").release(Receipt(mid), 5),
+        lambda: shared.engine.queue("q").extend(Receipt(mid), 5),
     ]
     for call in calls:
         with pytest.raises(StaleReceiptError, match="locked by another program"):
             call()
-    assert shared.engine.purge("q", mid, 10) == 0
-    assert shared.engine.read("q", Receipt(mid)).payload == b"x"
+    assert shared.engine.queue("q").purge(mid, 10) == 0
+    assert shared.engine.queue("q").read(Receipt(mid)).payload == b"x"
     assert shared.foreign.payload(name) == b"x"
-    shared.engine.take_arrivals()
+    arrived(shared.engine)
     shared.foreign.queue.unlock(name)
-    due = shared.engine.next_expiry()
+    due = shared.engine.effects().next_expiry
     assert due is not None
     assert due <= shared.clock() + SECOND
     shared.clock.ahead += SECOND
     shared.engine.expire(10)
-    assert shared.engine.take_arrivals() == {"q": 1}
-    assert shared.engine.next_expiry() is None
+    assert arrived(shared.engine) == {"q": 1}
+    assert shared.engine.effects().next_expiry is None
     assert [message.mid for message in shared.receive()] == [mid]
 
 
@@ -181,7 +182,7 @@ def test_lost_races(shared: Shared, what: str) -> None:
     assert [message.mid for message in shared.receive()] == [second]
     if what == "remove":
         with pytest.raises(NoSuchMessageError):
-            shared.engine.delete("q", Receipt(first))
+            shared.engine.queue("q").delete(Receipt(first))
         assert listed(shared) == [second]
 
 
@@ -200,8 +201,8 @@ def test_a_lock_that_is_lost_at_the_last_moment(shared: Shared) -> None:
     assert shared.receive() == []
     queue._layout.lock = lock
     again = shared.open()
-    assert again.list_mids("q", State.IN_FLIGHT, 10, -1) == [mid_of(name)]
-    assert again.get("q", mid_of(name), peek=True, visibility=None).receives == 0
+    assert again.queue("q").list_mids(State.IN_FLIGHT, 10, -1) == [mid_of(name)]
+    assert again.queue("q").get(mid_of(name), peek=True, visibility=None).receives == 0
     again.close()
     shared.foreign.queue.remove(name)
 
@@ -231,7 +232,7 @@ def test_a_delayed_push_is_never_unlocked(shared: Shared) -> None:
     """At no step of a delayed push could another program take it; when its time has come it can."""
     disk = Watching(shared.foreign)
     engine = shared.open(disk)
-    [mid] = engine.push("q", [Draft(b"x", 100 * SECOND)])
+    [mid] = engine.queue("q").push([Draft(b"x", 100 * SECOND)])
     engine.commit()
     assert disk.steps
     assert disk.got == []
@@ -254,7 +255,7 @@ def test_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """dirq's purge leaves our locks until 600 seconds after the end of the window, however long that is."""
     [mid] = shared.push(b"x")
     shared.receive(visibility=3600 * SECOND)
-    shared.engine.extend("q", Receipt(mid), 7200 * SECOND)
+    shared.engine.queue("q").extend(Receipt(mid), 7200 * SECOND)
     purge_later(shared, 7200 + 590, monkeypatch)
     assert shared.foreign.consume() == []
     purge_later(shared, 7200 + 620, monkeypatch)
@@ -272,7 +273,7 @@ def test_after_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> N
     assert shared.foreign.queue.lock(name)
     os.utime(shared.root / "q" / name, (time.time() + 700, time.time() + 700))  # when it would have done so
     with pytest.raises(StaleReceiptError):
-        shared.engine.delete("q", Receipt(mid, 1))
+        shared.engine.queue("q").delete(Receipt(mid, 1))
     shared.engine.expire(10)
     assert shared.receive() == []
     shared.foreign.queue.remove(name)
@@ -290,7 +291,7 @@ def test_what_we_do_is_not_taken_for_theirs(shared: Shared) -> None:
     shared.push(b"3", delay=SECOND)
     theirs = shared.foreign.add(b"4")
     for message in shared.receive():
-        shared.engine.delete("q", Receipt(message.mid))
+        shared.engine.queue("q").delete(Receipt(message.mid))
     shared.engine.refresh()
     assert {name for name in seen if not name.endswith(".tmp")} == {theirs[9:]}
     assert len(listed(shared)) == 2

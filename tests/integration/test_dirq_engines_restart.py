@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, sharing
-from engines import Crash, FaultyDisk, WithoutAttributes
+from engines import Crash, FaultyDisk, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State
@@ -24,7 +24,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
 
 
 def listed(engine: DirectoriesEngine, state: State = State.ALL) -> list[int]:
-    return engine.list_mids("q", state, 100, -1)
+    return engine.queue("q").list_mids(state, 100, -1)
 
 
 @pytest.mark.parametrize("attributes", [True, False])
@@ -41,9 +41,9 @@ def test_a_restart(shared: Shared, attributes: bool) -> None:
     again = shared.open(disk)  # the first one does nothing more
     assert (listed(again, State.IN_FLIGHT), listed(again, State.DELAYED)) == ([flying], [delayed])
     assert (listed(again, State.NEW), listed(again, State.READY)) == ([delayed], [])
-    found = again.get("q", flying, peek=True, visibility=None)
+    found = again.queue("q").get(flying, peek=True, visibility=None)
     assert (found.receives, found.visible_at) == (3, flight.visible_at)
-    assert again.next_expiry() == flight.visible_at
+    assert again.effects().next_expiry == flight.visible_at
     assert shared.foreign.consume() == []
     shared.clock.ahead += 101 * SECOND
     assert [m.receives for m in again.receive(["q"], 10, 0, LOTS)] == [4, 1]
@@ -59,11 +59,11 @@ def test_a_shared_window(shared: Shared) -> None:
     [message] = shared.receive(visibility=10 * SECOND)
     other.refresh()
     assert other.receive(["q"], 1, None, LOTS) == []
-    assert other.get("q", mid, peek=True, visibility=None).visible_at == message.visible_at
-    longer = shared.engine.extend("q", Receipt(mid, 1), 50 * SECOND)
+    assert other.queue("q").get(mid, peek=True, visibility=None).visible_at == message.visible_at
+    longer = shared.engine.queue("q").extend(Receipt(mid, 1), 50 * SECOND)
     shared.clock.ahead += 20 * SECOND
     assert other.receive(["q"], 1, None, LOTS) == []
-    assert other.next_expiry() == longer
+    assert other.effects().next_expiry == longer
     shared.clock.ahead += 30 * SECOND
     [again] = other.receive(["q"], 1, None, LOTS)
     assert (again.mid, again.receives) == (mid, 2)
@@ -76,10 +76,10 @@ def test_a_start_while_another_pushes(shared: Shared, attributes: bool) -> None:
     """A server that starts while another one is in the middle of a delayed push leaves it alone."""
     disk = None if attributes else WithoutAttributes()
     one = shared.open(disk)
-    [mid] = one.push("q", [Draft(b"x", 10 * SECOND)])
+    [mid] = one.queue("q").push([Draft(b"x", 10 * SECOND)])
     two = shared.open(disk)
-    one.flush()
-    assert not one.take_failures()
+    one.effects()
+    assert not failed(one)
     two.close()
     two = shared.open(disk)
     assert listed(two, State.DELAYED) == [mid]
@@ -130,7 +130,7 @@ def test_a_crash_while_releasing(shared: Shared) -> None:
 
     def release(engine: DirectoriesEngine) -> None:
         [message] = engine.receive(["q"], 1, 30 * SECOND, LOTS)
-        engine.release("q", Receipt(message.mid, message.receives), 0)
+        engine.queue("q").release(Receipt(message.mid, message.receives), 0)
         engine.commit()
 
     for _ in crashes(shared, release):
@@ -151,11 +151,11 @@ def test_a_crash_while_extending(shared: Shared, window: int) -> None:
 
     def extend(engine: DirectoriesEngine) -> None:
         [message] = engine.receive(["q"], 1, 30 * SECOND, LOTS)
-        engine.extend("q", Receipt(message.mid, message.receives), window)
+        engine.queue("q").extend(Receipt(message.mid, message.receives), window)
 
     for _ in crashes(shared, extend):
         again = shared.open()
-        due = again.next_expiry()
+        due = again.effects().next_expiry
         if due is not None:
             assert min(abs(due - shared.clock() - each) for each in (30 * SECOND, window)) < SECOND
         shared.clock.ahead += 91 * SECOND
@@ -181,13 +181,13 @@ def test_a_crash_before_the_time_is_set(shared: Shared, monkeypatch: pytest.Monk
 
     set_time = os.utime
     receive = partial(shared.engine.receive, ["q"], 1, 30 * SECOND, LOTS)
-    change = receive if window is None else partial(shared.engine.extend, "q", Receipt(mid), window)
+    change = receive if window is None else partial(shared.engine.queue("q").extend, Receipt(mid), window)
     with monkeypatch.context() as patch:
         patch.setattr(os, "utime", crash)
         with pytest.raises(Crash):
             change()
     again = shared.open()
-    due = again.next_expiry()
+    due = again.effects().next_expiry
     assert due is not None
     assert due - shared.clock() > 20 * SECOND
     shared.clock.ahead += 91 * SECOND
@@ -200,13 +200,13 @@ def test_a_crash_while_deleting(shared: Shared) -> None:
     """Wherever a delete is cut off, the message is gone, or becomes ready."""
     shared.push(b"x")
     seen = 0
-    for _ in crashes(shared, lambda engine: engine.delete("q", Receipt(listed(engine)[0]))):
+    for _ in crashes(shared, lambda engine: engine.queue("q").delete(Receipt(listed(engine)[0]))):
         shared.clock.ahead += 2 * SECOND
         again = shared.open()
         again.expire(10)
         assert listed(again) == listed(again, State.READY)
         if not listed(again):
-            again.push("q", [Draft(b"x")])
+            again.queue("q").push([Draft(b"x")])
             again.commit()
         again.close()
         seen += 1
@@ -220,7 +220,7 @@ def test_a_crash_while_pushing(shared: Shared, delay: int) -> None:
     counts: Counter[int] = Counter()
 
     def push(engine: DirectoriesEngine) -> None:
-        engine.push("q", [Draft(payload, delay) for payload in payloads])
+        engine.queue("q").push([Draft(payload, delay) for payload in payloads])
         engine.commit()
 
     for _ in crashes(shared, push):
@@ -232,7 +232,7 @@ def test_a_crash_while_pushing(shared: Shared, delay: int) -> None:
         found = [m.payload for m in again.receive(["q"], 10, None, LOTS)]
         assert found == payloads[: len(found)]
         counts[len(found)] += 1
-        again.purge("q", again.last_mid("q"), 10)
+        again.queue("q").purge(again.queue("q").last_mid, 10)
         again.close()
     assert set(counts) == {0, 1, 2, 3}
 
@@ -248,15 +248,15 @@ def test_a_full_disk(shared: Shared, operation: str) -> None:
         at += 1
         disk.arm(at, errno.ENOSPC, operation)
         try:
-            shared.engine.push("q", [Draft(b"1"), Draft(b"2", 5), Draft(b"3")])
+            shared.engine.queue("q").push([Draft(b"1"), Draft(b"2", 5), Draft(b"3")])
         except OSError as error:
             assert error.errno == errno.ENOSPC  # noqa: PT017
             disk.disarm()
         else:
-            shared.engine.flush()
+            shared.engine.effects()
             failed = bool(disk.failed)
             disk.disarm()
-            assert len(shared.engine.take_failures()) == failed
+            assert len(failed(shared.engine)) == failed
             if not failed:
                 break
         assert listed(shared.engine) == []
@@ -287,7 +287,7 @@ class Crowd:
             for message in engine.receive(["q"], 3, 100 * SECOND, LOTS):
                 assert message.payload is not None
                 self.found.append(message.payload)
-                engine.delete("q", Receipt(message.mid, message.receives))
+                engine.queue("q").delete(Receipt(message.mid, message.receives))
             select.select([engine.fileno()], [], [], 0.01)
         engine.close()
 
@@ -307,9 +307,9 @@ class Crowd:
     def publisher(self, first: int, count: int) -> None:
         engine = LAYOUTS[self.layout](str(self.root), clock=PresentClock(), durability=Durability.NONE)
         for number in range(first, first + count):
-            engine.push("q", [Draft(b"%d" % number, number % 2 * 1000)])
-            engine.flush()
-            assert not engine.take_failures()
+            engine.queue("q").push([Draft(b"%d" % number, number % 2 * 1000)])
+            engine.effects()
+            assert not failed(engine)
         engine.close()
 
     def guarded(self, what: Callable[..., None], *args: int) -> threading.Thread:

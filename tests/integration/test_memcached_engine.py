@@ -88,7 +88,7 @@ def push(engine: MemcachedEngine, count: int, *, delay: int = 0, at_once: int = 
     mids: list[int] = []
     for start in range(0, count, at_once):
         numbers = range(start, min(start + at_once, count))
-        mids += engine.push("q", [Draft(b"%d" % number, delay) for number in numbers])
+        mids += engine.queue("q").push([Draft(b"%d" % number, delay) for number in numbers])
     return mids
 
 
@@ -97,13 +97,13 @@ def drain(engine: MemcachedEngine, count: int = 1000) -> list[int]:
     found = []
     while messages := engine.receive(["q"], count, None, LOTS):
         for message in messages:
-            engine.delete("q", Receipt(message.mid, message.receives))
+            engine.queue("q").delete(Receipt(message.mid, message.receives))
             found.append(message.mid)
     return found
 
 
 def listed(engine: MemcachedEngine, state: State = State.ALL) -> list[int]:
-    return engine.list_mids("q", state, 1_000_000, -1)
+    return engine.queue("q").list_mids(state, 1_000_000, -1)
 
 
 # -- several servers
@@ -118,9 +118,9 @@ def test_shared_queue(make: MakeEngine) -> None:
     assert [m.mid for m in first] + [m.mid for m in rest] == mids
     assert [m.payload for m in first] == [b"0", b"1", b"2", b"3"]
     assert not b.receive(["q"], 10, None, LOTS)
-    a.delete("q", Receipt(first[0].mid, 1))
+    a.queue("q").delete(Receipt(first[0].mid, 1))
     with pytest.raises(NoSuchMessageError):
-        b.delete("q", Receipt(first[0].mid, 1))
+        b.queue("q").delete(Receipt(first[0].mid, 1))
 
 
 def test_ids_of_several_servers(make: MakeEngine, clock: ManualClock) -> None:
@@ -129,9 +129,9 @@ def test_ids_of_several_servers(make: MakeEngine, clock: ManualClock) -> None:
     found = []
     for engine, now in [(a, 0), (b, -1000), (a, -500), (b, 0), (b, -(10**9)), (a, -(10**9))]:
         clock.now = EPOCH + now
-        found += engine.push("q", [Draft(b"")])
+        found += engine.queue("q").push([Draft(b"")])
     assert found == sorted(set(found))
-    assert a.last_mid("q") == b.last_mid("q") == found[-1]
+    assert a.queue("q").last_mid == b.queue("q").last_mid == found[-1]
 
 
 @pytest.mark.parametrize("way", ["release", "extend", "copy"])
@@ -144,16 +144,16 @@ def test_made_visible_by_another_server(make: MakeEngine, clock: ManualClock, wa
     for engine in (a, b):
         assert not engine.receive(["q"], 1, None, LOTS)
     if way == "release":
-        a.release("q", Receipt(mids[500]), 0)
+        a.queue("q").release(Receipt(mids[500]), 0)
     elif way == "extend":
         clock.now += 100 * SECOND
         assert len(b.receive(["q"], 1000, 100 * SECOND, LOTS)) == 1000
         assert not b.receive(["q"], 1000, None, LOTS)
-        a.extend("q", Receipt(mids[500]), 0)
+        a.queue("q").extend(Receipt(mids[500]), 0)
     else:
-        a.delete("q", Receipt(mids[500]))
+        a.queue("q").delete(Receipt(mids[500]))
         clock.now = mids[500]
-        assert a.push("source", [Draft(b"copy")]) == [mids[500]]
+        assert a.queue("source").push([Draft(b"copy")]) == [mids[500]]
         a.copy("source", mids[500], ["q"])
     assert [m.mid for m in b.receive(["q"], 10, None, LOTS)] == [mids[500]]
 
@@ -218,7 +218,7 @@ def at_work(
         payloads = [b"%d-%d" % (worker, number) for number in range(each)]
         last = -1
         for payload in payloads:
-            [mid] = engines[worker % len(engines)].push("q", [Draft(payload)])
+            [mid] = engines[worker % len(engines)].queue("q").push([Draft(payload)])
             assert mid > last
             last = mid
         return payloads
@@ -228,7 +228,7 @@ def at_work(
         while len(received) < total:
             for message in engine.receive_within(["q"], 7, 600 * SECOND, LOTS, wait=1, stop=stop):
                 received.append(message.payload or b"")
-                engine.delete("q", Receipt(message.mid, message.receives))
+                engine.queue("q").delete(Receipt(message.mid, message.receives))
 
     with ThreadPoolExecutor(pushers + receivers) as pool:
         pushes = [pool.submit(pushing, worker) for worker in range(pushers)]
@@ -271,13 +271,13 @@ def test_many_pages(make: MakeEngine) -> None:
     assert mids == sorted(set(mids))
     assert listed(other) == mids
     for number in (0, 1, 199, 200, 777, 1300, 2499):
-        message = other.get("q", mids[number], peek=True, visibility=None)
+        message = other.queue("q").get(mids[number], peek=True, visibility=None)
         assert message.payload == b"%d" % number
-        assert other.list_mids("q", State.READY, 3, mids[number]) == mids[number + 1 : number + 4]
-        engine.delete("q", Receipt(mids[number]))
+        assert other.queue("q").list_mids(State.READY, 3, mids[number]) == mids[number + 1 : number + 4]
+        engine.queue("q").delete(Receipt(mids[number]))
         mids[number] = -1
     left = [mid for mid in mids if mid >= 0]
-    stats = engine.stats("q")
+    stats = engine.queue("q").stats()
     assert (stats.ready, stats.new, stats.deleted) == (len(left), len(left), 7)
     assert drain(other, 333) == left
 
@@ -289,8 +289,8 @@ def test_long_list(make: MakeEngine) -> None:
     mids = push(engine, 1500, at_once=1500)
     assert listed(engine)[150:] == mids
     with pytest.raises(UnsupportedError, match="20000 is the most"):
-        engine.push("q", [Draft(b"")] * 20_001)
-    assert engine.purge("q", mids[-1], 10_000) == 1650
+        engine.queue("q").push([Draft(b"")] * 20_001)
+    assert engine.queue("q").purge(mids[-1], 10_000) == 1650
 
 
 def test_costs_do_not_grow(make: MakeEngine, calls: Counter[str]) -> None:
@@ -301,10 +301,10 @@ def test_costs_do_not_grow(make: MakeEngine, calls: Counter[str]) -> None:
         before = calls.total()
         push(engine, 1)
         [message] = engine.receive(["q"], 1, None, LOTS)
-        engine.extend("q", Receipt(message.mid, message.receives), 100 * SECOND)
-        engine.release("q", Receipt(message.mid, message.receives), 0)
+        engine.queue("q").extend(Receipt(message.mid, message.receives), 100 * SECOND)
+        engine.queue("q").release(Receipt(message.mid, message.receives), 0)
         [message] = engine.receive(["q"], 1, None, LOTS)
-        engine.delete("q", Receipt(message.mid, message.receives))
+        engine.queue("q").delete(Receipt(message.mid, message.receives))
         return calls.total() - before
 
     costs = []
@@ -331,7 +331,7 @@ def test_large_payloads(make: MakeEngine) -> None:
     """A payload may be larger than memcached's items."""
     engine = make()
     payloads = [bytes([n]) * size for n, size in enumerate((500_000, 500_001, 8 * 1024 * 1024, 1_000_000, 0))]
-    engine.push("q", [Draft(payload) for payload in payloads])
+    engine.queue("q").push([Draft(payload) for payload in payloads])
     assert [message.payload for message in engine.receive(["q"], 10, None, LOTS)] == payloads
 
 
@@ -342,7 +342,7 @@ def test_any_name(make: MakeEngine, qid: str) -> None:
     other = qid[:-1] + "x"
     for name in (qid, other):
         engine.create(name, Options())
-        engine.push(name, [Draft(name.encode())])
+        engine.queue(name).push([Draft(name.encode())])
     for name in (qid, other):
         assert [m.payload for m in engine.receive([name], 10, None, LOTS)] == [name.encode()]
 
@@ -353,14 +353,14 @@ def test_any_name(make: MakeEngine, qid: str) -> None:
 def test_key(make: MakeEngine, clock: ManualClock) -> None:
     """A push with a key that was used in the last five minutes, here or at another server, gives the first id."""
     a, b = make(), make()
-    [mid] = a.push("q", [Draft(b"x", key="k")])
+    [mid] = a.queue("q").push([Draft(b"x", key="k")])
     clock.now += 299 * SECOND
-    assert b.push("q", [Draft(b"y", key="k")]) == [mid]
-    a.delete("q", Receipt(mid))
-    assert a.push("q", [Draft(b"y", key="k")]) == [mid]
+    assert b.queue("q").push([Draft(b"y", key="k")]) == [mid]
+    a.queue("q").delete(Receipt(mid))
+    assert a.queue("q").push([Draft(b"y", key="k")]) == [mid]
     assert listed(b) == []
     clock.now += SECOND
-    [later] = b.push("q", [Draft(b"z", key="k")])
+    [later] = b.queue("q").push([Draft(b"z", key="k")])
     assert later > mid
     assert listed(a) == [later]
 
@@ -368,9 +368,9 @@ def test_key(make: MakeEngine, clock: ManualClock) -> None:
 def test_keys_in_a_list(make: MakeEngine) -> None:
     """A list stores what is new of it."""
     engine = make()
-    [old] = engine.push("q", [Draft(b"old", key="a")])
-    found = engine.push(
-        "q", [Draft(b"1"), Draft(b"2", key="a"), Draft(b"3", key="b"), Draft(b"4", key="b"), Draft(b"5")]
+    [old] = engine.queue("q").push([Draft(b"old", key="a")])
+    found = engine.queue("q").push(
+        [Draft(b"1"), Draft(b"2", key="a"), Draft(b"3", key="b"), Draft(b"4", key="b"), Draft(b"5")]
     )
     assert found[1] == old
     assert found[2] == found[3]
@@ -381,12 +381,12 @@ def test_keys_in_a_list(make: MakeEngine) -> None:
 def test_key_of_a_refused_push(make: MakeEngine) -> None:
     """A push that is refused does not use its key up."""
     engine = make(capacity=1)
-    [first] = engine.push("q", [Draft(b"")])
+    [first] = engine.queue("q").push([Draft(b"")])
     with pytest.raises(QueueFullError):
-        engine.push("q", [Draft(b"x", key="k")])
-    engine.delete("q", Receipt(first))
-    [mid] = engine.push("q", [Draft(b"x", key="k")])
-    assert engine.push("q", [Draft(b"x", key="k")]) == [mid]
+        engine.queue("q").push([Draft(b"x", key="k")])
+    engine.queue("q").delete(Receipt(first))
+    [mid] = engine.queue("q").push([Draft(b"x", key="k")])
+    assert engine.queue("q").push([Draft(b"x", key="k")]) == [mid]
     assert listed(engine) == [mid]
 
 
@@ -394,7 +394,7 @@ def test_one_key_at_once(make: MakeEngine) -> None:
     """Of many that push with one key at the same time one does."""
     engines = [make(), make()]
     with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(engines[n % 2].push, "q", [Draft(b"%d" % n, key="k")]) for n in range(16)]
+        futures = [pool.submit(engines[n % 2].queue("q").push, [Draft(b"%d" % n, key="k")]) for n in range(16)]
         found = {mid for future in futures for mid in future.result(LONG)}
     assert listed(engines[0]) == [*found]
 
@@ -409,7 +409,7 @@ def test_capacity_of_several_servers(make: MakeEngine) -> None:
 
     def push_one(number: int) -> bool:
         try:
-            engines[number % 2].push("q", [Draft(b"")])
+            engines[number % 2].queue("q").push([Draft(b"")])
         except QueueFullError:
             return False
         return True
@@ -418,7 +418,7 @@ def test_capacity_of_several_servers(make: MakeEngine) -> None:
         stored = sum(pool.map(push_one, range(100)))
     assert 50 <= stored < 50 + 8
     assert len(listed(engines[0])) == stored
-    assert engines[1].purge("q", engines[1].last_mid("q"), 20) == 20
+    assert engines[1].queue("q").purge(engines[1].queue("q").last_mid, 20) == 20
     assert 70 - stored <= sum(map(push_one, range(30))) <= 20  # what was beyond the capacity may not be counted
 
 
@@ -426,7 +426,7 @@ def test_capacity_is_corrected(make: MakeEngine, memcached: Memcached) -> None:
     """A count that is wrong, because a server was killed between two steps, is found out when the queue seems full."""
     engine = make(capacity=3)
     push(engine, 2)
-    queue = engine._queue("q")
+    queue = engine.queue("q")
     look = queue.pages.make()
     engine._servers.count(queue.pages.keys.count(look.head.generation), 1)
     push(engine, 1)
@@ -446,16 +446,16 @@ def test_copy_between(make: MakeEngine) -> None:
     expected = []
     for number in range(1000):
         clock.now += 10
-        [mid] = engine.push("q" if number % 10 == 0 else "r", [Draft(b"%d" % number)])
+        [mid] = engine.queue("q" if number % 10 == 0 else "r").push([Draft(b"%d" % number)])
         expected.append(mid)
     for mid in listed(engine):
         engine.copy("q", mid, ["r"])
-    assert engine.list_mids("r", State.ALL, 2000, -1) == expected
+    assert engine.queue("r").list_mids(State.ALL, 2000, -1) == expected
     for number, mid in enumerate(expected):
-        message = engine.get("r", mid, peek=False, visibility=None)
+        message = engine.queue("r").get(mid, peek=False, visibility=None)
         assert message.payload == b"%d" % number
-        engine.delete("r", Receipt(mid, 1))
-    assert engine.list_mids("r", State.ALL, 10, -1) == []
+        engine.queue("r").delete(Receipt(mid, 1))
+    assert engine.queue("r").list_mids(State.ALL, 10, -1) == []
     assert len(listed(engine)) == 100
 
 
@@ -464,12 +464,12 @@ def test_copy_of_another_message(make: MakeEngine, clock: ManualClock) -> None:
     engine = make()
     for qid in ("r", "s"):
         engine.create(qid, Options())
-    [mid] = engine.push("q", [Draft(b"x")])
-    assert engine.push("r", [Draft(b"y")]) == [mid]
+    [mid] = engine.queue("q").push([Draft(b"x")])
+    assert engine.queue("r").push([Draft(b"y")]) == [mid]
     with pytest.raises(OtherMessageError):
         engine.copy("q", mid, ["s", "r"])
-    assert engine.list_mids("s", State.ALL, 10, -1) == []
-    assert engine.get("r", mid, peek=True, visibility=None).payload == b"y"
+    assert engine.queue("s").list_mids(State.ALL, 10, -1) == []
+    assert engine.queue("r").get(mid, peek=True, visibility=None).payload == b"y"
 
 
 # -- waiting
@@ -517,7 +517,7 @@ def test_wait_for_release_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch
     [mid] = push(engine, 1)
     engine.receive(["q"], 1, 1000 * SECOND, LOTS)
     waiter = waiting(engine)
-    engine.release("q", Receipt(mid, 1), 0)
+    engine.queue("q").release(Receipt(mid, 1), 0)
     assert waiter.result() == [mid]
 
 
@@ -609,6 +609,6 @@ def test_describe(tmp_path: Path) -> None:
 def test_foreign_items(make: MakeEngine, memcached: Memcached, caplog: pytest.LogCaptureFixture) -> None:
     """Something else under a key of a queue is an error that says what to do."""
     engine = make()
-    engine._servers.set_many({engine._queue("q").pages.keys.head: b"somebody else's"})
+    engine._servers.set_many({engine.queue("q").pages.keys.head: b"somebody else's"})
     with pytest.raises(RemoteError, match="choose another namespace"), caplog.at_level(logging.ERROR):
         engine.receive(["q"], 1, None, LOTS)

@@ -103,7 +103,7 @@ def url_of(engine: SqsEngine, qid: str = "q") -> str:
 
 
 def push(engine: SqsEngine, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
-    return engine.push(qid, [Draft(payload, delay) for payload in payloads])
+    return engine.queue(qid).push([Draft(payload, delay) for payload in payloads])
 
 
 def receive(
@@ -197,9 +197,9 @@ def test_reopened(tmp_path: Path, server: SqsServer) -> None:
     engine = sqs_engine(tmp_path, server.url, prefix="reopened-")
     assert list(engine.queues()) == ["q"]
     assert (engine.options("q").visibility, engine.options("q").storage) == (7 * SECOND, "sqs")
-    assert engine.last_mid("q") == -1
+    assert engine.queue("q").last_mid == -1
     assert mids(receive(engine)) == [mid]
-    assert engine.last_mid("q") == mid
+    assert engine.queue("q").last_mid == mid
     engine.close()
 
 
@@ -258,8 +258,8 @@ def test_remove(engine: SqsEngine, other: Any, tmp_path: Path) -> None:
     engine.remove("q", force=True)
     engine.create("q", Options())
     with pytest.raises(NoSuchMessageError):
-        engine.delete("q", Receipt(mid))
-    assert engine.stats("q").pushed == 0
+        engine.queue("q").delete(Receipt(mid))
+    assert engine.queue("q").stats().pushed == 0
 
 
 def test_remove_what_sqs_has_not(engine: SqsEngine, other: Any) -> None:
@@ -279,32 +279,32 @@ def test_no_such_queue(engine: SqsEngine) -> None:
         lambda: push(engine, b"", qid="no"),
         lambda: receive(engine, "q", "no"),
         lambda: wait(engine, "no"),
-        lambda: engine.get("no", 1, peek=True, visibility=None),
-        lambda: engine.list_mids("no", State.ALL, 1, -1),
-        lambda: engine.delete("no", Receipt(1)),
-        lambda: engine.release("no", Receipt(1), 0),
-        lambda: engine.extend("no", Receipt(1), None),
-        lambda: engine.purge("no", 1, 1),
-        lambda: engine.stats("no"),
-        lambda: engine.prepare_stats("no"),
-        lambda: engine.last_mid("no"),
-        lambda: engine.read("no", Receipt(1)),
+        lambda: engine.queue("no").get(1, peek=True, visibility=None),
+        lambda: engine.queue("no").list_mids(State.ALL, 1, -1),
+        lambda: engine.queue("no").delete(Receipt(1)),
+        lambda: engine.queue("no").release(Receipt(1), 0),
+        lambda: engine.queue("no").extend(Receipt(1), None),
+        lambda: engine.queue("no").purge(1, 1),
+        lambda: engine.queue("no").stats(),
+        lambda: engine.queue("no").prepare_stats(),
+        lambda: engine.queue("no").last_mid,
+        lambda: engine.queue("no").read(Receipt(1)),
         lambda: engine.copy("no", 1, ["q"]),
     )
     push(engine, b"x")
     for call in calls:
         with pytest.raises(NoSuchQueueError):
             call()
-    assert engine.stats("q").in_flight == 0
+    assert engine.queue("q").stats().in_flight == 0
 
 
 def test_what_sqs_cannot_do(engine: SqsEngine) -> None:
     """What is refused says why, and names the queue."""
     [mid] = push(engine, b"x")
     calls: dict[str, Callable[[], object]] = {
-        "get": lambda: engine.get("q", mid, peek=True, visibility=None),
-        "list_mids": lambda: engine.list_mids("q", State.ALL, 1, -1),
-        "read": lambda: engine.read("q", Receipt(mid)),
+        "get": lambda: engine.queue("q").get(mid, peek=True, visibility=None),
+        "list_mids": lambda: engine.queue("q").list_mids(State.ALL, 1, -1),
+        "read": lambda: engine.queue("q").read(Receipt(mid)),
         "copy": lambda: engine.copy("q", mid, ["q"]),
     }
     for call in calls.values():
@@ -375,7 +375,7 @@ def test_push_list_of_large_ones(engine: SqsEngine, proxy: FaultySqs) -> None:
 def test_push_unsupported(engine: SqsEngine, proxy: FaultySqs, draft: Draft, text: str) -> None:
     """A key, or a longer delay than SQS has, is refused before anything is sent."""
     with pytest.raises(UnsupportedError, match=text):
-        engine.push("q", [Draft(b"y"), draft])
+        engine.queue("q").push([Draft(b"y"), draft])
     assert "SendMessageBatch" not in proxy.calls
 
 
@@ -384,7 +384,7 @@ def test_push_delay(engine: SqsEngine) -> None:
     start = time.monotonic()
     [mid] = push(engine, b"x", delay=2)
     assert not receive(engine)
-    assert (engine.stats("q").delayed, engine.stats("q").ready) == (1, 0)
+    assert (engine.queue("q").stats().delayed, engine.queue("q").stats().ready) == (1, 0)
     assert mids(wait(engine)) == [mid]
     assert time.monotonic() - start >= 1  # the server's clock has whole seconds, and may have been late in one
 
@@ -399,10 +399,10 @@ def test_ids_increase(tmp_path: Path, server: SqsServer) -> None:
     found += push(engine, b"x")
     engine.remove("q", force=True)
     engine.create("q", Options())
-    assert engine.last_mid("q") == -1
+    assert engine.queue("q").last_mid == -1
     found += push(engine, b"x")
     assert found == [found[0] + number for number in range(4)]
-    assert engine.last_mid("q") == found[-1]
+    assert engine.queue("q").last_mid == found[-1]
     engine.close()
 
 
@@ -467,7 +467,7 @@ def test_receive_without_a_window(engine: SqsEngine, proxy: FaultySqs) -> None:
     assert proxy.calls.count("ReceiveMessage") == 1
     assert mids(receive(engine, visibility=0)) == pushed
     with pytest.raises(StaleReceiptError):
-        engine.delete("q", Receipt(pushed[0]))
+        engine.queue("q").delete(Receipt(pushed[0]))
 
 
 def test_window_too_long(engine: SqsEngine) -> None:
@@ -488,8 +488,8 @@ def test_messages_of_other_programs(engine: SqsEngine, other: Any) -> None:
     assert {message.payload for message in first} == {b"a", b"b"}
     for message in second:
         assert message.mid // 1000 * 1000 == message.pushed_at
-        engine.delete("q", Receipt(message.mid, message.receives))
-    assert sum((engine.stats("q").ready, engine.stats("q").in_flight)) == 0
+        engine.queue("q").delete(Receipt(message.mid, message.receives))
+    assert sum((engine.queue("q").stats().ready, engine.queue("q").stats().in_flight)) == 0
 
 
 def test_attributes_of_other_programs(engine: SqsEngine, other: Any) -> None:
@@ -510,11 +510,12 @@ def test_window_that_ends(engine: SqsEngine) -> None:
     [first] = receive(engine, visibility=SECOND)
     [second] = wait(engine)
     assert (first.mid, second.mid, first.receives, second.receives) == (mid, mid, 1, 2)
-    for call in (engine.delete, lambda qid, receipt: engine.release(qid, receipt, 0)):
+    queue = engine.queue("q")
+    for call in (queue.delete, lambda receipt: queue.release(receipt, 0)):
         with pytest.raises(StaleReceiptError, match="received 2 times"):
-            call("q", Receipt(mid, 1))
-    assert engine.stats("q").expired == 1
-    engine.delete("q", Receipt(mid, 2))
+            call(Receipt(mid, 1))
+    assert engine.queue("q").stats().expired == 1
+    engine.queue("q").delete(Receipt(mid, 2))
 
 
 # -- waiting
@@ -558,7 +559,7 @@ def test_wait(engine: SqsEngine, proxy: FaultySqs, qids: list[str]) -> None:
     assert seen.event.wait(LONG)
     [mid] = push(engine, b"x")
     assert mids(waiting()) == [mid]
-    engine.delete("q", Receipt(mid, 1))
+    engine.queue("q").delete(Receipt(mid, 1))
 
 
 def test_wait_for_what_is_there(engine: SqsEngine, proxy: FaultySqs) -> None:
@@ -661,20 +662,20 @@ def test_delete(engine: SqsEngine) -> None:
     """A message that was received here is deleted, once."""
     [mid] = push(engine, b"x")
     receive(engine)
-    engine.delete("q", Receipt(mid, 1))
+    engine.queue("q").delete(Receipt(mid, 1))
     with pytest.raises(NoSuchMessageError):
-        engine.delete("q", Receipt(mid, 1))
-    assert engine.stats("q").in_flight == 0
-    assert engine.stats("q").deleted == 1
+        engine.queue("q").delete(Receipt(mid, 1))
+    assert engine.queue("q").stats().in_flight == 0
+    assert engine.queue("q").stats().deleted == 1
 
 
 def test_what_is_not_in_flight_here(engine: SqsEngine) -> None:
     """Nothing can be done to a message that was not received through this engine, and the text says why."""
     [mid] = push(engine, b"x")
     calls: tuple[Callable[[], object], ...] = (
-        lambda: engine.delete("q", Receipt(mid)),
-        lambda: engine.release("q", Receipt(mid), 0),
-        lambda: engine.extend("q", Receipt(mid), None),
+        lambda: engine.queue("q").delete(Receipt(mid)),
+        lambda: engine.queue("q").release(Receipt(mid), 0),
+        lambda: engine.queue("q").extend(Receipt(mid), None),
     )
     for call in calls:
         with pytest.raises(NoSuchMessageError, match="is not in flight through this server"):
@@ -687,9 +688,9 @@ def test_window_has_ended(engine: SqsEngine, clock: LateClock) -> None:
     receive(engine)
     clock.ahead = 31 * SECOND
     calls: tuple[Callable[[], object], ...] = (
-        lambda: engine.delete("q", Receipt(mid)),
-        lambda: engine.release("q", Receipt(mid, 1), 0),
-        lambda: engine.extend("q", Receipt(mid, 1), None),
+        lambda: engine.queue("q").delete(Receipt(mid)),
+        lambda: engine.queue("q").release(Receipt(mid, 1), 0),
+        lambda: engine.queue("q").extend(Receipt(mid, 1), None),
     )
     for call in calls:
         with pytest.raises(StaleReceiptError, match=r"the window of message .* has ended"):
@@ -700,9 +701,9 @@ def test_release(engine: SqsEngine) -> None:
     """A released message is visible at once, with its count; its receipt is gone."""
     [mid] = push(engine, b"x")
     receive(engine)
-    assert engine.release("q", Receipt(mid, 1), 0) is None
+    assert engine.queue("q").release(Receipt(mid, 1), 0) is None
     with pytest.raises(NoSuchMessageError):
-        engine.extend("q", Receipt(mid, 1), None)
+        engine.queue("q").extend(Receipt(mid, 1), None)
     assert [(m.mid, m.receives) for m in receive(engine)] == [(mid, 2)]
 
 
@@ -711,7 +712,7 @@ def test_release_with_delay(engine: SqsEngine) -> None:
     [mid] = push(engine, b"x")
     receive(engine)
     start = micros()
-    until = engine.release("q", Receipt(mid, 1), 5)
+    until = engine.queue("q").release(Receipt(mid, 1), 5)
     assert until is not None
     assert start + SECOND <= until <= micros() + SECOND
     assert not receive(engine)
@@ -726,12 +727,12 @@ def test_extend(engine: SqsEngine, proxy: FaultySqs, clock: LateClock) -> None:
     asked: list[int] = []
     proxy.before = lambda _, parameters: asked.append(parameters["VisibilityTimeout"])
     now = micros()
-    assert now + 11 * SECOND <= engine.extend("q", Receipt(mid, 1), 10 * SECOND + 1) <= micros() + 11 * SECOND
-    assert now + 30 * SECOND <= engine.extend("q", Receipt(mid), None) <= micros() + 30 * SECOND
+    assert now + 11 * SECOND <= engine.queue("q").extend(Receipt(mid, 1), 10 * SECOND + 1) <= micros() + 11 * SECOND
+    assert now + 30 * SECOND <= engine.queue("q").extend(Receipt(mid), None) <= micros() + 30 * SECOND
     assert asked == [11, 30]
     proxy.before = None
     clock.ahead = 20 * SECOND
-    engine.delete("q", Receipt(mid, 1))
+    engine.queue("q").delete(Receipt(mid, 1))
 
 
 def test_extend_too_far(engine: SqsEngine) -> None:
@@ -739,8 +740,8 @@ def test_extend_too_far(engine: SqsEngine) -> None:
     [mid] = push(engine, b"x")
     receive(engine)
     with pytest.raises(UnsupportedError, match="at most 43200 seconds"):
-        engine.extend("q", Receipt(mid), 43_201 * SECOND)
-    engine.delete("q", Receipt(mid, 1))
+        engine.queue("q").extend(Receipt(mid), 43_201 * SECOND)
+    engine.queue("q").delete(Receipt(mid, 1))
 
 
 def test_receipt_that_sqs_does_not_take(engine: SqsEngine, other: Any) -> None:
@@ -749,21 +750,21 @@ def test_receipt_that_sqs_does_not_take(engine: SqsEngine, other: Any) -> None:
     receive(engine)
     other.purge_queue(QueueUrl=url_of(engine))
     with pytest.raises(StaleReceiptError, match="does not take the receipt"):
-        engine.delete("q", Receipt(mid, 1))
+        engine.queue("q").delete(Receipt(mid, 1))
 
 
 def test_purge(engine: SqsEngine, tmp_path: Path, server: SqsServer) -> None:
     """A purge removes everything and says about how much; asked again at once it says 0, and later that it is soon."""
     found = push(engine, *[b"x"] * 5)
     receive(engine, count=2)
-    assert engine.purge("q", engine.last_mid("q"), 4) == 5
-    assert engine.purge("q", engine.last_mid("q"), 4) == 0
+    assert engine.queue("q").purge(engine.queue("q").last_mid, 4) == 5
+    assert engine.queue("q").purge(engine.queue("q").last_mid, 4) == 0
     assert not receive(engine)
     with pytest.raises(NoSuchMessageError):
-        engine.delete("q", Receipt(found[0]))
-    engine._purged["q"] -= 10
+        engine.queue("q").delete(Receipt(found[0]))
+    engine._state.purged["q"] -= 10
     with pytest.raises(RemoteError, match="once a minute, and has done so with 'q': try again in a minute"):
-        engine.purge("q", 0, 4)
+        engine.queue("q").purge(0, 4)
 
 
 def test_stats(engine: SqsEngine) -> None:
@@ -771,8 +772,8 @@ def test_stats(engine: SqsEngine) -> None:
     push(engine, *[b"x"] * 4)
     push(engine, b"x", delay=60 * SECOND)
     first, _ = receive(engine, count=2)
-    engine.delete("q", Receipt(first.mid, 1))
-    stats = engine.stats("q")
+    engine.queue("q").delete(Receipt(first.mid, 1))
+    stats = engine.queue("q").stats()
     assert (stats.new, stats.ready, stats.in_flight, stats.delayed) == (3, 2, 1, 1)
     assert (stats.pushed, stats.delivered, stats.deleted, stats.expired) == (5, 2, 1, 0)
     assert (stats.storage, stats.bytes, stats.oldest) == ("sqs", 0, None)
@@ -833,7 +834,7 @@ def consume(engine: SqsEngine, found: list[bytes], every: int, seconds: float) -
     while len(set(found)) < every and time.monotonic() < until:
         for message in wait(engine, "q", "r", count=1, seconds=seconds):
             with contextlib.suppress(StaleReceiptError, NoSuchMessageError):
-                engine.delete(message.qid, Receipt(message.mid, message.receives))
+                engine.queue(message.qid).delete(Receipt(message.mid, message.receives))
                 found.append(message.payload or b"")
 
 
@@ -855,7 +856,7 @@ def test_threads(engine: SqsEngine, seconds: float) -> None:
     for thread in threads:
         thread.join(LONG)
     assert set(found) == {b"%s%d" % (qid, number) for qid in (b"q", b"r") for number in range(15)}
-    assert [engine.stats(qid).ready + engine.stats(qid).in_flight for qid in "qr"] == [0, 0]
+    assert [engine.queue(qid).stats().ready + engine.queue(qid).stats().in_flight for qid in "qr"] == [0, 0]
 
 
 def test_without_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from engines import EPOCH, ManualClock
+from engines import EPOCH, ManualClock, arrived
 from vsqs_original import original, output
 
 from qs_server.storage import vsqs as queue
@@ -61,12 +61,12 @@ def test_engine_notices_without_polling(tmp_path: Path) -> None:
     (tmp_path / "q").mkdir()
     engine = FilesEngine(str(tmp_path), clock=lambda: EPOCH, durability=Durability.NONE)
     process = original("publish", tmp_path / "q", "m", 1)
-    while not engine.take_arrivals():
+    while not arrived(engine):
         assert select.select([engine.fileno() or 0], [], [], LONG)[0]
         engine.refresh()
     [mid] = output(process)
-    assert engine.list_mids("q", State.NEW, 9, -1) == [int(mid)]
-    engine.delete("q", Receipt(int(mid)))
+    assert engine.queue("q").list_mids(State.NEW, 9, -1) == [int(mid)]
+    engine.queue("q").delete(Receipt(int(mid)))
     engine.close()
 
 

@@ -55,8 +55,8 @@ class ClaimsMachine(RuleBasedStateMachine):
         return max([self.acknowledged[consumer], *(seq for who, seq in self.model.claims if who == consumer)])
 
     def visible(self) -> list[bytes]:
-        mids = self.bench.engine.list_mids("q", State.READY, 1000, -1)
-        found = [self.bench.engine.get("q", mid, peek=True, visibility=None).payload or b"" for mid in mids]
+        mids = self.bench.engine.queue("q").list_mids(State.READY, 1000, -1)
+        found = [self.bench.engine.queue("q").get(mid, peek=True, visibility=None).payload or b"" for mid in mids]
         assert set(found) == {payload for payload, until in self.model.messages.items() if not until}
         return found
 
@@ -65,7 +65,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def push(self, count: int) -> None:
         payloads = self.payloads(count)
-        self.bench.engine.push("q", [Draft(payload) for payload in payloads])
+        self.bench.engine.queue("q").push([Draft(payload) for payload in payloads])
         self.bench.engine.commit()
         self.model.messages |= dict.fromkeys(payloads, 0)
 
@@ -80,10 +80,10 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule()
     def delete(self) -> None:
         engine = self.bench.engine
-        for mid in engine.list_mids("q", State.IN_FLIGHT, 1000, -1):
-            if engine.get("q", mid, peek=True, visibility=None).visible_at is not None:
-                payload = engine.read("q", Receipt(mid)).payload
-                engine.delete("q", Receipt(mid))
+        for mid in engine.queue("q").list_mids(State.IN_FLIGHT, 1000, -1):
+            if engine.queue("q").get(mid, peek=True, visibility=None).visible_at is not None:
+                payload = engine.queue("q").read(Receipt(mid)).payload
+                engine.queue("q").delete(Receipt(mid))
                 engine.commit()
                 del self.model.messages[payload or b""]
                 return
@@ -100,7 +100,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         expected = self.visible()[:count] if known is None else known
         following = self.last(consumer) + 1
         try:
-            claims = self.bench.engine.claims("q")
+            claims = self.bench.engine.queue("q").claims
             made = claims.claim(consumer, seq, count, None, None)
             found = content(claims, consumer, seq) if made.count else []
         except StaleReceiptError:
@@ -123,7 +123,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def acknowledge(self, consumer: str, seq: int) -> None:
         seq += self.acknowledged[consumer]
         try:
-            self.bench.engine.claims("q").acknowledge(consumer, seq)
+            self.bench.engine.queue("q").claims.acknowledge(consumer, seq)
         except ClaimOrderError:
             assert seq > self.last(consumer)
         else:
@@ -138,7 +138,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         seq += self.acknowledged[consumer]
         known = self.model.claims.pop((consumer, seq), None)
         try:
-            assert self.bench.engine.claims("q").release(consumer, seq) == len(known or ())
+            assert self.bench.engine.queue("q").claims.release(consumer, seq) == len(known or ())
         except NoSuchClaimError:
             assert known is None
         else:
@@ -147,7 +147,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(parts=st.integers(1, 4))
     def look(self, parts: int) -> None:
-        claims = self.bench.engine.claims("q")
+        claims = self.bench.engine.queue("q").claims
         for (consumer, seq), known in self.model.claims.items():
             slices = [content(claims, consumer, seq, (part, parts)) for part in range(parts)]
             assert [payload for each in slices for payload in each] == known
@@ -158,7 +158,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         if batch < 0:
             return
         payloads = self.payloads(count)
-        self.bench.engine.batches("q").stage("p", (batch, part, 7), payloads)
+        self.bench.engine.queue("q").batches.stage("p", (batch, part, 7), payloads)
         self.bench.engine.commit()
         if batch > self.model.published["p"]:
             self.staged.setdefault((batch, part, 7), []).extend(payloads)
@@ -169,7 +169,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         if batch < 0:
             return
         names = sorted(name for name in self.staged if name[0] == batch)
-        self.bench.engine.batches("q").publish("p", batch, [name[1:] for name in names])
+        self.bench.engine.queue("q").batches.publish("p", batch, [name[1:] for name in names])
         self.bench.engine.commit()
         for name in names:
             self.model.messages |= dict.fromkeys(self.staged[name], 0)
@@ -188,7 +188,9 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.model.acknowledged["a"] = self.acknowledged["a"]
         found = show(self.bench.engine, self.bench.clock.now)
         assert found == self.model.at(self.bench.clock.now)
-        assert [(each.consumer, each.seq) for each in self.bench.engine.claims("q").all()] == sorted(self.model.claims)
+        assert [(each.consumer, each.seq) for each in self.bench.engine.queue("q").claims.all()] == sorted(
+            self.model.claims
+        )
 
 
 @pytest.mark.parametrize("kind", ["journal-none", "journal-cold", "journal-compacting"])

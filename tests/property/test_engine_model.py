@@ -60,7 +60,7 @@ class FilesMachine(EngineMachine):
     @rule(target=mids, payload=st.binary(max_size=9))
     @precondition(lambda self: not self.blind)
     def foreign_publish(self, payload: bytes) -> int:
-        mid = next(self.foreign) if len(self.model) % 2 else self.engine.last_mid("q") + 3
+        mid = next(self.foreign) if len(self.model) % 2 else self.engine.queue("q").last_mid + 3
         with open(self.path(mid) + ".new", "xb") as file:
             file.write(payload)
         os.rename(self.path(mid) + ".new", self.path(mid))

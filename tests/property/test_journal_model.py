@@ -76,8 +76,8 @@ class JournalMachine(EngineMachine):
 
     @rule(target=mids, keys=st.lists(KEYS, min_size=1, max_size=4), payload=st.binary(max_size=9))
     def push_with_keys(self, keys: list[str | None], payload: bytes) -> object:
-        last = self.engine.last_mid("q")
-        found = self.engine.push("q", [Draft(payload, 0, key) for key in keys])
+        last = self.engine.queue("q").last_mid
+        found = self.engine.queue("q").push([Draft(payload, 0, key) for key in keys])
         for mid, key in zip(found, keys, strict=True):
             if key is not None and key in self.keys:
                 assert mid == self.keys[key]
@@ -87,7 +87,7 @@ class JournalMachine(EngineMachine):
             self.model[mid] = Known(payload)
             if key is not None:
                 self.keys[key] = mid
-        self.engine.flush()
+        self.engine.effects()
         return multiple(*found)
 
     @rule(window=WINDOWS)
@@ -108,17 +108,17 @@ class JournalMachine(EngineMachine):
         self.save()
         if notes:
             self.store.commit(notes=True)
-            self.noted = self.engine.stats("q").delivered
+            self.noted = self.engine.queue("q").stats().delivered
 
     @rule(error=st.sampled_from([errno.ENOSPC, errno.EDQUOT]), payload=st.binary(max_size=9))
     def commit_fails(self, error: int, payload: bytes) -> None:
         """Nothing that was asked for since the last commit has happened, except receives: they are never taken back.
         Their records, which a failed commit may lose, are written first."""
-        if self.engine.stats("q").delivered != self.noted:
+        if self.engine.queue("q").stats().delivered != self.noted:
             self.commit(True)
         store = self.store
         last = store.log.sequence
-        self.engine.push("q", [Draft(payload)])
+        self.engine.queue("q").push([Draft(payload)])
         if store.log.sequence > last:  # a new segment was begun, and what was asked for before is in the one before
             self.save()
         self.disk.arm(1, error, "_pwrite")
@@ -133,8 +133,8 @@ class JournalMachine(EngineMachine):
     def begin_upkeep(self, fill: int) -> None:
         """Beside pushes that fill segments, and are deleted at once."""
         for _ in range(fill):
-            [mid] = self.engine.push("q", [Draft(bytes(6000))])
-            self.engine.delete("q", Receipt(mid))
+            [mid] = self.engine.queue("q").push([Draft(bytes(6000))])
+            self.engine.queue("q").delete(Receipt(mid))
         self.commit(False)
         if self.work is None:
             self.work, self.ran = self.engine.begin_upkeep(), False

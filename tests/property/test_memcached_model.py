@@ -4,29 +4,33 @@ many of them."""
 import shutil
 import tempfile
 import uuid
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
+from contract_bench import RemoteAsEngine
 from engine_machine import EngineMachine
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 from memcached_serving import Memcached, needs_memcached
 
-from qs_server.storage.engine import Engine, Options
+from qs_server.storage.engine import Effects, Engine, Options
 from qs_server.storage.remote.memcached import MemcachedEngine
 
 pytestmark = needs_memcached
 
 
-class TellingEngine(MemcachedEngine):
+class TellingEngine(RemoteAsEngine):
     """Knows the next expiry, as the model asks for it."""
 
-    def next_expiry(self) -> int | None:
-        now = self._clock()
+    def effects(self) -> Effects:
+        return Effects({}, {}, self._next_expiry(), None)
+
+    def _next_expiry(self) -> int | None:
+        now = self.remote._clock()
         times = [
             entry.visible_at
-            for page in self._queue("q").pages.scan(-1)
+            for page in self.queue("q").pages.scan(-1)
             for entry in page.entries
             if entry.visible_at > now
         ]
@@ -49,7 +53,8 @@ class MemcachedMachine(EngineMachine):
         return self.open_in(self.root)
 
     def open_in(self, root: str) -> Engine:
-        return TellingEngine(root, clock=self.clock, servers=[self.memcached.address], namespace=self.namespace)
+        remote = MemcachedEngine(root, clock=self.clock, servers=[self.memcached.address], namespace=self.namespace)
+        return cast(Engine, TellingEngine(remote))
 
     def teardown(self) -> None:
         self.other.close()

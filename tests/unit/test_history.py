@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from engines import EPOCH, ManualClock
-from qs_server.history.record.record import History, open_history
+from qs_server.history.record import History, open_history
 
 from qs_server.history.files import HistoryDisk, HistoryFolder, OpenFile
 from qs_server.main.options import HistoryOptions

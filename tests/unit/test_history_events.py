@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, files_engine
+from engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
 from qs_server.storage.engine import (
     SECOND,
@@ -87,10 +87,10 @@ def test_a_life(scene: Scene) -> None:
     """A message that is pushed, received, extended, given back, received again and deleted: six lines in order."""
     [mid] = scene.push(b"12345")
     scene.receive()
-    scene.engine.extend("q", Receipt(mid, 1), WINDOW)
-    scene.engine.release("q", Receipt(mid, 1), 0)
+    scene.engine.queue("q").extend(Receipt(mid, 1), WINDOW)
+    scene.engine.queue("q").release(Receipt(mid, 1), 0)
     scene.receive()
-    scene.engine.delete("q", Receipt(mid, 2))
+    scene.engine.queue("q").delete(Receipt(mid, 2))
     scene.engine.commit()
     assert scene.recorder.take() == [
         Noted("pushed", "q", mid, 5, 0, "me"),
@@ -107,9 +107,9 @@ def test_pushes_of_several_peers(scene: Scene) -> None:
     pushed = []
     for peer, drafts in (("a", [Draft(b"1")]), ("b", [Draft(b"22"), Draft(b"333", SECOND)]), ("c", [Draft(b"")])):
         scene.recorder.peer = peer
-        pushed.append(scene.engine.push("q", drafts))
+        pushed.append(scene.engine.queue("q").push(drafts))
     scene.recorder.peer = "d"
-    scene.engine.flush()
+    scene.engine.effects()
     scene.engine.commit()
     [first], [second, third], [fourth] = pushed
     assert scene.recorder.take() == [
@@ -122,7 +122,7 @@ def test_pushes_of_several_peers(scene: Scene) -> None:
 
 def test_an_empty_push(scene: Scene) -> None:
     """A push of nothing is no event."""
-    scene.engine.push("q", [])
+    scene.engine.queue("q").push([])
     scene.engine.commit()
     assert not scene.recorder.take()
 
@@ -131,7 +131,7 @@ def test_a_push_that_is_refused(scene: Scene) -> None:
     """A push for which there is no room is no event."""
     scene.queue("small", capacity=1)
     with pytest.raises(QueueFullError):
-        scene.engine.push("small", [Draft(b"1"), Draft(b"2")])
+        scene.engine.queue("small").push([Draft(b"1"), Draft(b"2")])
     scene.engine.commit()
     assert not scene.recorder.take()
 
@@ -162,7 +162,7 @@ def test_a_delay_ends(scene: Scene) -> None:
     [first] = scene.push(b"x", delay=SECOND)
     [second] = scene.push(b"y")
     scene.receive()
-    scene.engine.release("q", Receipt(second, 1), SECOND)
+    scene.engine.queue("q").release(Receipt(second, 1), SECOND)
     assert scene.recorder.events() == [
         ("pushed", first),
         ("pushed", second),
@@ -179,10 +179,10 @@ def test_a_release_that_changes_nothing(scene: Scene) -> None:
     """A message that is visible is not given back; one that is delayed is."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
-    scene.engine.release("q", Receipt(mid), 0)
+    scene.engine.queue("q").release(Receipt(mid), 0)
     assert not scene.recorder.take()
-    scene.engine.release("q", Receipt(mid), SECOND)
-    scene.engine.release("q", Receipt(mid), 0)
+    scene.engine.queue("q").release(Receipt(mid), SECOND)
+    scene.engine.queue("q").release(Receipt(mid), 0)
     assert scene.recorder.events() == [("released", mid), ("released", mid)]
 
 
@@ -190,14 +190,14 @@ def test_what_is_looked_at(scene: Scene) -> None:
     """A peek, a list, a read by its holder and figures are no events; a get that receives is one."""
     [mid] = scene.push(b"x")
     scene.recorder.take()
-    scene.engine.get("q", mid, peek=True, visibility=None)
-    scene.engine.list_mids("q", State.ALL, 10, -1)
-    scene.engine.stats("q")
+    scene.engine.queue("q").get(mid, peek=True, visibility=None)
+    scene.engine.queue("q").list_mids(State.ALL, 10, -1)
+    scene.engine.queue("q").stats()
     assert not scene.recorder.take()
-    scene.engine.get("q", mid, peek=False, visibility=None)
+    scene.engine.queue("q").get(mid, peek=False, visibility=None)
     assert scene.recorder.take() == [Noted("received", "q", mid, 1, 1, "me")]
-    scene.engine.get("q", mid, peek=False, visibility=None)
-    scene.engine.read("q", Receipt(mid, 1))
+    scene.engine.queue("q").get(mid, peek=False, visibility=None)
+    scene.engine.queue("q").read(Receipt(mid, 1))
     assert not scene.recorder.take()
 
 
@@ -216,11 +216,11 @@ def test_refused(scene: Scene) -> None:
     scene.recorder.take()
     engine = scene.engine
     refused: list[Callable[[], object]] = [
-        lambda: engine.delete("q", Receipt(mid, 7)),
-        lambda: engine.delete("q", Receipt(mid + 1)),
-        lambda: engine.release("q", Receipt(mid, 7), 0),
-        lambda: engine.extend("q", Receipt(mid + 1), None),
-        lambda: engine.extend("q", Receipt(mid, 7), None),
+        lambda: engine.queue("q").delete(Receipt(mid, 7)),
+        lambda: engine.queue("q").delete(Receipt(mid + 1)),
+        lambda: engine.queue("q").release(Receipt(mid, 7), 0),
+        lambda: engine.queue("q").extend(Receipt(mid + 1), None),
+        lambda: engine.queue("q").extend(Receipt(mid, 7), None),
         lambda: engine.remove("q", force=False),
     ]
     for call in refused:
@@ -235,7 +235,7 @@ def test_purged(scene: Scene) -> None:
     [third] = scene.push(b"333", delay=SECOND)
     scene.receive()
     scene.recorder.take()
-    scene.engine.purge("q", third, 100)
+    scene.engine.queue("q").purge(third, 100)
     assert scene.recorder.take() == [
         Noted("deleted", "q", first, 1, 1, "me"),
         Noted("deleted", "q", second, 2, 0, "me"),
@@ -274,7 +274,7 @@ def test_nobody_records(tmp_path: Path) -> None:
     """Without a record everything goes on, also of what was staged before there was one."""
     bench = Bench(ENGINES["files-none"](tmp_path))
     bench.queue()
-    bench.engine.push("q", [Draft(b"x")])
+    bench.engine.queue("q").push([Draft(b"x")])
     recorder = Recorder()
     tell(bench.engine, recorder)
     bench.engine.commit()
@@ -323,7 +323,7 @@ def test_two_servers(tmp_path: Path) -> None:
         scene.engine.expire(10)
     for scene in (one, two):
         scene.engine.refresh()
-    two.engine.delete("q", Receipt(mid))
+    two.engine.queue("q").delete(Receipt(mid))
     both = sorted(one.recorder.events() + two.recorder.events())
     assert both == [("deleted", mid), ("expired", mid), ("pushed", mid), ("received", mid)]
     one.engine.close()
@@ -340,7 +340,7 @@ def test_a_disk_that_fails(tmp_path: Path, operation: str) -> None:
     steps: dict[str, tuple[Callable[[], object], str]] = {
         "rename": (scene.receive, "received"),
         "setxattr": (scene.receive, "received"),
-        "unlink": (lambda: scene.engine.delete("q", Receipt(mid)), "deleted"),
+        "unlink": (lambda: scene.engine.queue("q").delete(Receipt(mid)), "deleted"),
     }
     step, event = steps[operation]
     disk.arm(1, errno.EIO, operation)
@@ -357,12 +357,12 @@ def test_a_push_that_comes_to_nothing(tmp_path: Path) -> None:
     """A push that fails when it is made visible, after it was answered, is no event, and those beside it are."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
-    scene.engine.push("q", [Draft(b"1")])
-    [second] = scene.engine.push("q", [Draft(b"2")])
+    scene.engine.queue("q").push([Draft(b"1")])
+    [second] = scene.engine.queue("q").push([Draft(b"2")])
     disk.arm(1, errno.EIO, "rename")
     scene.engine.commit()
     disk.disarm()
-    assert len(scene.engine.take_failures()) == 1
+    assert len(failed(scene.engine)) == 1
     assert scene.recorder.events() == [("pushed", second)]
     scene.engine.close()
 
@@ -394,6 +394,6 @@ def test_receives_that_cannot_be_read(tmp_path: Path) -> None:
     scene = Scene(files_engine(Durability.NONE, always(Silent()))(tmp_path))
     [mid] = scene.push(b"x")
     scene.recorder.take()
-    scene.engine.delete("q", Receipt(mid))
+    scene.engine.queue("q").delete(Receipt(mid))
     assert scene.recorder.take() == [Noted("deleted", "q", mid, 1, None, "me")]
     scene.engine.close()

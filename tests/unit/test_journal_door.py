@@ -39,7 +39,7 @@ def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
     assert place.push(b"next")[0] > EPOCH + 5
     place.crash()
     assert [place.payload(mid) for mid in place.mids()] == [b"seven", b"one", b"next"]
-    assert place.engine.stats("q").ready == 3
+    assert place.engine.queue("q").stats().ready == 3
 
 
 def test_files_from_before_a_start_are_found(place: Doors) -> None:
@@ -81,7 +81,7 @@ def test_a_hidden_file_stays_hidden_until_its_time(
     made.rename(place.path / f"9.{until}")
     place.settle()
     for _ in range(2):
-        message = place.engine.get("q", 9, peek=True, visibility=None)
+        message = place.engine.queue("q").get(9, peek=True, visibility=None)
         assert (message.status, message.receives, message.visible_at) == (state, receives or 0, until)
         place.crash()
     place.clock.now = until
@@ -96,7 +96,7 @@ def test_without_extended_attributes(place: Doors) -> None:
     (place.path / ".9.attributes").write_bytes(b"4 %d\n" % until)
     place.put(f"9.{until}", b"x")
     place.settle()
-    message = place.engine.get("q", 9, peek=True, visibility=None)
+    message = place.engine.queue("q").get(9, peek=True, visibility=None)
     assert (message.status, message.receives, message.visible_at) == ("delayed", 4, until)
     assert place.files() == []
 
@@ -149,7 +149,7 @@ def test_files_wait_while_the_queue_is_full(tmp_path: Path) -> None:
         place.put(number, b"%d" % number)
     place.settle()
     assert place.mids() == [1, 2, 3]
-    assert place.engine.next_upkeep() is None or place.engine.next_upkeep() > place.clock()  # type: ignore[operator]
+    assert place.engine.effects().next_upkeep is None or place.engine.effects().next_upkeep > place.clock()  # type: ignore[operator]
     assert place.consume() == [b"1", b"2", b"3"]
     place.settle()
     assert place.mids() == [4, 5, 6]
@@ -236,9 +236,9 @@ def test_an_error_of_the_log_refuses_what_came_before_it_in_the_batch(place: Doo
     place.push(b"one")
     [message] = place.engine.receive(["q"], 1, None, 1 << 20)
     place.engine.commit()
-    assert place.engine.next_upkeep() is not None  # the note of the receive
+    assert place.engine.effects().next_upkeep is not None  # the note of the receive
     place.clock.now += 1_000_000
-    place.engine.delete("q", Receipt(message.mid))
+    place.engine.queue("q").delete(Receipt(message.mid))
     place.disk.arm(1, errno.ENOSPC, "_pwrite")
     place.engine.begin_upkeep()
     place.disk.disarm()

@@ -10,10 +10,10 @@ from engines import Bench, FaultyDisk, always, journal_engine
 from qs_server.storage.engine import Durability, Engine, Receipt
 
 CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
-    "delete": lambda engine, receipt: engine.delete("q", receipt),
-    "release": lambda engine, receipt: engine.release("q", receipt, 0),
-    "delay": lambda engine, receipt: engine.release("q", receipt, 5_000_000),
-    "extend": lambda engine, receipt: engine.extend("q", receipt, 50_000_000),
+    "delete": lambda engine, receipt: engine.queue("q").delete(receipt),
+    "release": lambda engine, receipt: engine.queue("q").release(receipt, 0),
+    "delay": lambda engine, receipt: engine.queue("q").release(receipt, 5_000_000),
+    "extend": lambda engine, receipt: engine.queue("q").extend(receipt, 50_000_000),
 }
 
 
@@ -33,14 +33,14 @@ def test_receive_stays(tmp_path: Path, change: Callable[[Engine, Receipt], objec
     [mid] = bench.push(b"1")
     [message] = bench.engine.receive(["q"], 1, 20_000_000, 100, held=held)
     change(bench.engine, Receipt(mid, 1))
-    assert bench.engine.next_expiry() != message.visible_at
+    assert bench.engine.effects().next_expiry != message.visible_at
     disk.arm(1, errno.ENOSPC, "_pwrite")
     with pytest.raises(OSError, match="space"):
         bench.engine.commit()
     disk.disarm()
-    assert bench.engine.next_expiry() == message.visible_at
-    found = bench.engine.get("q", mid, peek=True, visibility=None)
+    assert bench.engine.effects().next_expiry == message.visible_at
+    found = bench.engine.queue("q").get(mid, peek=True, visibility=None)
     assert (found.status, found.receives, found.visible_at) == ("in-flight", 1, message.visible_at)
-    found = bench.reopen().get("q", mid, peek=True, visibility=None)
+    found = bench.reopen().queue("q").get(mid, peek=True, visibility=None)
     assert (found.status, found.receives) == ("ready" if held else "in-flight", 1)
     bench.engine.close()

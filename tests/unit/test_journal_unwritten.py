@@ -17,7 +17,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_pushed_with_a_key(bench: Bench) -> None:
     """A message is handed out in the batch that pushes it, however it is pushed."""
     bench.queue()
-    pushed = bench.engine.push("q", [Draft(b"1", 0, "key"), Draft(b"2")])
+    pushed = bench.engine.queue("q").push([Draft(b"1", 0, "key"), Draft(b"2")])
     found = bench.engine.receive(["q"], 10, None, 100)
     assert [(message.mid, message.payload) for message in found] == list(zip(pushed, [b"1", b"2"], strict=True))
     bench.engine.commit()
@@ -26,7 +26,7 @@ def test_pushed_with_a_key(bench: Bench) -> None:
 def test_staged_and_published(bench: Bench) -> None:
     """A batch is handed out in the batch that stages and publishes it."""
     bench.queue()
-    batches = bench.engine.batches("q")
+    batches = bench.engine.queue("q").batches
     batches.stage("p", (0, 0, 0), [b"1", b"2"])
     batches.publish("p", 0, [(0, 0)])
     assert [message.payload for message in bench.engine.receive(["q"], 10, None, 100)] == [b"1", b"2"]
@@ -40,13 +40,13 @@ def test_copied_by_compaction(bench: Bench) -> None:
     engine = bench.engine
     for _ in range(60):
         for mid in bench.push(b"x" * 100_000):
-            engine.delete("q", Receipt(mid))
+            engine.queue("q").delete(Receipt(mid))
         engine.commit()
-        if engine.next_upkeep() == 0:
+        if engine.effects().next_upkeep == 0:
             upkeep = engine.begin_upkeep()
             [found] = engine.receive(["q"], 1, None, 100)
             assert (found.mid, found.payload) == (kept, b"kept")
-            engine.release("q", Receipt(kept), 0)
+            engine.queue("q").release(Receipt(kept), 0)
             engine.commit()
             if upkeep is not None:
                 upkeep.run()

@@ -40,24 +40,24 @@ def _engine(tmp_path: Path, disk: _Unreadable) -> JournalEngine:
 )
 def test_a_list_has_what_fits(engine: JournalEngine, max_bytes: int, received: int) -> None:
     """A list has the oldest messages that fit together, the first whatever its size; the others stay visible."""
-    mids = engine.push("q", [Draft(b"x" * 10)] * 5)
+    mids = engine.queue("q").push([Draft(b"x" * 10)] * 5)
     engine.commit()
     found = engine.receive(["q"], 100, None, max_bytes)
     assert [message.mid for message in found] == mids[:received]
-    assert engine.list_mids("q", State.READY, 10, -1) == mids[received:]
-    assert engine.list_mids("q", State.NEW, 10, -1) == mids[received:]
+    assert engine.queue("q").list_mids(State.READY, 10, -1) == mids[received:]
+    assert engine.queue("q").list_mids(State.NEW, 10, -1) == mids[received:]
     engine.close()
 
 
 def test_a_payload_that_cannot_be_read(engine: JournalEngine, disk: _Unreadable) -> None:
     """Messages before one that cannot be read are handed out; the next call says why; that one stays."""
-    mids = engine.push("q", [Draft(b"x" * 50_000)] * 3)
+    mids = engine.queue("q").push([Draft(b"x" * 50_000)] * 3)
     engine.commit()
     disk.broken = (100_000, LOTS)
     assert [message.mid for message in engine.receive(["q"], 100, None, LOTS)] == mids[:1]
     with pytest.raises(OSError, match="Input/output"):
         engine.receive(["q"], 100, None, LOTS)
-    assert engine.list_mids("q", State.READY, 10, -1) == mids[1:]
+    assert engine.queue("q").list_mids(State.READY, 10, -1) == mids[1:]
     disk.broken = (0, 0)
     assert [message.mid for message in engine.receive(["q"], 100, None, LOTS)] == mids[1:]
     engine.close()

@@ -293,7 +293,7 @@ async def test_cut_off_in_the_middle(tmp_path: Path, gate: Gate, caplog: pytest.
         close = running.storage.close
 
         def look_and_close() -> None:
-            found.append(running.storage.stats("q").new)
+            found.append(running.storage.queue("q").stats().new)
             close()
 
         running.storage.close = look_and_close  # type: ignore[method-assign]

@@ -7,13 +7,14 @@ import pytest
 import trio
 import trio.testing
 from documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
-from engines import ManualClock
+from engines import ManualClock, arrived
 from memory_serving import Client, Clock, Serving, clock_of, serving
+from stocks import stock
 
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.storage.engine import SECOND, Draft, Durability, Options, Receipt, State
+from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
 from qs_server.storage.files import FilesEngine
 
 HELD = 350
@@ -28,8 +29,8 @@ class Bench:
         self.root = str(root)
         self.storage = FilesEngine(self.root, clock=self.clock, durability=Durability.NONE)
         self.storage.create("q", Options())
-        self.mids = self.storage.push("q", [Draft(b"x")] * HELD)
-        self.subscriptions = Subscriptions(self.storage, self.clock)
+        self.mids = self.storage.queue("q").push([Draft(b"x")] * HELD)
+        self.subscriptions = Subscriptions(stock(self.storage), self.clock)
         self.first = self.subscribe(HELD)
         self.dispatch()
         assert len(self.first.mail) == HELD
@@ -41,12 +42,12 @@ class Bench:
         return subscriber
 
     def dispatch(self) -> None:
-        self.subscriptions.dispatch(self.storage.take_arrivals())
+        self.subscriptions.dispatch(arrived(self.storage))
         while self.subscriptions.unfinished and not self.subscriptions.leaving:
             self.subscriptions.dispatch(())
 
     def ready(self) -> list[int]:
-        return self.storage.list_mids("q", State.READY, 1000, -1)
+        return self.storage.queue("q").list_mids(State.READY, 1000, -1)
 
     def finish(self) -> None:
         while self.subscriptions.leaving:
@@ -78,7 +79,7 @@ def test_what_happens_meanwhile(bench: Bench) -> None:
     alone, also when somebody else holds it by now."""
     bench.subscriptions.drop(bench.first)
     bench.subscriptions.give_back()
-    bench.storage.delete("q", Receipt(bench.mids[200]))
+    bench.storage.queue("q").delete(Receipt(bench.mids[200]))
     bench.subscriptions.settled("q", bench.mids[200])
     bench.clock.now += WINDOW
     second = bench.subscribe(HELD)
@@ -88,7 +89,7 @@ def test_what_happens_meanwhile(bench: Bench) -> None:
     held = {message.mid for message in second.mail}  # type: ignore[attr-defined]
     assert held == {*bench.mids} - {bench.mids[200]}
     assert len(second.mail) == HELD - 1
-    assert bench.storage.stats("q").in_flight == HELD - 1
+    assert bench.storage.queue("q").stats().in_flight == HELD - 1
     bench.subscriptions.drop(second)
     bench.finish()
     assert (len(bench.ready()), bench.subscriptions.next_due()) == (HELD - 1, None)
@@ -98,8 +99,8 @@ def test_who_has_gone_is_sent_nothing(bench: Bench) -> None:
     """Neither what comes in, nor what is given back, nor word of its queue's end."""
     bench.first.mail.clear()
     bench.subscriptions.drop(bench.first)
-    bench.storage.push("q", [Draft(b"new")])
-    bench.storage.flush()
+    bench.storage.queue("q").push([Draft(b"new")])
+    bench.storage.effects()
     bench.dispatch()
     bench.subscriptions.give_back()
     bench.dispatch()
@@ -155,18 +156,19 @@ async def test_others_are_served_between_the_slices(
     client, pushed = await holder(running, 1000)
     other = running.connect()
     await other.ask(subscribe("q", prefetch=1000))
-    release, commit = running.storage.release, running.storage.commit
+    queue, commit = running.storage.queue("q"), running.storage.commit
+    release = queue.release
     batches = [0]
 
-    def counted_release(qid: str, receipt: Receipt, delay: int) -> int | None:
+    def counted_release(receipt: Receipt, delay: int) -> int | None:
         batches[-1] += 1
-        return release(qid, receipt, delay)
+        return release(receipt, delay)
 
-    def counted_commit() -> None:
-        commit()
+    def counted_commit() -> Effects:
         batches.append(0)
+        return commit()
 
-    monkeypatch.setattr(running.storage, "release", counted_release)
+    monkeypatch.setattr(queue, "release", counted_release)
     monkeypatch.setattr(running.storage, "commit", counted_commit)
     await client.hang_up()
     lines = await other.lines(1000)
@@ -196,7 +198,7 @@ async def test_a_server_that_stops_gives_everything_back(tmp_path: Path, durabil
         found: list[tuple[int, int]] = []
 
         def look_and_close() -> None:
-            stats = engine.stats("q")
+            stats = engine.queue("q").stats()
             found.append((stats.ready, stats.in_flight))
             close()
 

@@ -4,13 +4,14 @@ from itertools import pairwise
 
 import pytest
 import trio
+from stocks import stock
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
-from qs_server.storage.engine import SECOND, Durability, Engine
+from qs_server.storage.engine import SECOND, Durability, Effects, Engine
 
 _SLICE = 0.1
 _WORK = 5.0
@@ -29,15 +30,17 @@ class Work:
 class Upkept:
     """An engine that has nothing but upkeep: so many slices of a tenth of a second, the first one due at a time."""
 
-    quick = True
+    commit_is_cheap = True
 
     def __init__(self, clock: MockClock, slices: int, due: int, work: bool) -> None:
         self.clock, self.slices, self.due, self.work = clock, slices, due, work
         self.begun: list[float] = []
         self.finished = 0
 
-    def __getattr__(self, name: str) -> object:
-        return lambda *args, **named: {} if name.startswith("take_") else None
+    def effects(self) -> Effects:
+        return Effects({}, {}, None, self.next_upkeep())
+
+    commit = effects
 
     def next_upkeep(self) -> int | None:
         return self.due if self.slices else None
@@ -64,7 +67,7 @@ def run(clock: MockClock, slices: int, due: int, *, work: bool = False) -> Upkep
 
     async def main() -> None:
         storage: Engine = engine  # type: ignore[assignment]
-        subscriptions = Subscriptions(storage, now)
+        subscriptions = Subscriptions(stock(storage), now)
         committer = Committer(storage, Durability.ALWAYS, Waiters(), subscriptions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(UpkeepLoop(storage, committer, now).serve)

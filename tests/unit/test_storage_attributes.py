@@ -170,8 +170,8 @@ def test_full_disk_still_acknowledges(tmp_path: Path) -> None:
         for operation in ("setxattr", "_write"):
             disk.arm(1, errno.ENOSPC, operation, lasting=True)
             [message] = bench.engine.receive(["q"], 1, 10, 100)
-            assert bench.engine.list_mids("q", State.NEW, 9, -1) == []
+            assert bench.engine.queue("q").list_mids(State.NEW, 9, -1) == []
             bench.clock.now += 10
-        bench.engine.delete("q", Receipt(mid, message.receives))
+        bench.engine.queue("q").delete(Receipt(mid, message.receives))
         disk.disarm()
         bench.engine.close()

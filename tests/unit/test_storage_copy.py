@@ -38,7 +38,7 @@ def made(root: Path, disk: Disk | None = None, durability: Durability = Durabili
     engine = open_engine(root, disk, durability)
     for qid in ("q", "r", "s"):
         engine.create(qid, Options())
-    assert engine.push("q", [Draft(b"payload")]) == [MID]
+    assert engine.queue("q").push([Draft(b"payload")]) == [MID]
     engine.commit()
     return engine
 
@@ -55,7 +55,7 @@ def test_files_of_their_own(tmp_path: Path) -> None:
     assert [file.read_bytes() for file in files] == [b"payload"] * 3
     assert [file.stat().st_nlink for file in files] == [1] * 3
     engine.receive(["r"], 1, 0, LOTS)
-    assert [engine.get(qid, MID, peek=True, visibility=None).receives for qid in "qrs"] == [0, 1, 0]
+    assert [engine.queue(qid).get(MID, peek=True, visibility=None).receives for qid in "qrs"] == [0, 1, 0]
     engine.close()
 
 
@@ -85,7 +85,7 @@ def test_where_the_kernel_does_not_copy(
     engine.copy("q", MID, ["r"])
     engine.commit()
     assert (tmp_path / "r" / str(MID)).read_bytes() == b"payload"
-    assert engine.stats("r").bytes == 7
+    assert engine.queue("r").stats().bytes == 7
     engine.close()
 
 
@@ -102,11 +102,11 @@ def test_between_storages(tmp_path: Path, first: str, second: str, stopped: bool
     engine = opened()
     engine.create("a", Options(storage=first))
     engine.create("b", Options(storage=second))
-    [old] = engine.push("a", [Draft(b"old")])
+    [old] = engine.queue("a").push([Draft(b"old")])
     clock.now += 5
-    [between] = engine.push("b", [Draft(b"between")])
+    [between] = engine.queue("b").push([Draft(b"between")])
     clock.now += 5
-    [new] = engine.push("a", [Draft(b"new")])
+    [new] = engine.queue("a").push([Draft(b"new")])
     for _ in range(2):
         for mid in (new, old):
             engine.copy("a", mid, ["b"])
@@ -123,7 +123,7 @@ def test_between_storages(tmp_path: Path, first: str, second: str, stopped: bool
         assert [(m.mid, m.payload, m.receives) for m in found] == [
             (old, b"old", 1), (between, b"between", 1), (new, b"new", 1)
         ]  # fmt: skip
-        assert after.push(qid, [Draft(b"")]) == [new + 1]
+        assert after.queue(qid).push([Draft(b"")]) == [new + 1]
     after.close()
 
 
@@ -134,11 +134,11 @@ def test_ids_after_a_copy(tmp_path: Path, storage: str) -> None:
     engine = JournalEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
     engine.create("source", Options(storage="files" if storage == "journal" else "journal"))
     engine.create("target", Options(storage=storage))
-    [mid] = engine.push("source", [Draft(b"payload")])
+    [mid] = engine.queue("source").push([Draft(b"payload")])
     engine.copy("source", mid, ["target"])
-    engine.delete("target", Receipt(mid))
+    engine.queue("target").delete(Receipt(mid))
     clock.now -= 5
-    assert engine.push("target", [Draft(b"")]) == [mid + 1]
+    assert engine.queue("target").push([Draft(b"")]) == [mid + 1]
     engine.close()
 
 
@@ -151,10 +151,10 @@ def test_between_storages_refused(tmp_path: Path, storage: str) -> None:
     engine.create("source", Options(storage="files" if storage == "journal" else "journal"))
     engine.create("other", Options(storage=storage))
     engine.create("full", Options(storage=storage, capacity=1))
-    engine.push("source", [Draft(b"payload")])
-    engine.push("other", [Draft(b"another")])
+    engine.queue("source").push([Draft(b"payload")])
+    engine.queue("other").push([Draft(b"another")])
     clock.now += 1
-    engine.push("full", [Draft(b"")])
+    engine.queue("full").push([Draft(b"")])
     with pytest.raises(OtherMessageError, match=f"queue 'other' holds another message of the id {MID}"):
         engine.copy("source", MID, ["other"])
     with pytest.raises(QueueFullError):
@@ -181,7 +181,7 @@ def test_nothing_has_changed(tmp_path: Path, only: str, code: int) -> None:
             failed = True
             found = error.errno, names(tmp_path)
             assert found == (code, before)
-            listed = {qid: [str(mid) for mid in engine.list_mids(qid, State.ALL, 9, -1)] for qid in "qrs"}
+            listed = {qid: [str(mid) for mid in engine.queue(qid).list_mids(State.ALL, 9, -1)] for qid in "qrs"}
             assert listed == before
             continue
         break
@@ -191,7 +191,7 @@ def test_nothing_has_changed(tmp_path: Path, only: str, code: int) -> None:
         assert names(tmp_path) == {qid: sorted({*found, str(MID)}) for qid, found in before.items()}
         engine.close()
         engine = open_engine(tmp_path)
-        assert all(MID in engine.list_mids(qid, State.ALL, 9, -1) for qid in "qrs")
+        assert all(MID in engine.queue(qid).list_mids(State.ALL, 9, -1) for qid in "qrs")
     engine.close()
 
 
@@ -215,7 +215,7 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability) -> None:
         for left in root.glob("[rs]/*.new"):
             os.utime(left, (MID // 10**6 - 2,) * 2)  # the start comes two seconds later
         after = open_engine(root, durability=durability)
-        assert after.list_mids("q", State.ALL, 9, -1) == [MID]
+        assert after.queue("q").list_mids(State.ALL, 9, -1) == [MID]
         after.copy("q", MID, ["r", "s"])
         assert names(root) == {qid: [str(MID)] for qid in ("q", "r", "s")}
         found = after.receive(["q", "r", "s"], 9, 10, LOTS)

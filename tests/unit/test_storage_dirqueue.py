@@ -51,13 +51,13 @@ def storage(request: pytest.FixtureRequest) -> str:
 
 
 def pushed(engine: DirectoriesEngine, qid: str, payload: bytes = b"x") -> int:
-    [mid] = engine.push(qid, [Draft(payload)])
+    [mid] = engine.queue(qid).push([Draft(payload)])
     engine.commit()
     return mid
 
 
 def listed(engine: DirectoriesEngine, qid: str, state: State = State.ALL) -> list[int]:
-    return engine.list_mids(qid, state, 100, -1)
+    return engine.queue(qid).list_mids(state, 100, -1)
 
 
 # -- ids
@@ -162,7 +162,7 @@ def test_text_only(engine: DirectoriesEngine) -> None:
     """Where the payload has to be text, other bytes are refused; nothing of the list is stored."""
     engine.create("q", Options(schema="body=string"))
     with pytest.raises(UnsupportedError, match="not UTF-8"):
-        engine.push("q", [Draft(b"text"), Draft(b"\xff")])
+        engine.queue("q").push([Draft(b"text"), Draft(b"\xff")])
     engine.commit()
     assert listed(engine, "q") == []
 
@@ -171,7 +171,7 @@ def test_keys_are_refused(engine: DirectoriesEngine, storage: str) -> None:
     """Push keys are for the journal."""
     engine.create("q", Options(storage=storage))
     with pytest.raises(UnsupportedError, match=f"'{storage}' keeps no keys"):
-        engine.push("q", [Draft(b"x", key="k")])
+        engine.queue("q").push([Draft(b"x", key="k")])
 
 
 # -- copies
@@ -189,7 +189,7 @@ def test_copies_between_kinds(engine: DirectoriesEngine) -> None:
         with pytest.raises(UnsupportedError, match="of another kind of storage"):
             engine.copy(source, number, [into])
     engine.copy("files", other, ["null"])
-    assert (listed(engine, "null"), engine.stats("null").pushed) == ([], 2)
+    assert (listed(engine, "null"), engine.queue("null").stats().pushed) == ([], 2)
     with pytest.raises(NoSuchMessageError):
         engine.copy("null", mid, ["files"])
 
@@ -247,7 +247,7 @@ def test_a_name_that_is_there_twice(tmp_path: Path, storage: str, caplog: pytest
     for _ in range(2):
         engine = opened(tmp_path, kind)
         [message] = engine.receive(["q"], 10, None, LOTS)
-        engine.delete("q", Receipt(message.mid))
+        engine.queue("q").delete(Receipt(message.mid))
         found.append(message.payload)
         assert listed(engine, "q") == []
         engine.close()
@@ -261,7 +261,7 @@ def test_left_behind(tmp_path: Path, storage: str) -> None:
     clock = ManualClock()
     engine = opened(tmp_path, kind, clock)
     engine.create("q", Options())
-    engine.push("q", [Draft(b"x")])
+    engine.queue("q").push([Draft(b"x")])
     paths = [p for p in (tmp_path / "q").glob("*/68*") if storage == "dirq" or p.name.endswith(".tmp")]
     assert len(paths) == 1
     for path in paths:
@@ -300,7 +300,7 @@ def test_held_by_one_that_was_killed(tmp_path: Path, storage: str) -> None:
     assert listed(other, "q", State.IN_FLIGHT) == [mid]
     clock.now += 100 * SECOND
     assert listed(other, "q", State.READY) == [mid]
-    assert other.get("q", mid, peek=True, visibility=None).receives == 1
+    assert other.queue("q").get(mid, peek=True, visibility=None).receives == 1
     other.close()
 
 
@@ -317,7 +317,7 @@ def test_queues_of_other_engines(engine: DirectoriesEngine, tmp_path: Path, capl
         each.refresh()
         assert list(each.queues()) == []
         with pytest.raises(NoSuchQueueError):
-            each.options("a")
+            each.queue("a").options
         with pytest.raises(QueueExistsError):
             each.create("a", Options())
     again.close()
@@ -343,7 +343,7 @@ def test_remove_keeps_what_is_not_known(engine: DirectoriesEngine, tmp_path: Pat
         engine.remove("q", force=False)
     pushed(engine, "q")
     again = opened(tmp_path)
-    assert again.options("q").capacity == 7
+    assert again.queue("q").options.capacity == 7
     again.close()
 
 
@@ -358,6 +358,6 @@ def test_capacity_counts_what_others_add(engine: DirectoriesEngine, tmp_path: Pa
     (path / "68e78c80000000").write_bytes(b"")
     engine.refresh()
     with pytest.raises(QueueFullError):
-        engine.push("q", [Draft(b"x")])
+        engine.queue("q").push([Draft(b"x")])
     (path / "68e78c80000000").unlink()
     assert pushed(engine, "q")

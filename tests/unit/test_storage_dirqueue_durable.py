@@ -110,17 +110,19 @@ def engine(tmp_path: Path, storage: str, disk: Unsynced) -> Iterator[Engine]:
 
 def test_everything_is_synced(engine: Engine, disk: Unsynced) -> None:
     """After the commit of any operation nothing is left to sync."""
-    [first, second, third, fourth] = engine.push("q", [Draft(b"1"), Draft(b"2", SECOND), Draft(b"3"), Draft(b"4")])
+    [first, second, third, fourth] = engine.queue("q").push(
+        [Draft(b"1"), Draft(b"2", SECOND), Draft(b"3"), Draft(b"4")]
+    )
     operations: list[Any] = [
-        engine.flush,
+        engine.effects,
         lambda: engine.receive(["q"], 1, None, 1),
-        lambda: engine.extend("q", Receipt(first, 1), SECOND),
-        lambda: engine.release("q", Receipt(first), 0),
-        lambda: engine.release("q", Receipt(third), SECOND),
-        lambda: engine.release("q", Receipt(second), 0),
-        lambda: engine.delete("q", Receipt(first)),
-        lambda: engine.delete("q", Receipt(second)),
-        lambda: engine.purge("q", fourth, 10),
+        lambda: engine.queue("q").extend(Receipt(first, 1), SECOND),
+        lambda: engine.queue("q").release(Receipt(first), 0),
+        lambda: engine.queue("q").release(Receipt(third), SECOND),
+        lambda: engine.queue("q").release(Receipt(second), 0),
+        lambda: engine.queue("q").delete(Receipt(first)),
+        lambda: engine.queue("q").delete(Receipt(second)),
+        lambda: engine.queue("q").purge(fourth, 10),
     ]
     for number, operation in enumerate(operations):
         before = len(disk.paths)
@@ -135,7 +137,7 @@ def test_a_window_that_ends(tmp_path: Path, storage: str) -> None:
     disk, clock = Unsynced(), ManualClock()
     engine = ENGINES[storage](str(tmp_path), clock=clock, durability=Durability.ALWAYS, disk=disk)
     engine.create("q", Options())
-    engine.push("q", [Draft(b"x", 5)])
+    engine.queue("q").push([Draft(b"x", 5)])
     engine.commit()
     clock.now += 5
     engine.expire(10)
@@ -169,7 +171,7 @@ def test_contents_before_names(tmp_path: Path, storage: str) -> None:
     engine.create("q", Options())
     engine.commit()
     steps.clear()
-    [mid] = engine.push("q", [Draft(b"x")])
+    [mid] = engine.queue("q").push([Draft(b"x")])
     engine.commit()
     name = f"{mid:014x}"
     if storage == "dirq":
@@ -181,7 +183,7 @@ def test_contents_before_names(tmp_path: Path, storage: str) -> None:
         assert steps[:2] == [f"sync {folder}/{name}.tmp", f"name {folder}/{name}"]
     assert steps[-2:] == [f"sync {folder}", "sync "]
     steps.clear()
-    engine.delete("q", Receipt(mid))
+    engine.queue("q").delete(Receipt(mid))
     engine.commit()
     gone = [number for number, step in enumerate(steps) if step.startswith("gone") and step.endswith("/body")]
     if storage == "dirq":
@@ -205,9 +207,9 @@ def test_a_directory_that_others_made(tmp_path: Path, storage: str) -> None:
     synced.clear()
     folder = tmp_path / "q" / ("00000000" if storage == "dirq" else f"{EPOCH // SECOND // 60 * 60:08x}")
     folder.mkdir()
-    engine.push("q", [Draft(b"x")])
+    engine.queue("q").push([Draft(b"x")])
     engine.commit()
     assert synced[-2:] == [str(folder), str(tmp_path / "q")]
     engine.refresh()
-    assert len(engine.list_mids("q", State.ALL, 10, -1)) == 1
+    assert len(engine.queue("q").list_mids(State.ALL, 10, -1)) == 1
     engine.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock
+from engines import EPOCH, ManualClock, arrived
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirqueue.engines import NullEngine
@@ -17,16 +17,16 @@ def test_null(tmp_path: Path) -> None:
     clock = ManualClock()
     engine = NullEngine(str(tmp_path), clock=clock, durability=Durability.ALWAYS)
     engine.create("q", Options(capacity=1))
-    found = engine.push("q", [Draft(b"x"), Draft(b"y", 5, "key")])
+    found = engine.queue("q").push([Draft(b"x"), Draft(b"y", 5, "key")])
     clock.now -= SECOND
-    found += engine.push("q", [Draft(b"z")])
+    found += engine.queue("q").push([Draft(b"z")])
     engine.commit()
-    assert found == [EPOCH, EPOCH + 1, EPOCH + 2] == [*range(EPOCH, engine.last_mid("q") + 1)]
-    assert engine.take_arrivals() == {}
-    assert engine.next_expiry() is None
+    assert found == [EPOCH, EPOCH + 1, EPOCH + 2] == [*range(EPOCH, engine.queue("q").last_mid + 1)]
+    assert arrived(engine) == {}
+    assert engine.effects().next_expiry is None
     assert engine.receive(["q"], 10, None, 1) == []
-    assert (engine.list_mids("q", State.ALL, 10, -1), engine.purge("q", found[-1], 10)) == ([], 0)
-    stats = engine.stats("q")
+    assert (engine.queue("q").list_mids(State.ALL, 10, -1), engine.queue("q").purge(found[-1], 10)) == ([], 0)
+    stats = engine.queue("q").stats()
     assert (stats.pushed, stats.bytes, stats.oldest, stats.storage) == (3, 0, None, "null")
     for call in missing(engine, found[0]):
         with pytest.raises(NoSuchMessageError):
@@ -38,9 +38,9 @@ def test_null(tmp_path: Path) -> None:
 
 def missing(engine: DirectoriesEngine, mid: int) -> list[Callable[[], Any]]:
     return [
-        lambda: engine.get("q", mid, peek=True, visibility=None),
-        lambda: engine.read("q", Receipt(mid)),
-        lambda: engine.delete("q", Receipt(mid)),
-        lambda: engine.release("q", Receipt(mid), 0),
-        lambda: engine.extend("q", Receipt(mid), None),
+        lambda: engine.queue("q").get(mid, peek=True, visibility=None),
+        lambda: engine.queue("q").read(Receipt(mid)),
+        lambda: engine.queue("q").delete(Receipt(mid)),
+        lambda: engine.queue("q").release(Receipt(mid), 0),
+        lambda: engine.queue("q").extend(Receipt(mid), None),
     ]

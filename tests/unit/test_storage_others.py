@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, always, files_engine
+from engines import Bench, FaultyDisk, always, arrived, failed, files_engine
 
 from qs_server.storage import vsqs
 from qs_server.storage.disk import Disk
@@ -34,17 +34,17 @@ def bench(tmp_path: Path) -> Bench:
 def test_push_to_a_queue_just_made(bench: Bench, tmp_path: Path) -> None:
     """A directory that somebody makes is a queue for the very next push."""
     (tmp_path / "new").mkdir()
-    assert bench.engine.push("new", [Draft(b"x")])
+    assert bench.engine.queue("new").push([Draft(b"x")])
 
 
 def test_room_just_made(bench: Bench, tmp_path: Path) -> None:
     """A message that somebody removes makes room for the very next push."""
-    first, _ = bench.engine.push("q", [Draft(b"x"), Draft(b"y")])
-    bench.engine.flush()
+    first, _ = bench.engine.queue("q").push([Draft(b"x"), Draft(b"y")])
+    bench.engine.effects()
     with pytest.raises(QueueFullError):
-        bench.engine.push("q", [Draft(b"z")])
+        bench.engine.queue("q").push([Draft(b"z")])
     (tmp_path / "q" / str(first)).unlink()
-    assert bench.engine.push("q", [Draft(b"z")])
+    assert bench.engine.queue("q").push([Draft(b"z")])
 
 
 def test_two_servers_make_the_same_queue(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_two_servers_make_the_same_queue(tmp_path: Path) -> None:
         bench.engine.create("q", Options())
     assert os.listdir(tmp_path) == ["q"]
     bench.engine.refresh()
-    assert bench.engine.options("q").visibility == 1_000_000
+    assert bench.engine.queue("q").options.visibility == 1_000_000
 
 
 def test_what_a_live_server_is_making_stays(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_what_a_live_server_is_making_stays(tmp_path: Path) -> None:
 def test_an_id_without_successors(bench: Bench, tmp_path: Path) -> None:
     """A file with the greatest id there can be is a message, and does not keep others from being pushed."""
     (tmp_path / "q" / "999999999999999999").write_bytes(b"far")
-    [mid] = bench.engine.push("q", [Draft(b"near")])
-    bench.engine.flush()
+    [mid] = bench.engine.queue("q").push([Draft(b"near")])
+    bench.engine.effects()
     assert mid < 10**17
     found = bench.engine.receive(["q"], 5, 100, 1000)
     assert [message.payload for message in found] == [b"near", b"far"]
     bench.reopen()
-    bench.engine.delete("q", Receipt(999999999999999999))
-    assert bench.engine.push("q", [Draft(b"next")]) > [mid]
+    bench.engine.queue("q").delete(Receipt(999999999999999999))
+    assert bench.engine.queue("q").push([Draft(b"next")]) > [mid]
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     bench = Bench(files_engine(Durability.ALWAYS, always(disk))(tmp_path))
     bench.engine.create("q", Options())
     for _ in range(4):
-        bench.engine.push("q", [Draft(b"x")] * 600)
-    bench.engine.flush()
+        bench.engine.queue("q").push([Draft(b"x")] * 600)
+    bench.engine.effects()
     assert disk.most <= 1300
-    assert bench.engine.take_failures() == {}
-    assert bench.engine.stats("q").ready == 2400
+    assert failed(bench.engine) == {}
+    assert bench.engine.queue("q").stats().ready == 2400
 
 
 def test_own_lists_do_not_overflow_the_reports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,12 +118,12 @@ def test_own_lists_do_not_overflow_the_reports(tmp_path: Path, caplog: pytest.Lo
     bench = Bench(files_engine(Durability.NONE)(tmp_path))
     bench.engine.create("q", Options())
     for _ in range(7):
-        bench.engine.push("q", [Draft(b"x")] * 1000)
-    for mid in bench.engine.list_mids("q", State.ALL, 7000, -1):
-        bench.engine.delete("q", Receipt(mid))
+        bench.engine.queue("q").push([Draft(b"x")] * 1000)
+    for mid in bench.engine.queue("q").list_mids(State.ALL, 7000, -1):
+        bench.engine.queue("q").delete(Receipt(mid))
     bench.engine.refresh()
     assert "listed again" not in caplog.text
-    assert bench.engine.stats("q").ready == 0
+    assert bench.engine.queue("q").stats().ready == 0
 
 
 def test_what_is_no_message_keeps_a_queue(bench: Bench, tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_a_receive_that_fails_is_an_arrival(tmp_path: Path) -> None:
     disk = FaultyDisk()
     bench = Bench(files_engine(Durability.NONE, always(disk))(tmp_path))
     bench.engine.create("q", Options())
-    bench.engine.push("q", [Draft(b"x")])
-    bench.engine.flush()
-    assert bench.engine.take_arrivals() == {"q": 1}
+    bench.engine.queue("q").push([Draft(b"x")])
+    bench.engine.effects()
+    assert arrived(bench.engine) == {"q": 1}
     disk.arm(1, errno.EIO, "open")
     with pytest.raises(OSError, match="Input/output"):
         bench.engine.receive(["q"], 1, 10, 100)
-    assert bench.engine.take_arrivals() == {"q": 1}
+    assert arrived(bench.engine) == {"q": 1}
 
 
 def test_a_library_queue_whose_directory_is_replaced(tmp_path: Path) -> None:
@@ -190,6 +190,6 @@ def test_order_over_units(tmp_path: Path) -> None:
     bench.engine.create("us", Options())
     for payload, qid in ((b"1", "us"), (b"2", "ms"), (b"3", "us"), (b"4", "ms")):
         bench.clock.now += 5000
-        bench.engine.push(qid, [Draft(payload)])
+        bench.engine.queue(qid).push([Draft(payload)])
     found = bench.engine.receive(["ms", "us"], 9, 100, 1000)
     assert [message.payload for message in found] == [b"1", b"2", b"3", b"4"]

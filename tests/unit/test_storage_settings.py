@@ -78,6 +78,6 @@ def test_endless_window(tmp_path: Path) -> None:
     bench = Bench(files_engine(Durability.NONE)(tmp_path))
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, None, 1)
-    bench.engine.extend("q", Receipt(mid), 10**30 * SECOND)
-    assert bench.reopen().get("q", mid, peek=True, visibility=None).status == "in-flight"
+    bench.engine.queue("q").extend(Receipt(mid), 10**30 * SECOND)
+    assert bench.reopen().queue("q").get(mid, peek=True, visibility=None).status == "in-flight"
     bench.engine.close()

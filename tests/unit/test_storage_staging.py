@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, Crash, FaultyDisk, ManualClock
+from engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
@@ -38,7 +38,7 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability, attributes:
         engine.create("q", Options())
         disk.arm(step, Crash)
         try:
-            engine.push("q", DRAFTS)
+            engine.queue("q").push(DRAFTS)
             engine.commit()
         except Crash:
             pass
@@ -48,10 +48,10 @@ def test_crash_at_every_step(tmp_path: Path, durability: Durability, attributes:
         for name in names(root):
             os.utime(root / "q" / name, (EPOCH / 10**6 - 3600,) * 2)  # the start comes an hour later
         after = open_engine(root, FaultyDisk(attributes=attributes), durability)
-        found = after.list_mids("q", State.ALL, 10, -1)
+        found = after.queue("q").list_mids(State.ALL, 10, -1)
         assert len(found) in (0, 3)
-        assert after.list_mids("q", State.NEW, 10, -1) == found
-        assert after.list_mids("q", State.DELAYED, 10, -1) == found[1:2]
+        assert after.queue("q").list_mids(State.NEW, 10, -1) == found
+        assert after.queue("q").list_mids(State.DELAYED, 10, -1) == found[1:2]
         assert len(names(root)) == len(found)
         after.close()
         outcomes.add(len(found))
@@ -115,7 +115,7 @@ def test_id_being_written_by_another(tmp_path: Path) -> None:
     (queue / f"{EPOCH + 10}.new").touch()
     (queue / f"{EPOCH + 11}").touch()
     (queue / f"{EPOCH + 12}.{EPOCH + 99}").touch()
-    assert engine.push("q", [Draft(b"x")]) == [EPOCH + 13]
+    assert engine.queue("q").push([Draft(b"x")]) == [EPOCH + 13]
     engine.close()
 
 
@@ -124,14 +124,14 @@ def test_close_takes_back(tmp_path: Path) -> None:
     engine = open_engine(tmp_path)
     engine.create("q", Options())
     engine.create("r", Options())
-    first, _ = engine.push("q", [Draft(b"x"), Draft(b"y")])
+    first, _ = engine.queue("q").push([Draft(b"x"), Draft(b"y")])
     os.rename(tmp_path / "q", tmp_path / "z")
-    [other] = engine.push("r", [Draft(b"x")])
-    engine.flush()
-    failures = engine.take_failures()
+    [other] = engine.queue("r").push([Draft(b"x")])
+    engine.effects()
+    failures = failed(engine)
     assert list(failures) == [("q", first)]
     assert isinstance(failures["q", first], FileNotFoundError)
-    assert engine.list_mids("r", State.ALL, 9, -1) == [other]
+    assert engine.queue("r").list_mids(State.ALL, 9, -1) == [other]
     engine.close()
 
 
@@ -144,7 +144,7 @@ def test_short_writes(tmp_path: Path) -> None:
 
     engine = open_engine(tmp_path, Slow())
     engine.create("q", Options(capacity=77))
-    [mid] = engine.push("q", [Draft(bytes(range(100)))])
-    assert engine.get("q", mid, peek=True, visibility=None).payload == bytes(range(100))
+    [mid] = engine.queue("q").push([Draft(bytes(range(100)))])
+    assert engine.queue("q").get(mid, peek=True, visibility=None).payload == bytes(range(100))
     engine.close()
-    assert open_engine(tmp_path).options("q").capacity == 77
+    assert open_engine(tmp_path).queue("q").options.capacity == 77

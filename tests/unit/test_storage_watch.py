@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, files_engine
+from engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_server.storage import inotify
 from qs_server.storage.directory import MessageDirectory
@@ -49,7 +49,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def listed(bench: Bench, state: State = State.ALL) -> list[int]:
-    return bench.engine.list_mids("q", state, 1000, -1)
+    return bench.engine.queue("q").list_mids(state, 1000, -1)
 
 
 def put(directory: Path, mid: int, payload: bytes = b"foreign") -> None:
@@ -65,9 +65,9 @@ def test_own_changes(bench: Bench, reports: list[bytes]) -> None:
     """Nothing that the engine does itself is taken for somebody else's, and afterwards the descriptor is quiet."""
     a, b, c = bench.push(b"a", b"b", b"c")
     bench.engine.receive(["q"], 2, 10, 100)
-    bench.engine.extend("q", Receipt(a), 20)
-    bench.engine.release("q", Receipt(b), 0)
-    bench.engine.delete("q", Receipt(c))
+    bench.engine.queue("q").extend(Receipt(a), 20)
+    bench.engine.queue("q").release(Receipt(b), 0)
+    bench.engine.queue("q").delete(Receipt(c))
     bench.clock.now += 20
     bench.engine.expire(10)
     assert readable(bench)
@@ -80,16 +80,16 @@ def test_own_changes(bench: Bench, reports: list[bytes]) -> None:
 def test_foreign_changes(bench: Bench, tmp_path: Path) -> None:
     """What others publish, receive, requeue and delete is known after a refresh, and announced."""
     queue = tmp_path / "q"
-    bench.engine.take_arrivals()
+    arrived(bench.engine)
     put(queue, 5)
     assert readable(bench)
     bench.engine.refresh()
-    assert bench.engine.take_arrivals() == {"q": 1}
+    assert arrived(bench.engine) == {"q": 1}
     assert listed(bench, State.NEW) == [5]
     until = bench.clock.now + 10
     (queue / "5").rename(queue / f"5.{until}")
     bench.engine.refresh()
-    assert bench.engine.next_expiry() == until
+    assert bench.engine.effects().next_expiry == until
     assert listed(bench, State.IN_FLIGHT) == [5]
     (queue / f"5.{until}").rename(queue / "5")
     bench.engine.refresh()
@@ -115,7 +115,7 @@ def test_files_that_are_no_messages(bench: Bench, tmp_path: Path) -> None:
         (outside / name).rename(queue / name)
     bench.engine.refresh()
     assert listed(bench) == [9]
-    assert bench.engine.stats("q").bytes == len("foreign")
+    assert bench.engine.queue("q").stats().bytes == len("foreign")
     bench.reopen()
     assert listed(bench) == [9]
 
@@ -148,7 +148,7 @@ def test_foreign_rename_then_own(bench: Bench, tmp_path: Path) -> None:
         (queue / f"{a}.78").rename(queue / f"{a}.{message.visible_at}")
         bench.engine.refresh()
         assert listed(bench, State.IN_FLIGHT) == [a]
-        assert bench.engine.release("q", Receipt(a), 0) is None
+        assert bench.engine.queue("q").release(Receipt(a), 0) is None
         bench.engine.refresh()
         assert listed(bench, State.READY) == [a]
 
@@ -188,10 +188,10 @@ def test_lost_race(bench: Bench, tmp_path: Path) -> None:
     for mid in (a, b, c):
         (queue / f"{mid}.{until}").rename(queue / str(mid))
     (queue / f"{d}.{until}").unlink()
-    bench.engine.delete("q", Receipt(a, 1))
-    assert bench.engine.release("q", Receipt(b, 1), 0) is None
+    bench.engine.queue("q").delete(Receipt(a, 1))
+    assert bench.engine.queue("q").release(Receipt(b, 1), 0) is None
     with pytest.raises(NoSuchMessageError):
-        bench.engine.delete("q", Receipt(d, 1))
+        bench.engine.queue("q").delete(Receipt(d, 1))
     assert listed(bench, State.READY) == [b, c]
     (queue / str(b)).unlink()
     assert [m.mid for m in bench.engine.receive(["q"], 5, 10, 100)] == [c]
@@ -203,7 +203,7 @@ def test_purge_of_moved_messages(bench: Bench, tmp_path: Path) -> None:
     a, b, _ = bench.push(b"a", b"b", b"c")
     (queue / str(a)).unlink()
     (queue / str(b)).rename(queue / f"{b}.{bench.clock.now + 5}")
-    assert bench.engine.purge("q", bench.clock.now, 2) == 2
+    assert bench.engine.queue("q").purge(bench.clock.now, 2) == 2
     assert listed(bench) == []
 
 
@@ -230,11 +230,11 @@ def test_overflow(bench: Bench, tmp_path: Path) -> None:
         (queue / "5").rename(queue / "5.6")
         (queue / "5.6").rename(queue / "5")
     put(queue, 6)
-    bench.engine.push("q", [Draft(b"in between")])
+    bench.engine.queue("q").push([Draft(b"in between")])
     (tmp_path / "later").mkdir()
     put(tmp_path / "later", 8)
     bench.engine.refresh()
-    assert bench.engine.list_mids("later", State.ALL, 9, -1) == [8]
+    assert bench.engine.queue("later").list_mids(State.ALL, 9, -1) == [8]
     assert listed(bench)[:3] == [5, 6, own]
     assert len(listed(bench)) == 4
     put(queue, 7)
@@ -250,7 +250,7 @@ def test_overflow_with_a_queue_removed(bench: Bench, tmp_path: Path) -> None:
     watch: Watch = bench.engine._watch  # type: ignore[attr-defined]
     watch._foreign(-1, inotify.OVERFLOW, b"")
     assert list(bench.engine.queues()) == ["r"]
-    assert bench.engine.list_mids("r", State.ALL, 9, -1) == [mid]
+    assert bench.engine.queue("r").list_mids(State.ALL, 9, -1) == [mid]
 
 
 def test_failure_while_looking(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,13 +259,13 @@ def test_failure_while_looking(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     bench = Bench(files_engine(Durability.NONE, lambda: disk)(tmp_path))
     bench.queue()
     bench.engine.refresh()
-    bench.engine.take_arrivals()
+    arrived(bench.engine)
     put(tmp_path / "q", 5)
     (tmp_path / "q" / "5").rename(tmp_path / "q" / f"5.{bench.clock.now + 9}")
     disk.arm(1, 5, "setxattr")
     bench.engine.refresh()
     assert "cannot be looked at yet" in caplog.text
-    assert bench.engine.next_expiry() == bench.clock.now + 9
+    assert bench.engine.effects().next_expiry == bench.clock.now + 9
     assert listed(bench, State.IN_FLIGHT) == [5]
     bench.engine.close()
 
@@ -302,7 +302,7 @@ def test_queue_made(bench: Bench, tmp_path: Path) -> None:
     put(tmp_path / "new", 5)
     bench.engine.refresh()
     assert set(bench.engine.queues()) == {"q", "new", "q.new", "."}
-    assert bench.engine.list_mids("new", State.ALL, 9, -1) == [5]
+    assert bench.engine.queue("new").list_mids(State.ALL, 9, -1) == [5]
 
 
 def test_queue_removed(bench: Bench, tmp_path: Path) -> None:
@@ -311,8 +311,8 @@ def test_queue_removed(bench: Bench, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "q")
     bench.engine.refresh()
     assert not list(bench.engine.queues())
-    assert bench.engine.next_expiry() is None
-    assert bench.engine.take_arrivals() == {"q": sys.maxsize}  # whoever waits for it is to hear of it
+    assert bench.engine.effects().next_expiry is None
+    assert arrived(bench.engine) == {"q": sys.maxsize}  # whoever waits for it is to hear of it
     with pytest.raises(NoSuchQueueError):
         listed(bench)
     bench.queue()
@@ -327,7 +327,7 @@ def test_queue_renamed(bench: Bench, tmp_path: Path) -> None:
     assert list(bench.engine.queues()) == ["r"]
     put(tmp_path / "r", 5)
     bench.engine.refresh()
-    assert bench.engine.list_mids("r", State.ALL, 9, -1) == [5, mid]
+    assert bench.engine.queue("r").list_mids(State.ALL, 9, -1) == [5, mid]
 
 
 @pytest.mark.parametrize("way", ["removed", "moved away", "open elsewhere"])
@@ -361,12 +361,12 @@ def test_queue_removed_unseen(tmp_path: Path, call: str) -> None:
     shutil.rmtree(tmp_path / "q")
     if call == "push":
         with pytest.raises(FileNotFoundError):
-            bench.engine.push("q", [Draft(b"x")])
+            bench.engine.queue("q").push([Draft(b"x")])
     elif call == "receive":
         assert bench.engine.receive(["q", "r"], 5, 10, 100) == []
     else:
         with pytest.raises(NoSuchMessageError):
-            bench.engine.delete("q", Receipt(mid))
+            bench.engine.queue("q").delete(Receipt(mid))
     assert bench.push(b"y", qid="r")
     bench.engine.refresh()
     assert list(bench.engine.queues()) == ["r"]
@@ -380,11 +380,11 @@ def test_commit_of_a_removed_queue(tmp_path: Path) -> None:
     bench.queue("r")
     bench.engine.commit()
     for qid in "qr":
-        bench.engine.push(qid, [Draft(b"x")])
-    bench.engine.flush()
+        bench.engine.queue(qid).push([Draft(b"x")])
+    bench.engine.effects()
     shutil.rmtree(tmp_path / "q")
     bench.engine.commit()
-    assert bench.engine.list_mids("r", State.ALL, 9, -1)
+    assert bench.engine.queue("r").list_mids(State.ALL, 9, -1)
     bench.engine.close()
 
 
@@ -393,15 +393,15 @@ def test_two_engines(bench: Bench, tmp_path: Path) -> None:
     other = files_engine(Durability.NONE)(tmp_path)(bench.clock)
     other.create("r", Options(capacity=5))
     bench.engine.refresh()
-    assert bench.engine.options("r").capacity == 5
+    assert bench.engine.queue("r").options.capacity == 5
     [mid] = bench.push(b"x", qid="r")
     other.refresh()
     [message] = other.receive(["r"], 1, 100, 100)
     bench.engine.refresh()
     assert bench.engine.receive(["r"], 1, 100, 100) == []
-    seen = bench.engine.get("r", mid, peek=True, visibility=None)
+    seen = bench.engine.queue("r").get(mid, peek=True, visibility=None)
     assert (seen.status, seen.receives, seen.visible_at) == ("in-flight", 1, message.visible_at)
-    bench.engine.delete("r", Receipt(mid, message.receives))
+    bench.engine.queue("r").delete(Receipt(mid, message.receives))
     other.remove("r", force=False)
     bench.engine.refresh()
     assert list(bench.engine.queues()) == ["q"]
@@ -466,7 +466,7 @@ def test_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.Mo
     bench.queue()
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 5, 10, 100)
-    bench.engine.delete("q", Receipt(mid))
+    bench.engine.queue("q").delete(Receipt(mid))
     bench.engine.refresh()
     assert listed(bench) == []
     bench.engine.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from ..storage.engine import Durability, Engine
+from ..storage.engine import Durability, Effects, Engine
 from .jobs import Chore, Record, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
@@ -20,10 +20,6 @@ _INTERVAL = 0.05
 """Seconds between syncs with durability `interval`."""
 _MESSAGES = 2000
 """Messages that one batch is about, if there are several groups: some 300 ms with every one of them synced."""
-
-
-_Outcome = tuple[dict[str, int], int | None, int | None]
-"""Of a batch: what has become visible where, when the next window ends, and when the engine has work at leisure."""
 
 
 class Committer:
@@ -55,7 +51,7 @@ class Committer:
     @property
     def _in_loop(self) -> bool:
         """Whether the next batch is run in the loop: a thread would only cost time."""
-        return self._durability is not Durability.ALWAYS or self._storage.quick or self.clients <= 1
+        return self._durability is not Durability.ALWAYS or self._storage.commit_is_cheap or self.clients <= 1
 
     async def run(self, work: Work) -> None:
         """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
@@ -134,9 +130,9 @@ class Committer:
     async def _run_in_thread(self, batch: list[Work]) -> None:
         self.busy = True
         with trio.CancelScope(shield=True):
-            outcome = await trio.to_thread.run_sync(self._batch, batch)
+            effects = await trio.to_thread.run_sync(self._batch, batch)
         self.busy = False
-        self._finish(batch, outcome)
+        self._finish(batch, effects)
 
     def _next_batch(self) -> list[Work]:
         """Whoever waits, but no more than some messages: a batch must not take so long that the next ones suffer."""
@@ -150,10 +146,10 @@ class Committer:
         self._waiting = waiting[taken:]
         return waiting[:taken]
 
-    def _batch(self, works: Sequence[Work]) -> _Outcome:
-        """One batch, start to end. In the worker thread, or in the loop while no thread is at it."""
+    def _batch(self, works: Sequence[Work]) -> Effects:
+        """Runs one batch, start to end: in the worker thread, or in the loop while no thread is at it."""
         try:
-            self._advance(works)
+            effects = self._advance(works)
         except Exception as error:
             # Nothing of the batch may be answered as done.
             known = isinstance(error, OSError)
@@ -162,46 +158,46 @@ class Committer:
                 work.fail(error)
             if self.record is not None:
                 self.record.discard()
-        storage, subscriptions = self._storage, self._subscriptions
-        failures = storage.take_failures()
-        if failures:
+            effects = self._storage.effects()
+        if effects.failed:
             for work in works:
-                work.fail_pushes(failures)
-        arrived = storage.take_arrivals()
-        due = subscriptions.next_due()
-        if due is not None or subscriptions.active or subscriptions.unfinished:
-            self._hand_out(arrived)
-            due = subscriptions.next_due()
+                work.fail_pushes(effects.failed)
+        if self._subscriptions.busy:
+            effects = self._hand_out(effects)
         if self.record is not None:
             self.record.commit()
-        expiry = storage.next_expiry()
+        return effects
+
+    def _hand_out(self, effects: Effects) -> Effects:
+        """Hands what has arrived to subscribers, after the commit: they get only what is there to stay. Returns all
+        effects, with what has arrived by that and when it is over."""
+        arrived = effects.arrived
+        more = dict(arrived)
+        while True:
+            self._subscriptions.dispatch(more)
+            if self._subscriptions.active:
+                self._refresh()
+            effects = self._storage.effects()
+            more = effects.arrived
+            if not more:
+                break
+            arrived.update(more)
+        due, expiry = self._subscriptions.next_due(), effects.next_expiry
         if due is not None and (expiry is None or due < expiry):
             expiry = due
-        return arrived, expiry, storage.next_upkeep()
+        return effects._replace(arrived=arrived, next_expiry=expiry)
 
-    def _hand_out(self, arrived: dict[str, int]) -> None:
-        """What has arrived, first of all to subscribers: after the commit, as what they get has to be there to stay.
-        What arrives by that is added."""
-        self._subscriptions.dispatch(arrived)
-        if self._subscriptions.active:
-            self._refresh()
-            while more := self._storage.take_arrivals():
-                arrived.update(more)
-                self._subscriptions.dispatch(more)
-                self._refresh()
-
-    def _advance(self, works: Sequence[Work]) -> None:
+    def _advance(self, works: Sequence[Work]) -> Effects:
         if self._outdated:
             self._outdated = False
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].weight > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
-        if self._durability is Durability.ALWAYS and not self._storage.quick:
+        if self._durability is Durability.ALWAYS and not self._storage.commit_is_cheap:
             self._advance_by_kind(works)
         else:
             self._advance_each(works, None)
-            self._storage.flush()
-        self._storage.commit()
+        return self._storage.commit()
 
     def _advance_each(self, works: Sequence[Work], pushing: bool | None) -> None:
         record = self.record
@@ -217,7 +213,6 @@ class Committer:
         active = works
         while active:
             self._advance_each(active, True)
-            self._storage.flush()
             # What others have changed, and the reports of what we have: after each half, so that the one that follows
             # knows the truth, and the descriptor is quiet in the end.
             self._refresh()
@@ -233,9 +228,8 @@ class Committer:
         except OSError as error:
             _logger.error("changes of other programs could not be followed: %s", error)
 
-    def _finish(self, works: Sequence[Work], outcome: _Outcome) -> None:
+    def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
-        arrived, expiry, upkeep = outcome
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
@@ -245,9 +239,9 @@ class Committer:
             pause = work.pause
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
-        for qid, count in arrived.items():
+        for qid, count in effects.arrived.items():
             self._waiters.wake(qid, count)
-        self._note_times(expiry, upkeep)
+        self._note_times(effects.next_expiry, effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
         self.batch_done()

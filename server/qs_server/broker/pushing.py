@@ -25,8 +25,15 @@ def push_together(storage: Engine, works: Sequence[Work]) -> None:
         if pushes:
             runs.setdefault(pushes[0].qid or "", []).append((work, pushes))
     for qid, found in runs.items():
-        if len(found) + len(found[0][1]) > _ENOUGH and storage.pushes_in_bulk(qid):
+        if len(found) + len(found[0][1]) > _ENOUGH and _merges_pushes(storage, qid):
             _push(storage, qid, found)
+
+
+def _merges_pushes(storage: Engine, qid: str) -> bool:
+    try:
+        return storage.queue(qid).merges_pushes
+    except (StorageError, OSError):
+        return False
 
 
 def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]) -> None:
@@ -40,7 +47,7 @@ def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]
         drafts += map(Draft, payloads)
         taken += 1
     try:
-        mids = iter(storage.push(qid, drafts))
+        mids = iter(storage.queue(qid).push(drafts))
     except (StorageError, OSError):
         return
     for work, pushes in found[:taken]:

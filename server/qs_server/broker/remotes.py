@@ -19,7 +19,7 @@ class Remotes:
 
     def __init__(
         self,
-        engines: Mapping[str, RemoteEngine],
+        engines: Mapping[str, RemoteEngine] | None = None,
         missing: Collection[str] = (),
         default: str | None = None,
         lifecycle: Lifecycle | None = None,
@@ -28,7 +28,7 @@ class Remotes:
         """missing: storages that there would be if their libraries were installed; default: the storage of new queues
         that name none, if it is one of these; lifecycle: is told of what is done here with messages; out_of_reach: the
         queues of missing storages, each with its storage."""
-        self.engines = engines
+        self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
         self._default = default
@@ -42,18 +42,18 @@ class Remotes:
     @property
     def used(self) -> bool:
         """Whether there is any such queue."""
-        return bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
+        for engine in self.engines.values():  # at each request: no generator
+            if engine.registered:
+                return True
+        return bool(self.out_of_reach)
 
     def of(self, qid: str) -> RemoteEngine | None:
         """Who keeps a queue; None: nobody here. UnsupportedError when it is out of reach."""
         if qid in self.out_of_reach:
             raise self.absent(self.out_of_reach[qid], qid)
         for engine in self.engines.values():
-            try:
-                engine.options(qid)  # does not take longer with more queues
-            except NoSuchQueueError:
-                continue
-            return engine
+            if qid in engine.registered:
+                return engine
         return None
 
     def of_storage(self, name: str | None) -> RemoteEngine | None:
@@ -126,7 +126,7 @@ def give_back(engine: RemoteEngine, messages: Sequence[Stored]) -> None:
     """Makes messages visible again that were received and are not wanted. Logs what cannot be: its window ends."""
     for at, message in enumerate(messages):
         try:
-            engine.release(message.qid, Receipt(message.mid, message.receives), 0)
+            engine.queue(message.qid).release(Receipt(message.mid, message.receives), 0)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             continue  # somebody has acknowledged it meanwhile, or received it
         except RemoteError as error:

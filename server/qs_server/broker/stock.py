@@ -91,7 +91,7 @@ class Stock:
     def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
         """See Engine. At another server it is done a little later."""
         if self._remotes.of(qid) is None:
-            return self._storage.release(qid, receipt, delay)
+            return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
         message = Message(qid, receipt.mid, "delivered", receipt.receives or 0, 0)
         self.returned.setdefault(qid, deque()).append(message)
@@ -114,9 +114,8 @@ class Fetching:
     something is returned, as neither is to wait for the other. Asks nobody else."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
-        """In the loop."""
         self._remotes = remotes
-        self._token = trio.lowlevel.current_trio_token()
+        self._token: trio.lowlevel.TrioToken
         self._committer: Committer
         self._subscriptions: Subscriptions
         self._more = trio.Event()
@@ -136,6 +135,7 @@ class Fetching:
 
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
         """For ever. When it is cancelled, what was returned until then is still given back."""
+        self._token = trio.lowlevel.current_trio_token()
         self._committer, self._subscriptions = committer, subscriptions
         self.stock.room = subscriptions.room
         subscriptions.deserted = self._deserted

@@ -238,6 +238,11 @@ class Subscriptions:
         return min(end, self._try_again)
 
     @property
+    def busy(self) -> bool:
+        """Whether `dispatch` has to be called at the end of each batch."""
+        return bool(self._rings or self._hungry or self._leaving) or self.next_due() is not None
+
+    @property
     def active(self) -> bool:
         """Whether anybody subscribes to anything."""
         return bool(self._rings)

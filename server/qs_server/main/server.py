@@ -50,10 +50,9 @@ class Server(Acceptor[Connection]):
         self._storage = storage
         self._clock = clock
         self._waiters = Waiters()
-        self._remotes = remotes
-        self._fetching = None if remotes is None else Fetching(storage, remotes)
-        source = storage if self._fetching is None else self._fetching.stock
-        self._subscriptions = Subscriptions(source, clock, history)
+        self._remotes = remotes or Remotes()
+        self._fetching = Fetching(storage, self._remotes)
+        self._subscriptions = Subscriptions(self._fetching.stock, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
         self._hub.swept = self._committer.swept
@@ -65,8 +64,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
             background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
-            if self._fetching is not None:
-                background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
+            background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
                 self._committer.batch_done = Changes(descriptor, self._hub, self._committer).watch
             await self.accept(listeners)

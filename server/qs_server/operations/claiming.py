@@ -6,13 +6,13 @@ Each is safe to ask again, whatever became of the answer.
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..storage.journal.claims import Claim
+from ..storage.engine import Batches, Claim, Claims, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
 
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
     consumer, seq = _consumer(request), request.seq or 0
-    claims = service.storage.claims(qid_of(request))
+    claims = _claims(service, request)
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
     return wire.ClaimMessages(request.qid, consumer, claim=_described(claim))
 
@@ -22,7 +22,7 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
     part, parts = request.part or 0, request.parts or 1
     if part >= parts:
         raise BadRequestError(f"there is no part {part} of {parts}: they are counted from 0")
-    claims = service.storage.claims(qid_of(request))
+    claims = _claims(service, request)
     found = claims.part(consumer, seq, (part, parts), service.list_length, service.document)
     if found is None:
         raise BadRequestError(
@@ -35,18 +35,18 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Message:
     consumer = _consumer(request)
-    service.storage.claims(qid_of(request)).acknowledge(consumer, request.seq or 0)
+    _claims(service, request).acknowledge(consumer, request.seq or 0)
     return wire.AckClaim(request.qid, consumer)
 
 
 def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
     consumer = _consumer(request)
-    count = service.storage.claims(qid_of(request)).release(consumer, request.seq or 0)
+    count = _claims(service, request).release(consumer, request.seq or 0)
     return wire.ReleaseClaim(request.qid, consumer, count=count)
 
 
 def list_claims(service: Service, request: wire.ListClaims) -> Message:
-    claims = service.storage.claims(qid_of(request)).all()
+    claims = _claims(service, request).all()
     return wire.ListClaims(request.qid, claims=list(map(_described, claims)))
 
 
@@ -56,7 +56,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
             raise BadRequestError("a staged message has neither a 'delay' nor a 'key'")
     name = (request.batch or 0, request.part or 0, request.attempt or 0)
     payloads = [d.payload.encode() if isinstance(d.payload, str) else d.payload for d in request.messages]
-    service.storage.batches(qid_of(request)).stage(_producer(request), name, payloads)
+    _batches(service, request).stage(_producer(request), name, payloads)
     return wire.StageMessages(request.qid, request.producer, count=len(payloads))
 
 
@@ -64,8 +64,30 @@ def publish_staged(service: Service, request: wire.PublishStaged) -> Message:
     parts = [(part.number, part.attempt) for part in request.chosen]
     if len({number for number, _ in parts}) < len(parts):
         raise BadRequestError("a part is published with one of its attempts, and one is named twice")
-    service.storage.batches(qid_of(request)).publish(_producer(request), request.batch or 0, parts)
+    _batches(service, request).publish(_producer(request), request.batch or 0, parts)
     return wire.PublishStaged(request.qid, request.producer)
+
+
+def _claims(service: Service, request: Message) -> Claims:
+    found = service.storage.queue(qid_of(request)).claims
+    if found is None:
+        raise _only_in_the_journal(service, qid_of(request), "has no claims")
+    return found
+
+
+def _batches(service: Service, request: Message) -> Batches:
+    found = service.storage.queue(qid_of(request)).batches
+    if found is None:
+        raise _only_in_the_journal(service, qid_of(request), "stages no batches")
+    return found
+
+
+def _only_in_the_journal(service: Service, qid: str, lack: str) -> UnsupportedError:
+    storage = service.storage.queue(qid).options.storage
+    return UnsupportedError(
+        f"queue {qid!r} has the storage {storage!r}, which {lack}: only queues of the storage 'journal' can. Make one "
+        "(qs new --storage journal), or stop the server and change this one (queue-journal.py convert)"
+    )
 
 
 def _described(claim: Claim) -> wire.Claim:

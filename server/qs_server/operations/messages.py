@@ -13,9 +13,9 @@ from ..broker.jobs import Pause
 from ..storage.engine import (
     SECOND,
     Draft,
-    Engine,
     NoSuchMessageError,
     Options,
+    Queue,
     Receipt,
     StaleReceiptError,
     State,
@@ -68,8 +68,7 @@ def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
 
 
 def list_messages(service: Service, request: wire.ListMessages) -> Message:
-    mids = service.storage.list_mids(
-        qid_of(request),
+    mids = service.storage.queue(qid_of(request)).list_mids(
         State(request.state or "new"),
         _count(service, request.max, service.list_length),
         -1 if request.after is None else request.after,
@@ -88,9 +87,9 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             Draft(_bytes(draft.payload), delay if draft.delay is None else round(draft.delay * SECOND), draft.key)
             for draft in request.messages
         ]
-        return wire.PushMessage(request.qid, mids=service.storage.push(qid_of(request), drafts))
+        return wire.PushMessage(request.qid, mids=service.storage.queue(qid_of(request)).push(drafts))
     draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0, request.key)
-    return wire.PushMessage(request.qid, mid=service.storage.push(qid_of(request), [draft])[0])
+    return wire.PushMessage(request.qid, mid=service.storage.queue(qid_of(request)).push([draft])[0])
 
 
 def is_plain_push(request: wire.PushMessage) -> bool:
@@ -102,7 +101,7 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
     found = _read_own(service, qid_of(request), mid_of(request))
     if found is None:
         visibility = microseconds(request.visibility)
-        found = service.storage.get(qid_of(request), mid_of(request), peek=request.peek, visibility=visibility)
+        found = service.storage.queue(qid_of(request)).get(mid_of(request), peek=request.peek, visibility=visibility)
     return wire.GetMessage(
         found.qid,
         found.mid,
@@ -121,7 +120,7 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
     if receipt is None:
         return None
     try:
-        found = service.storage.read(qid, receipt)
+        found = service.storage.queue(qid).read(receipt)
     except (NoSuchMessageError, StaleReceiptError):
         return None  # another process has taken it
     return found if found.visible_at is not None else None
@@ -179,7 +178,7 @@ def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
 
 def _delete(service: Service, qid: str, receipt: Receipt) -> None:
     try:
-        service.storage.delete(qid, receipt)
+        service.storage.queue(qid).delete(receipt)
     except NoSuchMessageError:
         service.subscriptions.settled(qid, receipt.mid)  # another process has deleted it
         raise
@@ -188,14 +187,14 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
     receipt = Receipt(mid_of(request), request.receives)
-    visible_at = service.storage.release(qid_of(request), receipt, microseconds(request.delay) or 0)
+    visible_at = service.storage.queue(qid_of(request)).release(receipt, microseconds(request.delay) or 0)
     service.subscriptions.settled(qid_of(request), receipt.mid)
     return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
 
 
 def extend_message(service: Service, request: wire.ExtendMessage) -> Message:
     receipt = Receipt(mid_of(request), request.receives)
-    visible_at = service.storage.extend(qid_of(request), receipt, microseconds(request.visibility))
+    visible_at = service.storage.queue(qid_of(request)).extend(receipt, microseconds(request.visibility))
     service.subscriptions.extended(qid_of(request), receipt.mid, visible_at)
     return wire.ExtendMessage(request.qid, request.mid, visible_at=visible_at)
 
@@ -220,10 +219,10 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message:
 
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
     qid = qid_of(request)
-    upto = service.storage.last_mid(qid)
+    upto = service.storage.queue(qid).last_mid
     total = 0
     while True:
-        removed = service.storage.purge(qid, upto, _PURGE_SLICE)
+        removed = service.storage.queue(qid).purge(upto, _PURGE_SLICE)
         total += removed
         if removed == 0:
             service.subscriptions.purged(qid, upto)
@@ -234,16 +233,16 @@ def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
 def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
     qids = sorted(service.storage.queues()) if request.qid is None else [request.qid]
     for qid in qids:
-        while qid in service.storage.queues() and service.storage.prepare_stats(qid):
+        while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
             yield Pause()
     known = service.storage.queues()
-    infos = [stats_of(service.storage, qid) for qid in qids if qid in known or request.qid is not None]
+    infos = [stats_of(qid, service.storage.queue(qid)) for qid in qids if qid in known or request.qid is not None]
     return wire.QueueStats(request.qid, infos)
 
 
-def stats_of(storage: Engine, qid: str) -> wire.QueueInfo:
+def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
     """The figures of a queue as an answer has them."""
-    stats = storage.stats(qid)
+    stats = queue.stats()
     return wire.QueueInfo(
         qid,
         new=stats.new,

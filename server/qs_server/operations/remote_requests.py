@@ -16,7 +16,7 @@ from ..broker.calling import Call
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import Feature, NoSuchQueueError, Receipt, UnsupportedError
+from ..storage.engine import Engine, Feature, NoSuchQueueError, Receipt, UnsupportedError
 from ..storage.lifecycle import Event
 from ..storage.remote.engine import RemoteEngine, RemoteError
 from .messages import queue_stats, received, stats_of, what_to_receive
@@ -30,7 +30,7 @@ _FIGURES = 5
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     """Who handles a request. usual: who does, unless it is about queues that another server keeps."""
     remotes = service.remotes
-    if remotes is None or not (remotes.used or isinstance(request, wire.NewQueue)):
+    if not (remotes.used or isinstance(request, wire.NewQueue)):
         return usual
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
         return usual
@@ -65,7 +65,7 @@ def _keeper_of_all(service: Service, remotes: Remotes, qids: Sequence[str]) -> R
     except UnsupportedError:
         for qid in qids:
             if remotes.of(qid) is None:
-                service.storage.options(qid)  # that there is no such queue comes first
+                service.storage.queue(qid)  # that there is no such queue comes first
         raise
 
 
@@ -74,7 +74,7 @@ def _keeper_of_copies(service: Service, remotes: Remotes, request: wire.CopyMess
     source = keepers[qid_of(request)]
     for qid, keeper in keepers.items():
         if keeper is None and (source is not None or any(keepers.values())):
-            service.storage.options(qid)  # that there is no such queue comes first
+            service.storage.queue(qid)  # that there is no such queue comes first
     for qid, keeper in keepers.items():
         if keeper is not source:
             raise UnsupportedError(
@@ -107,7 +107,7 @@ class _Notes:
 def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
     notes = _Notes(_held(engine, service, request))
     there = Service(
-        engine,
+        cast(Engine, engine),  # of which the handlers of these requests use what a RemoteEngine has too
         cast(Subscriptions, notes),
         service.become_subscriber,
         service.list_length,
@@ -119,9 +119,8 @@ def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request
     yield Pause(call=call)
     notes.tell(service.subscriptions)
     answer = call.result()
-    if service.remotes is not None:
-        for event, mid, size, receives in _events(request, answer):
-            service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
+    for event, mid, size, receives in _events(request, answer):
+        service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
     return answer
 
 
@@ -167,9 +166,8 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     if call.stop.is_set() and found and wait:  # it was stopped when it had just ended
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
         found = []
-    if service.remotes is not None:
-        for message in found:
-            service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
+    for message in found:
+        service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
     return received(found)
 
 
@@ -177,8 +175,6 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     """Those of the other servers' queues too; of one that cannot be asked, its name and storage."""
     answer = cast(wire.QueueStats, (yield from queue_stats(service, request)))
     remotes = service.remotes
-    if remotes is None:
-        return answer
     call = Call(lambda stop: _figures(remotes))
     yield Pause(call=call)
     answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
@@ -193,7 +189,7 @@ def _figures(remotes: Remotes) -> list[wire.QueueInfo]:
         for qid in engine.queues():
             try:
                 late = failed and time.monotonic() >= until
-                found.append(wire.QueueInfo(qid, storage=engine.name) if late else stats_of(engine, qid))
+                found.append(wire.QueueInfo(qid, storage=engine.name) if late else stats_of(qid, engine.queue(qid)))
             except NoSuchQueueError:
                 continue  # it has just been deleted
             except RemoteError as error:

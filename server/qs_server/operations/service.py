@@ -5,7 +5,7 @@ goes on when that is over.
 """
 
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qs_schemas import Message
@@ -29,7 +29,7 @@ class BadRequestError(Exception):
 class Service:
     """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
     message; become_subscriber: what the client is as one, made when it first subscribes; peer: its HOST:PORT; remotes:
-    queues that are not in the storage, None where there are none."""
+    queues that are not in the storage."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -38,12 +38,11 @@ class Service:
     document: int = 8 * 1024 * 1024
     peer: str = ""
     subscriber: Subscriber | None = None
-    remotes: Remotes | None = None
+    remotes: Remotes = field(default_factory=Remotes)
 
     def queues(self) -> Collection[str]:
         """The names of all queues."""
-        own = self.storage.queues()
-        return own if self.remotes is None else {*own, *self.remotes.queues()}
+        return {*self.storage.queues(), *self.remotes.queues()}
 
 
 Answer = Generator[Pause, bool | None, Message]

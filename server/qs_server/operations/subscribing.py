@@ -50,7 +50,7 @@ def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
     known = service.queues()
     for qid in sorted(qids):
         if qid not in known:
-            service.storage.options(qid)  # says so, unless somebody has just made it
+            service.storage.queue(qid)  # says so, unless somebody has just made it
     return qids
 
 

@@ -51,7 +51,7 @@ class Connection(Conversation):
         subscriptions: Subscriptions,
         committer: Committer,
         waiters: Waiters,
-        remotes: Remotes | None = None,
+        remotes: Remotes,
     ) -> None:
         super().__init__(stream, peer, limits, writers)
         self._subscriptions = subscriptions

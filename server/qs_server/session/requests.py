@@ -173,8 +173,7 @@ class Group:
             handler = HANDLERS.get(type(request))
             if handler is None:
                 return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
-            if self._service.remotes is not None:
-                handler = handler_of(self._service, request, handler)
+            handler = handler_of(self._service, request, handler)
             answer = handler(self._service, request)
             if isinstance(answer, Message):
                 return answer

@@ -1,12 +1,18 @@
 """What the queues of one engine have to tell it: noted where it happens, so that no request looks at every queue."""
 
 import heapq
+from collections.abc import Callable
 
 
 class Activity:
     """Names of queues: dirty ones have changes that no commit has covered; in arrived ones a message became visible."""
 
     def __init__(self) -> None:
+        self.staged: dict[str, Callable[[], dict[int, OSError]]] = {}
+        """By queue that has pushes which are not visible yet: makes them visible, and returns by first id those that
+        came to nothing."""
+        self.staged_messages = 0
+        """How many messages that are, in all queues; each may have an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
         self._expiries: list[tuple[int, str]] = []
@@ -31,6 +37,7 @@ class Activity:
 
     def forget(self, qid: str) -> None:
         """The queue is gone."""
+        self.staged.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)
         self._announced.pop(qid, None)

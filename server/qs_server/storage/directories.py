@@ -12,19 +12,14 @@ from .disk import Disk
 from .engine import (
     Background,
     Clock,
-    Draft,
     Durability,
+    Effects,
     Message,
     Options,
-    Receipt,
-    State,
-    Stats,
     StorageError,
     UnfinishedError,
     UnsupportedError,
 )
-from .journal.batches import LogBatches
-from .journal.claims import LogClaims
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .journal.store import CACHE
@@ -32,14 +27,9 @@ from .lifecycle import Lifecycle
 from .queues import EngineQueue
 from .root import RootDirectory
 
-_STAGED = 1000
-"""Messages that are being written, each with an open file, before they are made visible."""
-
 
 class DirectoriesEngine(RootDirectory):
     """What is asked of one queue is done by that; this is what concerns several, or all."""
-
-    _staged_count = 0
 
     def __init__(
         self,
@@ -88,7 +78,7 @@ class DirectoriesEngine(RootDirectory):
         super().create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        queue = self._queue(qid)
+        queue = self.queue(qid)
         if isinstance(queue, LogQueue) and not force:
             queue.clear_door()
         super().remove(qid, force=force)
@@ -96,47 +86,19 @@ class DirectoriesEngine(RootDirectory):
     def take_in_files(self, qid: str) -> Iterator[int]:
         """Takes in all files in the directory of a queue of the journal, piece by piece; how many each time. For
         commands, without a server. OSError."""
-        queue = self._queue(qid)
+        queue = self.queue(qid)
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     def size(self, qid: str) -> int:
         """How many messages a queue has, hidden ones included."""
-        return len(self._queue(qid))
+        return len(self.queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
-
-    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
-        queue = self._queue(qid)
-        mids = queue.push(drafts)
-        self._staged[qid] = queue
-        self._staged_count += len(mids)
-        if self._staged_count >= _STAGED:
-            self.flush()
-        return mids
-
-    def pushes_in_bulk(self, qid: str) -> bool:
-        return self._journal.has(qid)
-
-    def flush(self) -> None:
-        if not self._staged:
-            return
-        staged, self._staged = self._staged, {}
-        self._staged_count = 0
-        for qid, queue in staged.items():
-            for mid, error in queue.flush().items():
-                self._failures[qid, mid] = error
-
-    def take_failures(self) -> dict[tuple[str, int], OSError]:
-        if not self._failures:
-            return {}
-        failures, self._failures = self._failures, {}
-        return failures
 
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        queues = [self._queue(qid) for qid in (qids if len(qids) == 1 else dict.fromkeys(qids))]
-        self.flush()
+        queues = [self.queue(qid) for qid in (qids if len(qids) == 1 else dict.fromkeys(qids))]
         for queue in queues:
             queue.expire()
         found: list[Message] = []
@@ -149,18 +111,9 @@ class DirectoriesEngine(RootDirectory):
                 raise  # else those that were received are handed out; the next call says it again
         return found
 
-    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        self.flush()
-        return self._queue(qid).get(mid, peek=peek, visibility=visibility)
-
-    def read(self, qid: str, receipt: Receipt) -> Message:
-        self.flush()
-        return self._queue(qid).read_held(receipt)
-
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        source = self._queue(qid)
-        targets = [self._queue(target) for target in dict.fromkeys(into)]
-        self.flush()
+        source = self.queue(qid)
+        targets = [self.queue(target) for target in dict.fromkeys(into)]
         if not all(_carries(target.options, source.options) for target in targets):
             raise UnsupportedError(
                 "a message cannot be copied to a queue whose ids have another unit (timestamps), or are those of "
@@ -169,62 +122,14 @@ class DirectoriesEngine(RootDirectory):
         done: list[EngineQueue] = []
         try:
             for target in targets:
-                if target is source or not target.take_in(mid, source):
-                    continue
-                failures = target.flush()
-                if failures:
-                    raise failures[mid]
-                done.append(target)
+                if target is not source and target.take_in(mid, source):
+                    done.append(target)  # noqa: PERF401 - they are what has to be taken back
         except BaseException:
             for target in done:
                 target.remove(mid, 0)
             raise
 
-    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
-        self.flush()
-        return self._queue(qid).list_mids(state, count, after)
-
-    def delete(self, qid: str, receipt: Receipt) -> None:
-        self.flush()
-        self._queue(qid).delete(receipt)
-
-    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
-        self.flush()
-        return self._queue(qid).release(receipt, delay)
-
-    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
-        self.flush()
-        return self._queue(qid).extend(receipt, visibility)
-
-    def purge(self, qid: str, upto: int, count: int) -> int:
-        self.flush()
-        return self._queue(qid).purge(upto, count)
-
-    def claims(self, qid: str) -> LogClaims:
-        queue = self._queue(qid)
-        if not isinstance(queue, LogQueue):
-            return super().claims(qid)
-        self.flush()
-        return queue.claims
-
-    def batches(self, qid: str) -> LogBatches:
-        queue = self._queue(qid)
-        if not isinstance(queue, LogQueue):
-            return super().batches(qid)
-        self.flush()
-        return queue.batches
-
-    def last_mid(self, qid: str) -> int:
-        return self._queue(qid).last_mid
-
-    # -- figures, time, durability --------------------------------------------------------------------------------
-
-    def prepare_stats(self, qid: str) -> bool:
-        return self._queue(qid).prepare_stats()
-
-    def stats(self, qid: str) -> Stats:
-        self.flush()
-        return self._queue(qid).stats()
+    # -- time, durability --------------------------------------------------------------------------------
 
     @property
     def _has_files(self) -> bool:
@@ -232,12 +137,19 @@ class DirectoriesEngine(RootDirectory):
         return len(self._queues) > self._journal.queues
 
     @property
-    def quick(self) -> bool:
-        return self._journal.quick and not self._has_files
+    def commit_is_cheap(self) -> bool:
+        return self._journal.commit_is_cheap and not self._has_files
 
-    def commit(self) -> None:
-        self.flush()
+    def commit(self) -> Effects:
+        self._publish_staged()
         self._journal.commit(before=self._commit_files)
+        return self.effects()
+
+    def effects(self) -> Effects:
+        self._publish_staged()
+        failed, self._failures = self._failures, {}
+        first = self._first_expiry()
+        return Effects(self._take_arrivals(), failed, None if first is None else first[0], self._journal.next_upkeep())
 
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
@@ -276,9 +188,6 @@ class DirectoriesEngine(RootDirectory):
 
         return sync if files or journal is not None else None
 
-    def next_upkeep(self) -> int | None:
-        return self._journal.next_upkeep()
-
     def begin_upkeep(self) -> Background | None:
         return self._journal.begin_upkeep()
 
@@ -290,10 +199,6 @@ class DirectoriesEngine(RootDirectory):
 
     def fileno(self) -> int | None:
         return self._watch.fileno()
-
-    def next_expiry(self) -> int | None:
-        first = self._first_expiry()
-        return None if first is None else first[0]
 
     def _first_expiry(self) -> tuple[int, EngineQueue] | None:
         while (announced := self._activity.first()) is not None:
@@ -323,7 +228,7 @@ class DirectoriesEngine(RootDirectory):
         if failure is not None:
             raise failure
 
-    def take_arrivals(self) -> dict[str, int]:
+    def _take_arrivals(self) -> dict[str, int]:
         if not self._activity.arrived and not self._gone:
             return {}
         arrived, self._activity.arrived = self._activity.arrived, set()

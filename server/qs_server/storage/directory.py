@@ -309,7 +309,7 @@ class MessageDirectory:
         if self._index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self._index.remove(mid)
 
-    def read(self, fd: int, size: int) -> bytes:
+    def read_file(self, fd: int, size: int) -> bytes:
         """The whole content of an open file. size: what it was said to be."""
         payload = self._disk.read(fd, size + 1)
         if len(payload) == size:

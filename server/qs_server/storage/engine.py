@@ -1,24 +1,17 @@
-"""The interface of an engine, what goes through it, and what it raises.
+"""The interface of the storage: an engine finds queues and commits; a queue keeps messages.
 
-An engine keeps queues. It is plain synchronous code, called from one thread at a time, and knows nothing of networks.
-All times and durations are whole microseconds, times since the Epoch. What an engine cannot do it says in `cannot`.
+Both are plain synchronous code, called from one thread at a time, and know nothing of networks. All times and durations
+are whole microseconds, times since the Epoch. What an engine cannot do it says in `cannot`.
 
-Making things durable has three steps, so that many requests can share one sync: `push` writes messages where nobody
-sees them yet; `flush` makes them visible; `commit` makes all that happened before it survive a power loss. A caller
-that wants one thing done at once calls all three. Whatever looks at messages flushes first.
+What is asked of a queue happens at once, for everybody to see. Engine.commit makes all of it survive a power loss, so
+that many requests share one sync. A push that fails after it was answered is one of the effects of that commit.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from .journal.batches import LogBatches
-    from .journal.claims import LogClaims
+from typing import ClassVar, NamedTuple, Protocol
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -190,6 +183,127 @@ class Stats:
     storage: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
+    of the ids; since: when it was made, microseconds since the Epoch."""
+
+    consumer: str
+    seq: int
+    count: int
+    bytes: int
+    first: int | None
+    last: int | None
+    checksum: str
+    since: int
+
+
+class Claims(Protocol):
+    """The claims on a queue's messages. Each call may be repeated, whatever became of its answer."""
+
+    @property
+    def most(self) -> int:
+        """How many messages a claim may have."""
+
+    def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
+        """Takes the oldest visible messages for a consumer: at most count, with at most max_bytes of payload but for
+        the first, and none with an id greater than upto. seq: one more than that of the consumer's last claim; that of
+        an earlier one describes it again. ClaimOrderError."""
+
+    def part(
+        self, consumer: str, seq: int, part: tuple[int, int], count: int, max_bytes: int
+    ) -> Sequence[Message] | None:
+        """Reads a part of a claim: (n, m) is the n-th of m parts, from 0. None when that part has more messages than
+        count, or more bytes of payload than max_bytes. NoSuchClaimError."""
+
+    def acknowledge(self, consumer: str, seq: int) -> None:
+        """Deletes the messages of the consumer's claims up to seq. NoSuchClaimError, ClaimOrderError."""
+
+    def release(self, consumer: str, seq: int) -> int:
+        """Makes the messages of the consumer's claims from seq on visible again; how many. NoSuchClaimError."""
+
+    def all(self) -> Sequence[Claim]:
+        """Every claim, by consumer and seq."""
+
+
+class Batches(Protocol):
+    """The batches of messages that producers stage for a queue. Each call may be repeated."""
+
+    def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
+        """Adds messages to a part of a batch that nobody sees yet. name: batch, part, attempt."""
+
+    def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
+        """Makes a batch visible at once: of each part the attempt that is named; everything else that the producer has
+        staged up to that batch is dropped. NoSuchPartError."""
+
+
+class Queue(Protocol):
+    """One queue. Its methods may raise OSError: then nothing has changed, except where it is said."""
+
+    options: Options
+    merges_pushes: ClassVar[bool]
+    """Whether pushes that are made with one call are as independent as those of many calls, only faster."""
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Stores messages, all or none. Returns their ids, increasing. QueueFullError."""
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """Looks at one message. A visible one is received, unless it is peeked at; one that is not visible comes
+        without its payload. NoSuchMessageError."""
+
+    def read(self, receipt: Receipt) -> Message:
+        """Reads a message and its payload, in whatever state it is, for whoever holds the receipt.
+        NoSuchMessageError, StaleReceiptError."""
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        """Returns ids greater than after (-1: all), oldest first, at most count."""
+
+    def delete(self, receipt: Receipt) -> None:
+        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        """Makes a message visible now (returns None), or after delay (returns the time). NoSuchMessageError,
+        StaleReceiptError."""
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        """Lets the window of a message in flight end `visibility` from now (None: the queue's own). Returns the time at
+        which it ends. NoSuchMessageError, StaleReceiptError."""
+
+    def purge(self, upto: int, count: int) -> int:
+        """Removes at most count messages whose ids are at most upto, one after the other. Returns how many; fewer than
+        count when none is left."""
+
+    @property
+    def claims(self) -> Claims | None:
+        """None without Feature.CLAIM."""
+
+    @property
+    def batches(self) -> Batches | None:
+        """None without Feature.CLAIM."""
+
+    def prepare_stats(self) -> bool:
+        """Does a slice of the work that `stats` needs; False when nothing is left to do."""
+
+    def stats(self) -> Stats:
+        """Counts the messages."""
+
+
+class Effects(NamedTuple):
+    """What has happened in an engine since it was last asked. arrived: queues in which messages have become visible,
+    and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that came to
+    nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by itself,
+    None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do."""
+
+    arrived: dict[str, int]
+    failed: dict[tuple[str, int], OSError]
+    next_expiry: int | None
+    next_upkeep: int | None
+
+
 class Background(Protocol):
     """Work of an engine that may be done while it goes on."""
 
@@ -198,19 +312,15 @@ class Background(Protocol):
 
 
 class Engine(ABC):
-    """Keeps queues. Methods that name a queue raise NoSuchQueueError. Any may raise OSError: then nothing has changed.
-
-    But for `commit`, which can be called again, and `purge`, which removes one message after the other.
-    """
+    """Keeps queues. Methods may raise OSError: then nothing has changed, and `commit` can be called again."""
 
     name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]] = frozenset()
     """What queues of its own storage lack. Without KEEP every queue is always empty, and the others mean nothing; a
-    method or an option for what is lacking raises UnsupportedError; without TELLS `next_expiry` and `take_arrivals`
-    give nothing."""
+    method or an option for what is lacking raises UnsupportedError; without TELLS nothing ever arrives or expires."""
 
     @property
-    def quick(self) -> bool:
+    def commit_is_cheap(self) -> bool:
         """Whether a batch with its commit is over so soon that a thread for it would only cost time."""
         return False
 
@@ -218,14 +328,15 @@ class Engine(ABC):
 
     @abstractmethod
     def queues(self) -> Collection[str]:
-        """The names of all queues, in no order."""
+        """Returns the names of all queues, in no order."""
 
     @abstractmethod
-    def options(self, qid: str) -> Options:
-        """The options of a queue."""
+    def queue(self, qid: str) -> Queue:
+        """Returns a queue, to be used at once: after the next request it may be another one. NoSuchQueueError."""
 
     def in_place(self, qid: str) -> bool:
-        """Whether a queue is still there: False also when somebody has removed its directory, and nobody knows yet."""
+        """Tells whether a queue is still there: False also when somebody has removed its directory, and nobody has
+        noticed yet."""
         return qid in self.queues()
 
     @abstractmethod
@@ -234,114 +345,38 @@ class Engine(ABC):
 
     @abstractmethod
     def remove(self, qid: str, *, force: bool) -> None:
-        """Removes a queue and, with force, what is in it. QueueNotEmptyError without."""
+        """Removes a queue and, with force, what is in it. NoSuchQueueError; QueueNotEmptyError without force."""
 
-    # -- messages
-
-    @abstractmethod
-    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
-        """Stores messages, all or none, invisible until `flush`. Their ids, increasing. QueueFullError."""
-
-    def pushes_in_bulk(self, qid: str) -> bool:
-        """Whether many messages that one `push` stores are as independent as those of many, only quicker."""
-        return False
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Makes every pushed message visible. Raises nothing: see `take_failures`."""
-
-    @abstractmethod
-    def take_failures(self) -> dict[tuple[str, int], OSError]:
-        """The pushes that came to nothing when they were flushed since the last call: by queue and first id, why."""
+    # -- what concerns several queues
 
     @abstractmethod
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        """The oldest visible messages of all the queues, ordered by id; each becomes invisible for `visibility`
-        (None: the queue's own). At most count, and no more than fit in max_bytes of payload, but for the first.
-        held: for a subscriber that is connected to this process. That need not survive anything; with Feature.HELD
-        they are visible as soon as a next process opens the engine."""
-
-    @abstractmethod
-    def read(self, qid: str, receipt: Receipt) -> Message:
-        """A message and its payload, in whatever state it is, for whoever holds the receipt. NoSuchMessageError,
-        StaleReceiptError."""
+        """Receives the oldest visible messages of all the queues, ordered by id; each becomes invisible for
+        `visibility` (None: its queue's own). At most count, and no more than fit in max_bytes of payload, except for
+        the first. held: for a subscriber that is connected to this process: it need not survive anything, and with
+        Feature.HELD the messages are visible as soon as the next process opens the engine. NoSuchQueueError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too, under its id, ready; queues of the log share its bytes. A queue that
-        holds the message already is left alone; all the others, or none. NoSuchMessageError, QueueFullError;
-        OtherMessageError for a queue in which the id is that of a message with another payload."""
+        has the message already is left alone; all the others get it, or none. NoSuchQueueError, NoSuchMessageError,
+        QueueFullError; OtherMessageError for a queue in which the id is that of a message with another payload."""
         raise UnsupportedError(f"the storage {self.name!r} cannot copy messages")
-
-    @abstractmethod
-    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """One message. Visible and not peeked: it is received. Invisible: no payload. NoSuchMessageError."""
-
-    @abstractmethod
-    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
-        """Ids greater than after (-1: all), oldest first, at most count."""
-
-    @abstractmethod
-    def delete(self, qid: str, receipt: Receipt) -> None:
-        """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
-
-    @abstractmethod
-    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
-        """Makes a message visible now (None), or after delay (the time). NoSuchMessageError, StaleReceiptError."""
-
-    @abstractmethod
-    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
-        """Lets the window of a message in flight end `visibility` from now (None: the queue's own); the time it ends.
-        NoSuchMessageError, StaleReceiptError."""
-
-    @abstractmethod
-    def purge(self, qid: str, upto: int, count: int) -> int:
-        """Removes at most count messages whose ids are at most upto. How many; less than count when none is left."""
-
-    def claims(self, qid: str) -> LogClaims:
-        """The claims on a queue's messages."""
-        raise self._only_in_the_journal(qid, "has no claims")
-
-    def batches(self, qid: str) -> LogBatches:
-        """The batches that producers stage for a queue."""
-        raise self._only_in_the_journal(qid, "stages no batches")
-
-    def _only_in_the_journal(self, qid: str, lack: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"queue {qid!r} has the storage {self.options(qid).storage!r}, which {lack}: only queues of the storage "
-            "'journal' can. Make one (qs new --storage journal), or stop the server and change this one "
-            "(queue-journal.py convert)"
-        )
-
-    @abstractmethod
-    def last_mid(self, qid: str) -> int:
-        """The greatest id that the queue has given or seen, -1 when none."""
-
-    # -- figures
-
-    def prepare_stats(self, qid: str) -> bool:
-        """Does a slice of the work that `stats` needs; False when nothing is left to do."""
-        return False
-
-    @abstractmethod
-    def stats(self, qid: str) -> Stats:
-        """Figures of one queue."""
 
     # -- time, durability, others
 
     @abstractmethod
-    def commit(self) -> None:
-        """With durability ALWAYS: makes durable all that has happened so far. Otherwise cheap."""
+    def commit(self) -> Effects:
+        """Makes durable all that has happened so far, as the durability asks."""
+
+    @abstractmethod
+    def effects(self) -> Effects:
+        """Returns what has happened since the last call, or the last commit, without a commit."""
 
     def background_sync(self) -> Callable[[], None] | None:
-        """With durability INTERVAL: what makes durable all that has happened so far, to be called in any thread
+        """With durability INTERVAL: returns what makes durable all that has happened so far, to be called in any thread
         while the engine goes on. None when nothing has."""
-        return None
-
-    def next_upkeep(self) -> int | None:
-        """Returns when `begin_upkeep` should be called next (a time that has passed: now), or None if there is nothing
-        to do."""
         return None
 
     def begin_upkeep(self) -> Background | None:
@@ -356,21 +391,12 @@ class Engine(ABC):
         """Takes notice of what other processes have changed."""
 
     def fileno(self) -> int | None:
-        """A descriptor that becomes readable when `refresh` has something to do, or None."""
+        """Returns a descriptor that becomes readable when `refresh` has something to do, or None."""
         return None
-
-    @abstractmethod
-    def next_expiry(self) -> int | None:
-        """When the next invisible message becomes visible by itself, over all queues."""
 
     @abstractmethod
     def expire(self, count: int) -> None:
         """Makes visible what is due, at most count messages."""
-
-    @abstractmethod
-    def take_arrivals(self) -> dict[str, int]:
-        """The queues in which messages have become visible since the last call, and how many are visible now. For those
-        that have gone: more than anybody waits for."""
 
     @abstractmethod
     def close(self) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import stat
+from typing import ClassVar
 
 from .attributes import Attributes
 from .directory import READ, STALE_AFTER
@@ -34,6 +35,10 @@ _HALF_COPY = 1
 
 class FileQueue(PublishingDirectory, IndexedQueue):
     """The messages of one directory, by what their holders may do with them."""
+
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
             self.load_ready(mid, path, status.st_size)
         if max_bytes is not None and status.st_size > max_bytes:
             return None
-        return begin + self.read(fd, max(status.st_size - len(begin), 0))
+        return begin + self.read_file(fd, max(status.st_size - len(begin), 0))
 
     def _hide(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
         self._index.hide(mid, expiry, delayed=delayed)
@@ -142,7 +147,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
             return None
         return Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
 
-    def read_held(self, receipt: Receipt) -> Message:
+    def read(self, receipt: Receipt) -> Message:
         """A message and its payload, for whoever holds the receipt."""
         mid = receipt.mid
         while True:
@@ -153,6 +158,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
                 return Message(self.qid, mid, "delivered", attributes.receives, self.time(mid), visible_at, payload)
 
     def _found(self, mid: int) -> int:
+        self.publish_staged()
         expiry = self._index.expiry(mid)
         if expiry is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
@@ -168,8 +174,9 @@ class FileQueue(PublishingDirectory, IndexedQueue):
                 return payload
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
-        """Stores the message of another queue under its id, invisible until `flush`. False when it is here already.
+        """Stores the message of another queue under its id. False when it is here already.
         NoSuchMessageError, OtherMessageError, QueueFullError; NoSuchQueueError when the directory is gone."""
+        self.publish_staged()
         with contextlib.ExitStack() as stack:
             if isinstance(source, FileQueue):
                 payload: bytes | int = (fd := source.open_payload(mid))
@@ -220,7 +227,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
         with contextlib.suppress(FileNotFoundError):
             fd = self._disk.open(self._staging.new_path(mid), READ)
             try:
-                begun = self.read(fd, self._disk.fstat(fd).st_size)
+                begun = self.read_file(fd, self._disk.fstat(fd).st_size)
             finally:
                 self._disk.close(fd)
             same = source.payload_of(mid).startswith(begun)
@@ -235,9 +242,13 @@ class FileQueue(PublishingDirectory, IndexedQueue):
             taken = not self._holds(staged.mid, source)
         finally:
             if taken:
-                self._staging.add([staged])
+                self._stage_request([staged])
             else:
                 self._discard([staged])
+        if taken:
+            self.publish_staged()
+            if (error := self._failed.pop(staged.mid, None)) is not None:
+                raise error
         return taken
 
     # -- ending or moving a window --------------------------------------------------------------------------------
@@ -336,6 +347,7 @@ class FileQueue(PublishingDirectory, IndexedQueue):
 
     def purge(self, upto: int, count: int) -> int:
         """Removes the oldest messages with ids up to upto."""
+        self.publish_staged()
         removed = 0
         try:
             while removed < count and (mid := self._index.messages.first()) is not None and mid <= upto:

@@ -29,8 +29,13 @@ class IndexedQueue(ABC):
     def time(self, number: int) -> int:
         """Of an id, when its message was pushed."""
 
+    @abstractmethod
+    def publish_staged(self) -> None:
+        """Makes visible what was pushed."""
+
     def first_ready(self) -> int | None:
         """The oldest visible message."""
+        self.publish_staged()
         return self._index.ready.first()
 
     @property
@@ -40,6 +45,7 @@ class IndexedQueue(ABC):
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
         """Ids greater than after, oldest first."""
+        self.publish_staged()
         self.expire()
         index = self._index
         if state is State.READY:
@@ -70,6 +76,7 @@ class IndexedQueue(ABC):
 
     def stats(self) -> Stats:
         """Figures of the queue."""
+        self.publish_staged()
         self.expire()
         while self.prepare_stats():
             pass

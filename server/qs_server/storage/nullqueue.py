@@ -3,6 +3,7 @@ stored, or a queue that somebody wants switched off."""
 
 import os
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .directory import Shared
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
@@ -12,6 +13,10 @@ from .queues import EngineQueue
 
 class NullQueue:
     """A directory with its options. It is always empty; ids are microseconds, and increase while the server runs."""
+
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory."""
@@ -48,10 +53,6 @@ class NullQueue:
         self._counts.pushed += len(mids)
         return mids
 
-    def flush(self) -> dict[int, OSError]:
-        """Nothing is there to become visible."""
-        return {}
-
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
         source.payload_of(mid)  # it has to be there
@@ -82,7 +83,7 @@ class NullQueue:
         """NoSuchMessageError."""
         raise self._none(mid)
 
-    def read_held(self, receipt: Receipt) -> Message:
+    def read(self, receipt: Receipt) -> Message:
         """NoSuchMessageError."""
         raise self._none(receipt.mid)
 

@@ -12,6 +12,8 @@ from .recording import RecordingDirectory
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
+STAGED = 1000
+"""Messages that are being written, each with an open file, before they are made visible."""
 
 
 class PublishingDirectory(RecordingDirectory):
@@ -22,6 +24,7 @@ class PublishingDirectory(RecordingDirectory):
         super().__init__(path, qid, options, shared)
         self._staging = Staging(path, shared.disk, sync=shared.durability is Durability.ALWAYS)
         self.counts = Stats()
+        self._failed: dict[int, OSError] = {}
         self._pushers: dict[int, str] = {}  # whose pushes are staged, by first id, if there is a record
         try:
             self.rescan()
@@ -34,15 +37,17 @@ class PublishingDirectory(RecordingDirectory):
 
     def close(self) -> list[int]:
         """Takes back what is not visible, and stops watching. The first ids of the requests that came to nothing."""
+        self._activity.staged_messages -= len(self._staging)
         requests = self._staging.take()
         for request in requests:
             self._discard(request)
         self.unwatch()
         self._activity.forget(self.qid)
-        return [request[0].mid for request in requests if request]
+        return [*self._failed, *(request[0].mid for request in requests if request)]
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, invisible until `flush`. Their ids. UnsupportedError for one with a key."""
+        """Writes messages, all or none, which are visible after `flush`. Returns their ids. UnsupportedError for one
+        with a key."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError("the storage 'files' keeps no keys: 'key' is for queues of the storage 'journal'")
         self._must_have_room(len(drafts))
@@ -53,10 +58,17 @@ class PublishingDirectory(RecordingDirectory):
         except BaseException:
             self._discard(request)
             raise
-        self._staging.add(request)
+        self._stage_request(request)
         if self._shared.lifecycle is not None and request:
             self._pushers[request[0].mid] = self._shared.lifecycle.peer
+        if self._activity.staged_messages >= STAGED:
+            self.publish_staged()
         return [staged.mid for staged in request]
+
+    def _stage_request(self, request: list[Staged]) -> None:
+        self._staging.add(request)
+        self._activity.staged[self.qid] = self.flush
+        self._activity.staged_messages += len(request)
 
     def _must_have_room(self, count: int) -> None:
         """QueueFullError when so many more messages are too many."""
@@ -101,16 +113,26 @@ class PublishingDirectory(RecordingDirectory):
                 self.forget_attributes(staged.mid)
 
     def flush(self) -> dict[int, OSError]:
-        """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""
-        failures = self._staging.sync()
+        """Makes every pushed message visible, request by request. Returns those that came to nothing since the last
+        call, by first id, and why."""
+        self.publish_staged()
+        failures, self._failed = self._failed, {}
+        return failures
+
+    def publish_staged(self) -> None:
+        """Makes every pushed message visible; `flush` tells what came to nothing. To be called before messages are
+        looked at."""
+        if not self._staging.requests:
+            return
+        self._activity.staged_messages -= len(self._staging)
+        self._failed |= self._staging.sync()
         for request in self._staging.take():
             try:
                 self._publish(request)
             except OSError as error:
                 self._discard(request)
-                failures[request[0].mid] = error
+                self._failed[request[0].mid] = error
         self._pushers.clear()
-        return failures
 
     def _publish(self, request: list[Staged]) -> None:
         done: list[Staged] = []

@@ -1,35 +1,23 @@
-"""What the engine over a root directory asks of a queue, whatever that keeps its messages in.
+"""What the engine over a root directory asks of a queue beside what everybody does: see Queue.
 
-Meanings, units and errors are those of the engine's methods of the same names: see Engine. Ids are those of one queue;
-`time` makes those of different queues comparable.
+Ids are those of one queue; `time` makes those of different queues comparable.
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from .engine import Draft, Message, Options, Receipt, State, Stats
+from .engine import Message, Queue
 
 
-class EngineQueue(Protocol):
-    """One queue, in one directory. Not for several threads at once. Its methods may raise OSError."""
+class EngineQueue(Queue, Protocol):
+    """One queue, in one directory."""
 
     path: str
     qid: str
-    options: Options
-
-    @property
-    def last_mid(self) -> int:
-        """The greatest id that was given or seen, -1: none."""
 
     def __len__(self) -> int:
-        """How many messages it holds, in whatever state, without those that `flush` has still to make visible."""
+        """How many messages it holds, in whatever state, without pushes that are not visible yet."""
 
     # -- messages
-
-    def push(self, drafts: Sequence[Draft]) -> list[int]: ...
-
-    def flush(self) -> dict[int, OSError]:
-        """Makes every pushed message visible, push by push: those that came to nothing, by first id, and why."""
 
     def first_ready(self) -> int | None:
         """The oldest visible message."""
@@ -44,36 +32,17 @@ class EngineQueue(Protocol):
         """Receives a visible message. None: another process was faster, and `first_ready` does not give it any more;
         or its payload is over max_bytes. held: see Engine.receive."""
 
-    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message: ...
-
-    def read_held(self, receipt: Receipt) -> Message:
-        """See Engine.read."""
-
     def payload_of(self, mid: int) -> bytes:
         """The payload of a message, in whatever state it is. NoSuchMessageError."""
 
     def take_in(self, mid: int, source: "EngineQueue") -> bool:
-        """Stores the message of another queue, whose ids mean the same, invisible until `flush`. False when it is here
+        """Stores the message of another queue, whose ids mean the same, visible at once. False when it is here
         already. NoSuchMessageError, OtherMessageError, QueueFullError; NoSuchQueueError when the directory is gone."""
 
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message that is in the state that expiry says, 0: ready. False when another process was faster."""
 
-    def list_mids(self, state: State, count: int, after: int) -> list[int]: ...
-
-    def delete(self, receipt: Receipt) -> None: ...
-
-    def release(self, receipt: Receipt, delay: int) -> int | None: ...
-
-    def extend(self, receipt: Receipt, visibility: int | None) -> int: ...
-
-    def purge(self, upto: int, count: int) -> int: ...
-
-    # -- figures and time
-
-    def prepare_stats(self) -> bool: ...
-
-    def stats(self) -> Stats: ...
+    # -- time
 
     def time(self, number: int, /) -> int:
         """When a message was pushed, from its id: microseconds since the Epoch."""

@@ -79,7 +79,6 @@ class RootDirectory(Engine):
         self._queues: dict[str, EngineQueue] = {}
         self._root_dirty = True  # whoever was killed may have left names that nothing has made durable
         self._gone: set[str] = set()  # queues that waiters have to be told of
-        self._staged: dict[str, EngineQueue] = {}
         self._failures: dict[tuple[str, int], OSError] = {}
         self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, self._reopen, lifecycle)
         self._watch.add(root, self, of_queues=True)
@@ -127,7 +126,6 @@ class RootDirectory(Engine):
 
     def _forget(self, qid: str) -> None:
         queue = self._queues.pop(qid, None)
-        self._staged.pop(qid, None)
         if queue is not None:
             self._gone.add(qid)
             for mid in queue.close():
@@ -168,10 +166,7 @@ class RootDirectory(Engine):
         queue = self._queues.get(qid)
         return queue is not None and queue.in_place()
 
-    def options(self, qid: str) -> Options:
-        return self._queue(qid).options
-
-    def _queue(self, qid: str) -> EngineQueue:
+    def queue(self, qid: str) -> EngineQueue:
         if qid not in self._queues:
             self.refresh()  # somebody may just have made it
         elif self._watch.pending > _REPORTS:
@@ -180,6 +175,13 @@ class RootDirectory(Engine):
         if queue is None:
             raise NoSuchQueueError(f"there is no queue {qid!r}")
         return queue
+
+    def _publish_staged(self) -> None:
+        """Makes visible what was pushed to any queue."""
+        staged, self._activity.staged = self._activity.staged, {}
+        for qid, flush in staged.items():
+            for mid, error in flush().items():
+                self._failures[qid, mid] = error
 
     def create(self, qid: str, options: Options) -> None:
         directory = directory_of(qid)
@@ -195,8 +197,8 @@ class RootDirectory(Engine):
         self._root_dirty = True
 
     def remove(self, qid: str, *, force: bool) -> None:
-        queue = self._queue(qid)
-        self.flush()
+        queue = self.queue(qid)
+        self._publish_staged()
         self.refresh()
         if not force and len(queue):
             raise QueueNotEmptyError(f"queue {qid!r} is not empty: it holds {len(queue)} messages")

@@ -38,24 +38,25 @@ class Staging:
         self._directory = directory
         self._disk = disk
         self._sync = sync
-        self._requests: list[list[Staged]] = []
+        self.requests: list[list[Staged]] = []
+        """Those that have been written completely."""
         self._batches: dict[int, int] = {}
         """Descriptors of the batch files, by first id."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._requests))
+        return sum(map(len, self.requests))
 
     def holds(self, name: str) -> bool:
         """Whether that file is being written here."""
-        return any(name == f"{staged.mid}.new" for request in self._requests for staged in request)
+        return any(name == f"{staged.mid}.new" for request in self.requests for staged in request)
 
     def add(self, request: list[Staged]) -> None:
         """A request has been written completely."""
-        self._requests.append(request)
+        self.requests.append(request)
 
     def take(self) -> list[list[Staged]]:
         """Every request, for the caller to publish or discard."""
-        requests, self._requests = self._requests, []
+        requests, self.requests = self.requests, []
         return requests
 
     def new_path(self, mid: int) -> str:
@@ -87,20 +88,20 @@ class Staging:
         """Makes the contents of everything written durable, and notes the lists. Requests for which that fails are
         discarded: by first id, and why."""
         if self._sync and len(self) > 1:
-            for request in self._requests:
+            for request in self.requests:
                 for staged in request:
                     if staged.fd >= 0:
                         with contextlib.suppress(OSError):  # the sync will say so
                             self._disk.begin_writing(staged.fd)
         failures: dict[int, OSError] = {}
-        for request in self._requests:
+        for request in self.requests:
             try:
                 self._sync_request(request)
             except OSError as error:
                 self.discard(request)
                 failures[request[0].mid] = error
         if failures:
-            self._requests = [request for request in self._requests if request[0].mid not in failures]
+            self.requests = [request for request in self.requests if request[0].mid not in failures]
         return failures
 
     def _sync_request(self, request: list[Staged]) -> None:

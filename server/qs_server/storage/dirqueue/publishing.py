@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..capacity import require_room
 from ..engine import SECOND, Draft, OtherMessageError, QueueFullError, Stats, UnsupportedError
+from ..publishing import STAGED
 from ..queues import EngineQueue
 from .layout import Staged
 from .listing import Listing
@@ -25,21 +26,24 @@ class PublishingElements(Listing):
         self.counts = Stats()
         self._digit = secrets.randbelow(16)
         self._requests: list[list[Staged]] = []
+        self._failed: dict[int, OSError] = {}
         self._staged: set[int] = set()
         self._pushers: dict[int, str] = {}  # whose pushes are staged, by first id, if there is a record
 
     def close(self) -> list[int]:
         """See EngineQueue."""
         requests, self._requests = self._requests, []
+        self._activity.staged_messages -= sum(map(len, requests))
         for request in requests:
             self._discard(request)
         self._layout.bury()
         self.unwatch()
         self._activity.forget(self.qid)
-        return [request[0].mid for request in requests]
+        return [*self._failed, *(request[0].mid for request in requests)]
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages, all or none, invisible until `flush`. Their ids. UnsupportedError for one with a key."""
+        """Writes messages, all or none, which are visible after `flush`. Returns their ids. UnsupportedError for one
+        with a key."""
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError(
                 f"the storage {self.options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
@@ -53,10 +57,17 @@ class PublishingElements(Listing):
             self._discard(request)
             raise
         if request:
-            self._requests.append(request)
+            self._stage_request(request)
             if self._shared.lifecycle is not None:
                 self._pushers[request[0].mid] = self._shared.lifecycle.peer
+        if self._activity.staged_messages >= STAGED:
+            self.publish_staged()
         return [staged.mid for staged in request]
+
+    def _stage_request(self, request: list[Staged]) -> None:
+        self._requests.append(request)
+        self._activity.staged[self.qid] = self.flush
+        self._activity.staged_messages += len(request)
 
     def _must_have_room(self, count: int) -> None:
         require_room(self.qid, self.options.capacity, lambda: len(self) + len(self._staged), count, self._watch.refresh)
@@ -98,14 +109,18 @@ class PublishingElements(Listing):
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """See EngineQueue."""
+        self.publish_staged()
         payload = source.payload_of(mid)
         if (own := self._payload_of(mid)) is not None:
             if own != payload:
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             return False
         self._must_have_room(1)
-        self._requests.append([self._write(mid, payload, 0)])
+        self._stage_request([self._write(mid, payload, 0)])
         self._saw(mid)
+        self.publish_staged()
+        if (error := self._failed.pop(mid, None)) is not None:
+            raise error
         return True
 
     def _payload_of(self, mid: int) -> bytes | None:
@@ -118,9 +133,20 @@ class PublishingElements(Listing):
     # -- making visible
 
     def flush(self) -> dict[int, OSError]:
-        """Makes every pushed message visible, request by request. Those that came to nothing, by first id, and why."""
-        failures: dict[int, OSError] = {}
+        """Makes every pushed message visible, request by request. Returns those that came to nothing since the last
+        call, by first id, and why."""
+        self.publish_staged()
+        failures, self._failed = self._failed, {}
+        return failures
+
+    def publish_staged(self) -> None:
+        """Makes every pushed message visible; `flush` tells what came to nothing. To be called before messages are
+        looked at."""
+        if not self._requests:
+            return
+        failures = self._failed
         requests, self._requests = self._requests, []
+        self._activity.staged_messages -= sum(map(len, requests))
         for request in requests:
             try:
                 if self._always:
@@ -137,7 +163,6 @@ class PublishingElements(Listing):
                     failures[request[0].mid] = error
             self._discard(request)
         self._pushers.clear()
-        return failures
 
     def _publish(self, request: list[Staged]) -> None:
         done: list[Staged] = []

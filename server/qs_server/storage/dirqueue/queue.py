@@ -5,6 +5,8 @@ any number of processes may work on the directory at once, of ours and of others
 them.
 """
 
+from typing import ClassVar
+
 from ..directory import Shared
 from ..engine import (
     SECOND,
@@ -32,6 +34,9 @@ _LATEST = 10**17
 class DirqQueue(PublishingElements, IndexedQueue):
     """The messages of one directory, by what their holders may do with them."""
 
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
     _slice = _SLICE
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
@@ -100,7 +105,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
         payload = self._content(mid)
         return None if payload is None else Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
 
-    def read_held(self, receipt: Receipt) -> Message:
+    def read(self, receipt: Receipt) -> Message:
         """See EngineQueue."""
         mid = receipt.mid
         while True:
@@ -112,6 +117,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
                 return Message(self.qid, mid, "delivered", receives, self.time(mid), _visible_at(sight), payload)
 
     def _seen(self, mid: int) -> Sight:
+        self.publish_staged()
         sight = self.look(mid)
         if sight is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
@@ -136,6 +142,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
 
     def payload_of(self, mid: int) -> bytes:
         """See EngineQueue."""
+        self.publish_staged()
         payload = self._payload_of(mid)
         if payload is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
@@ -248,6 +255,7 @@ class DirqQueue(PublishingElements, IndexedQueue):
 
     def purge(self, upto: int, count: int) -> int:
         """See EngineQueue. What others have locked stays."""
+        self.publish_staged()
         removed, after = 0, -1
         try:
             while removed < count and (mids := self._index.messages.after(after, min(count - removed, _SLICE))):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..engine import ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
+from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
 from ..names import WITHHELD, check_name
 from . import claim_records, records
 from .store import Store
@@ -18,21 +18,6 @@ from .table import MessageTable
 
 _LOOK = 1000
 """Messages that are looked at together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Describes a claim. seq: 1, 2, 3, …; bytes: of payload; first, last: ids, None when it has no messages; checksum:
-    of the ids; since: when it was made, microseconds since the Epoch."""
-
-    consumer: str
-    seq: int
-    count: int
-    bytes: int
-    first: int | None
-    last: int | None
-    checksum: str
-    since: int
 
 
 class Claimed(Protocol):

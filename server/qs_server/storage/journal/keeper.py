@@ -236,9 +236,9 @@ class LogKeeper:
     # -- durability -----------------------------------------------------------------------------------------------
 
     @property
-    def quick(self) -> bool:
+    def commit_is_cheap(self) -> bool:
         """Whether a commit is over soon enough to wait for it."""
-        return self._store is not None and self._store.log.quick
+        return self._store is not None and self._store.log.commit_is_cheap
 
     def commit(self, before: Callable[[], None] = lambda: None) -> None:
         """Makes durable everything that was asked of the queues since the last one. before: what has to succeed first.

@@ -100,7 +100,7 @@ class Log:
     # -- writing --------------------------------------------------------------------------------------------------
 
     @property
-    def quick(self) -> bool:
+    def commit_is_cheap(self) -> bool:
         """Whether a commit is over soon enough to wait for it."""
         return self._cost < _QUICK
 

@@ -6,6 +6,7 @@ Every change is a record, and a change of the table at once; the store commits t
 import logging
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import ClassVar
 
 from ..capacity import require_room
 from ..directory import Shared
@@ -42,6 +43,8 @@ _logger = logging.getLogger(__name__)
 class LogQueue:
     """One queue. Not for several threads at once."""
 
+    merges_pushes: ClassVar[bool] = True
+
     def __init__(  # noqa: PLR0917
         self, path: str, qid: str, options: Options, shared: Shared, store: Store, number: int, doors: Doors
     ) -> None:
@@ -56,7 +59,6 @@ class LogQueue:
         self.claims = LogClaims(self, store, shared.clock)
         self.batches = LogBatches(self, store)
         self.is_closed = False
-        self._arriving = False
         self._store = store
         self._log = store.log
         self._clock = shared.clock
@@ -181,7 +183,7 @@ class LogQueue:
         self._store.usage.add(places[0], size + len(sizes) * record_size(0))
         self._store.cache.put(places, payloads, size)
         self.counts.pushed += len(sizes)
-        self._arriving = True
+        self.table.arrived()
         if self._lifecycle is not None:
             for mid in mids:
                 self.note("pushed", mid)
@@ -229,18 +231,11 @@ class LogQueue:
         if visible:
             self.table.hidden(visible)
         else:
-            self._arriving = True
+            self.table.arrived()
         if key is not None:
             self.keys.note(key, mid, now, place >> 32)
             self._store.undo.append((self.keys.forget, key))
         self.note("pushed", mid)
-
-    def flush(self) -> dict[int, OSError]:
-        """Announces what was pushed since the last call; it is visible already. Nothing can fail."""
-        if self._arriving:
-            self._arriving = False
-            self.table.arrived()
-        return {}
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
@@ -373,7 +368,7 @@ class LogQueue:
             return Message(self.qid, mid, status, receives + 1, self.time(mid))
         return Message(self.qid, mid, status, receives, self.time(mid), self.time(expiry))
 
-    def read_held(self, receipt: Receipt) -> Message:
+    def read(self, receipt: Receipt) -> Message:
         """A message and its payload, for whoever holds the receipt."""
         mid = receipt.mid
         expiry = self._held(receipt)
@@ -538,7 +533,7 @@ class LogQueue:
         self._store.join(source.number, self.number)
         self.table.add(mid, place, size, 0)
         self.counts.pushed += 1
-        self._arriving = True
+        self.table.arrived()
         self.note("pushed", mid)
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -684,7 +679,6 @@ class LogQueue:
         self._take_in_run(self._free_run(len(others), now), others, now)
         self.taken[token] = self._log.append(records.taken(self.number, token))
         self._store.undo.append((self.taken.pop, token))
-        self.flush()
 
     def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
         if not files:

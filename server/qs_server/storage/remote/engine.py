@@ -7,7 +7,7 @@ shows it and no other storage takes the name. What it holds is at the other serv
 import secrets
 import shutil
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -15,11 +15,11 @@ from typing import ClassVar
 from ..disk import Disk
 from ..engine import (
     Clock,
-    Engine,
     Feature,
     Message,
     NoSuchQueueError,
     Options,
+    Queue,
     QueueExistsError,
     StorageError,
 )
@@ -34,13 +34,15 @@ class RemoteError(StorageError):
     happened, and what to do."""
 
 
-class RemoteEngine(Engine):
-    """An engine whose every call may take long: each is made in a thread of its own, several at once, and what it has
-    returned from has happened: `flush` and `commit` have nothing to do.
+class RemoteEngine(ABC):
+    """Finds queues at another server. Each call may take long, and is made in a thread of its own, several at once.
+    What a call has returned from has happened, and is as durable as the other server makes it: there is no commit.
 
-    Beside what every engine raises, methods about messages raise RemoteError; they have tried again by then.
+    Meanings and errors are those of Engine and Queue. Methods about messages also raise RemoteError; they have tried
+    again by then.
     """
 
+    name: ClassVar[str]
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS})
 
     def __init__(
@@ -51,13 +53,14 @@ class RemoteEngine(Engine):
         self._clock = clock
         self._disk = disk or Disk()
         self._lifecycle = lifecycle
-        self._registered: dict[str, Options] = {}
+        self.registered: dict[str, Options] = {}
+        """The queues that there are. Other threads add and remove some."""
         self._registering = threading.Lock()
         for name in self._disk.directories_in(root):
             if not name.startswith(".") and (qid := qid_of(name)) is not None:
                 options = read_options(f"{root}/{name}", "")
                 if options.storage == self.name:
-                    self._registered[qid] = options
+                    self.registered[qid] = options
 
     def describe(self) -> str:
         """What whoever starts a server should know of the storage; nothing when there is nothing to be known."""
@@ -66,24 +69,28 @@ class RemoteEngine(Engine):
     # -- queues: what is known here, and what has to be done at the other server
 
     def queues(self) -> Collection[str]:
-        return list(self._registered)  # others change it meanwhile, in other threads
+        """Returns the names of all queues, in no order."""
+        return list(self.registered)  # others change it meanwhile, in other threads
 
     def options(self, qid: str) -> Options:
-        options = self._registered.get(qid)
+        """Returns the options of a queue. NoSuchQueueError."""
+        options = self.registered.get(qid)
         if options is None:
             raise NoSuchQueueError(f"there is no queue {qid!r}")
         return options
 
     def create(self, qid: str, options: Options) -> None:
+        """See Engine."""
         options = replace(options, storage=self.name)
         with self._registering:
-            if qid in self._registered:
+            if qid in self.registered:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
             make_queue(self._root, qid, options, self._disk, sync=True, made=lambda: self._make(qid, options))
             self._disk.sync_directory(self._root)
-            self._registered[qid] = options
+            self.registered[qid] = options
 
     def remove(self, qid: str, *, force: bool) -> None:
+        """See Engine."""
         with self._registering:
             self.options(qid)
             self._unmake(qid, force=force)
@@ -91,7 +98,7 @@ class RemoteEngine(Engine):
             self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)  # whole, or not at all
             shutil.rmtree(removing, ignore_errors=True)
             self._disk.sync_directory(self._root)
-            del self._registered[qid]
+            del self.registered[qid]
 
     @abstractmethod
     def _make(self, qid: str, options: Options) -> None:
@@ -102,7 +109,15 @@ class RemoteEngine(Engine):
     def _unmake(self, qid: str, *, force: bool) -> None:
         """Removes a queue at the other server; one that is not there is no error. QueueNotEmptyError without force."""
 
+    @abstractmethod
+    def queue(self, qid: str) -> Queue:
+        """Returns a queue. NoSuchQueueError."""
+
     # -- messages
+
+    @abstractmethod
+    def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
+        """See Engine."""
 
     @abstractmethod
     def receive_within(
@@ -115,25 +130,10 @@ class RemoteEngine(Engine):
         wait: float,
         stop: threading.Event,
     ) -> list[Message]:
-        """As `receive`; when there is nothing, waits until there is: at most so many seconds, and not much more than a
-        second after `stop` is set. Does not ask again and again where the other server can be waited for."""
+        """Receives as Engine.receive does; when there is nothing, waits until there is: at most so many seconds, and
+        not much more than a second after `stop` is set. Does not ask again and again where the other server can be
+        waited for."""
 
-    # -- what a remote engine has nothing to do for
-
-    def flush(self) -> None:
-        """Every push is visible."""
-
-    def take_failures(self) -> dict[tuple[str, int], OSError]:
-        return {}
-
-    def commit(self) -> None:
-        """Every call is as durable as the other server makes it."""
-
-    def next_expiry(self) -> int | None:
-        return None
-
-    def expire(self, count: int) -> None:
-        """Windows end at the other server."""
-
-    def take_arrivals(self) -> dict[str, int]:
-        return {}
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the connections."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from heapq import merge
 from typing import ClassVar
 
@@ -15,7 +16,6 @@ from ...disk import Disk
 from ...engine import (
     SECOND,
     Clock,
-    Draft,
     Feature,
     Message,
     NoSuchMessageError,
@@ -24,8 +24,6 @@ from ...engine import (
     OtherMessageError,
     QueueNotEmptyError,
     Receipt,
-    State,
-    Stats,
     UnsupportedError,
 )
 from ...lifecycle import Lifecycle
@@ -74,7 +72,7 @@ class MemcachedEngine(RemoteEngine):
 
     # -- queues
 
-    def _queue(self, qid: str) -> MemcachedQueue:
+    def queue(self, qid: str) -> MemcachedQueue:
         options = self.options(qid)
         queue = self._queues.get(qid)
         if queue is not None and queue.options is options:
@@ -86,7 +84,8 @@ class MemcachedEngine(RemoteEngine):
             return queue
 
     def _open(self, qid: str, options: Options) -> MemcachedQueue:
-        return MemcachedQueue(qid, options, Keys(self._namespace, qid), self._servers, self._clock)
+        keys, changed = Keys(self._namespace, qid), partial(self._changes.note, qid)
+        return MemcachedQueue(qid, options, keys, self._servers, self._clock, changed)
 
     def _make(self, qid: str, options: Options) -> None:
         if options.timestamps != "us":
@@ -94,23 +93,18 @@ class MemcachedEngine(RemoteEngine):
         self._open(qid, options).make()
 
     def _unmake(self, qid: str, *, force: bool) -> None:
-        if not self._queue(qid).unmake(force=force):
+        if not self.queue(qid).unmake(force=force):
             raise QueueNotEmptyError(f"queue {qid!r} is not empty")
         self._queues.pop(qid, None)
         self._changes.note(qid)
 
     # -- messages
 
-    def push(self, qid: str, drafts: Sequence[Draft]) -> list[int]:
-        mids = self._queue(qid).push(drafts)
-        self._changes.note(qid)
-        return mids
-
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
         """held: makes no difference. When this process is killed, the messages come back when their windows end."""
-        queues = {qid: self._queue(qid) for qid in sorted(set(qids))}
+        queues = {qid: self.queue(qid) for qid in sorted(set(qids))}
         messages: list[Message] = []
         while count > 0 and not messages:
             taken = self._take(list(queues.values()), count, visibility, max_bytes)
@@ -180,20 +174,17 @@ class MemcachedEngine(RemoteEngine):
 
     def _pause(self, qids: Sequence[str], until: float) -> float:
         """Seconds until there is something to do."""
-        due = min(self._queue(qid).next_visible() for qid in qids)
+        due = min(self.queue(qid).next_visible() for qid in qids)
         return max(min(until - time.monotonic(), LOOK_EVERY, (due - self._clock()) / SECOND), 0.0)
 
     def _claim_look(self, qids: Sequence[str]) -> bool:
         """Whether it is this thread's turn to look, and not that of another one which waits for the same."""
         now = time.monotonic()
-        return any(self._queue(qid).claim_look(now) for qid in qids)
-
-    def read(self, qid: str, receipt: Receipt) -> Message:
-        return self._queue(qid).read(receipt)
+        return any(self.queue(qid).claim_look(now) for qid in qids)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        source = self._queue(qid)
-        targets = {name: self._queue(name) for name in into if name != qid}
+        source = self.queue(qid)
+        targets = {name: self.queue(name) for name in into if name != qid}
         message = source.read(Receipt(mid))
         done: list[MemcachedQueue] = []
         try:
@@ -206,8 +197,6 @@ class MemcachedEngine(RemoteEngine):
             for target in done:
                 _take_back(target, mid)
             raise
-        for target in done:
-            self._changes.note(target.qid)
 
     @staticmethod
     def _check_same(target: MemcachedQueue, message: Message) -> None:
@@ -217,40 +206,6 @@ class MemcachedEngine(RemoteEngine):
             return  # it has been there
         if other.payload != message.payload:
             raise OtherMessageError(f"queue {target.qid!r} holds another message with the id {message.mid}")
-
-    def get(self, qid: str, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        return self._queue(qid).get(mid, peek=peek, visibility=visibility)
-
-    def list_mids(self, qid: str, state: State, count: int, after: int) -> list[int]:
-        return self._queue(qid).list_mids(state, count, after)
-
-    def delete(self, qid: str, receipt: Receipt) -> None:
-        self._queue(qid).delete(receipt)
-
-    def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
-        until = self._queue(qid).release(receipt, delay)
-        self._changes.note(qid)
-        return until
-
-    def extend(self, qid: str, receipt: Receipt, visibility: int | None) -> int:
-        until = self._queue(qid).extend(receipt, visibility)
-        self._changes.note(qid)
-        return until
-
-    def purge(self, qid: str, upto: int, count: int) -> int:
-        return self._queue(qid).purge(upto, count)
-
-    def last_mid(self, qid: str) -> int:
-        return self._queue(qid).last_mid()
-
-    # -- figures
-
-    def prepare_stats(self, qid: str) -> bool:
-        self.options(qid)
-        return False
-
-    def stats(self, qid: str) -> Stats:
-        return self._queue(qid).stats()
 
     def close(self) -> None:
         """Lets go of the connections. The messages stay in memcached."""

@@ -2,6 +2,7 @@
 
 import logging
 from bisect import bisect_right
+from typing import ClassVar
 
 from ...engine import Message, Receipt, StaleReceiptError, State, Stats
 from ..engine import RemoteError
@@ -16,6 +17,10 @@ _logger = logging.getLogger(__name__)
 
 class MemcachedQueue(ReceivingQueue):
     """A queue, for those who hold messages of it, look at it, or remove it."""
+
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
 
     # -- one message
 
@@ -72,6 +77,7 @@ class MemcachedQueue(ReceivingQueue):
             (until, sooner), number = self._change(receipt, do)
             if sooner:
                 self.pages.announce(number)
+        self._changed()
         return until or None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -90,6 +96,7 @@ class MemcachedQueue(ReceivingQueue):
             (until, sooner), number = self._change(receipt, do)
             if sooner:
                 self.pages.announce(number)
+        self._changed()
         return until
 
     # -- looking at many
@@ -112,6 +119,10 @@ class MemcachedQueue(ReceivingQueue):
         if state is State.NEW:
             return not entry.receives
         return bool(self._status(entry) == state.value)
+
+    def prepare_stats(self) -> bool:
+        """Has nothing to prepare."""
+        return False
 
     def stats(self) -> Stats:
         """Figures of the queue. It reads all pages, and no payloads."""
@@ -163,6 +174,7 @@ class MemcachedQueue(ReceivingQueue):
                 self._removed(len(gone))
             return gone, done
 
+    @property
     def last_mid(self) -> int:
         """The greatest id that the queue has given or seen, -1 when none."""
         with self.pages.alone():

@@ -24,7 +24,10 @@ class StoringQueue:
     Methods raise RemoteError, and those that store anything QueueFullError.
     """
 
-    def __init__(self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock) -> None:
+    def __init__(  # noqa: PLR0917
+        self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        """changed: called when there may be something to receive, or sooner than was known."""
         self.qid = qid
         self.options = options
         self.pages = Pages(qid, keys, servers, clock)
@@ -32,6 +35,7 @@ class StoringQueue:
         self.lost = 0
         """Messages that were found without their payloads."""
         self._clock = clock
+        self._changed = changed
         self._capacity = Capacity(self.pages, options.capacity, servers)
         self._keys = PushKeys(self.pages, servers, clock)
         self._counting = threading.Lock()
@@ -51,12 +55,13 @@ class StoringQueue:
         payloads = [draft.payload for draft in drafts]
         tokens = self.payloads.store(payloads)
         try:
-            if any(draft.key is not None for draft in drafts):
-                return self._push_keyed(drafts, tokens)
-            return self._push_stored(drafts, tokens)
+            keyed = any(draft.key is not None for draft in drafts)
+            mids = self._push_keyed(drafts, tokens) if keyed else self._push_stored(drafts, tokens)
         except QueueFullError:
             self.payloads.remove_stored(tokens, payloads)
             raise
+        self._changed()
+        return mids
 
     def _push_keyed(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
         claims = self._keys.claim(drafts, tokens)
@@ -122,6 +127,8 @@ class StoringQueue:
         if not done:
             self.payloads.remove_stored([token], [payload])
         self._count("pushed", done)
+        if done:
+            self._changed()
         return done
 
     def _holds(self, mid: int) -> bool:
