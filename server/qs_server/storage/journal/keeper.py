@@ -213,7 +213,6 @@ class LogKeeper:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
         del self._queues[queue.qid]
         queue.clear()
-        self._store.tables.pop(queue.number, None)
         self._removals.append(queue.number)
 
     def commit_removals(self) -> None:
@@ -357,10 +356,9 @@ class LogKeeper:
         if self._door is not None and upkeep.intake is not None:
             self._door.finish(upkeep.intake)
             self._door = None
-        shortage = None if self._store is None else self._store.log.supply.shortage
-        if (error := upkeep.error or shortage) is not None:
-            self._put_off(error)
-        elif self._complaint:
+        if upkeep.error is not None:
+            self._put_off(upkeep.error)
+        elif self._complaint and self._clock() >= self._not_before:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
 
@@ -399,6 +397,8 @@ class LogKeeper:
     def _wants_checkpoint(self, store: Store) -> bool:
         """Whether so much was written since the last one that reading it would take long."""
         log = store.log
+        if not log.used:
+            return False  # it says where the next frame goes
         since = 0 if self._checkpointed is None else self._checkpointed.segment
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 

@@ -5,6 +5,7 @@ Every change is a record, and a change of the table at once; the store commits t
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from operator import itemgetter
 
 from ..capacity import require_room
@@ -101,6 +102,7 @@ class LogQueue:
         """Holds nothing and knows nothing any more: the queue is gone."""
         self.table.clear()
         self.batches.clear()
+        self._store.leave(self.number)
         self.reset()
 
     def settle(self) -> None:
@@ -291,13 +293,7 @@ class LogQueue:
         before it are received, and the next call raises; a damaged one is given to nobody. OSError: none is
         received."""
         table, index, unit = self.table, self.table.index, self._unit
-        mids = index.ready.after(-1, count)
-        try:
-            payloads = self._payloads(mids, max_bytes)
-        except DamagedRecordError as error:
-            self._set_aside(mids[0], error)
-            return self.take_first(count, visibility, max_bytes, held=held)
-        del mids[len(payloads) :]
+        mids, payloads = self._first_readable(count, max_bytes)
         if not mids:
             return []
         expiry = self._end_of(visibility)
@@ -322,6 +318,17 @@ class LogQueue:
         """Hides a message that cannot be read, until the next start."""
         _logger.error("message %d of queue %r is given to nobody: %s", mid, self.qid, error)
         self.table.index.withhold(mid)
+
+    def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
+        """The oldest visible messages and their payloads: see `take_first`. Sets damaged ones aside."""
+        while True:
+            mids = self.table.index.ready.after(-1, count)
+            try:
+                payloads = self._payloads(mids, max_bytes)
+            except DamagedRecordError as error:
+                self._set_aside(mids[0], error)
+            else:
+                return mids[: len(payloads)], payloads
 
     def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
         """The payloads of the first of these messages, in increasing order: see `take_first`."""
@@ -700,7 +707,8 @@ class LogQueue:
         """Notes that the files of these tokens are gone. Lost without harm: a start finds no such files."""
         for token in tokens:
             del self.taken[token]
-            self._store.make_room_for_notes()
+            with suppress(OSError):  # of what was asked for before: that fails with its batch
+                self._store.make_room_for_notes()
             self._log.note(records.unlinked(self.number, token))
 
     def carry_taken(self, segment: int) -> None:
@@ -730,7 +738,10 @@ class LogQueue:
     # -- a start --------------------------------------------------------------------------------------------------
 
     def restore_shared(self, record: records.Shared) -> None:
-        """Takes up a message that shares its payload with another queue's."""
+        """Takes up a message that shares its payload with another queue's. A checkpoint may have it, and not know yet
+        that it is shared: it is dropped while it counts on its own."""
+        if record.mid in self.table.index.messages:
+            self.table.drop(record.mid)
         self._store.join(record.source, self.number)
         self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
 
