@@ -283,6 +283,7 @@ def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch:
     monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 16)
     place = make()
     place.queue("a")
+    place.push("a", b"x")
     while len(place.segments()) < 8:
         place.push("a", *[bytes(2000)] * 20)
     place.crash()
