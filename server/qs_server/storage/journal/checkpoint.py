@@ -3,7 +3,7 @@
 It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
 
 What it says of messages may be newer than its position: records are applied once more from there, and say what is true
-after them. Everything but which messages there are, and where, is as it was at the position.
+after them. Everything but which messages there are, where, and what hides them, is as it was at the position.
 
 The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
 8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
@@ -22,7 +22,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 1\n"
+_MAGIC = b"qs-checkpoint 2\n"
 _END = struct.Struct("<QI")
 
 

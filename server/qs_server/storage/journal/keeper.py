@@ -11,7 +11,7 @@ from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
 from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
-from .compaction import Compaction
+from .compaction import SLICE, Compaction
 from .door import Door, Doors
 from .frames import Header
 from .intake import Intake
@@ -455,10 +455,13 @@ class _Snapshot:
         self._work = work
 
     def step(self) -> "_Snapshot | None":
-        """Writes a piece; None when that was the last one. OSError: the checkpoint before stays."""
+        """Writes for as long as a slice may take; None when that was the last one. OSError: the checkpoint before
+        stays."""
+        until = perf_counter() + SLICE
         try:
             for _ in self._work:
-                return self
+                if perf_counter() >= until:
+                    return self
         except BaseException:
             self._writer.give_up()
             raise
