@@ -112,7 +112,7 @@ class Compaction:
     def _copy(self, segment: int) -> Iterator[None]:
         """Copies what is needed in a segment. Yields now and then."""
         for queue in list(self._queues()):
-            self._carry(queue, segment)
+            yield from self._carry(queue, segment)
             yield
         if self._store.usage.live.get(segment):
             yield from self._copy_payloads(segment)
@@ -135,9 +135,9 @@ class Compaction:
                 f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
             )
 
-    def _carry(self, queue: LogQueue, segment: int) -> None:
-        """Says again what only this segment says of a queue, beside its messages."""
-        queue.carry_keys(segment, self._clock())
+    def _carry(self, queue: LogQueue, segment: int) -> Iterator[None]:
+        """Says again what only this segment says of a queue, beside its messages. Yields now and then."""
+        yield from queue.carry_keys(segment, self._clock())
         queue.claims.carry(segment)
         queue.batches.carry(segment)
         queue.carry_taken(segment)

@@ -4,7 +4,7 @@ Every change is a record, and a change of the table at once; the store commits t
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
 
@@ -199,7 +199,7 @@ class LogQueue:
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
         following = max(now // self._unit, self.table.last_mid + 1)
-        self.keys.forget_old(now)
+        self.keys.forget_old(now, len(drafts))
         for draft in drafts:
             key = None if draft.key is None else digest(draft.key)
             known = None if key is None else asked.get(key) or self.keys.find(key, now)
@@ -641,9 +641,14 @@ class LogQueue:
         for place, size in zip(places, sizes, strict=True):
             self._store.usage.add(place, record_size(size))  # it is staged again
 
-    def carry_keys(self, segment: int, now: int) -> None:
-        """Says again at the end of the log which keys only segments up to that one know of. OSError."""
-        for key, mid, at, where in self.keys.before(segment + 1, now):
+    def carry_keys(self, segment: int, now: int) -> Iterator[None]:
+        """Says again at the end of the log which keys only segments up to that one know of. Yields now and then.
+        OSError."""
+        for found in self.keys.before(segment + 1, now):
+            if found is None:
+                yield
+                continue
+            key, mid, at, where = found
             self._log.reserve(records.SMALL)
             place = self._log.append(records.key_of(self.number, mid, key, at))
             self._store.undo.append((self.keys.note, key, mid, at, where))
