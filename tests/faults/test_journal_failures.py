@@ -292,3 +292,18 @@ def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch:
     place.push("a", b"x")
     place.upkeep_all()
     assert (place.root / ".journal" / "checkpoint").exists()
+
+
+def test_notes_wait_with_what_is_put_off(make: Make) -> None:
+    """Nobody wakes up for them again and again while nothing is done."""
+    place = make()
+    place.queue("a")
+    place.push("a", b"x")
+    place.upkeep_all()
+    place.receive("a")
+    place.engine._journal._put_off(OSError(errno.ENOSPC, "No space left on device"))
+    due = place.engine.next_upkeep()
+    assert due is not None
+    place.clock.now = due
+    assert place.upkeep()
+    assert place.engine.next_upkeep() is None

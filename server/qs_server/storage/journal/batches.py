@@ -3,7 +3,7 @@
 What is staged stands in the log and stays there: publishing is one record, which says that these are messages now.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -222,7 +222,3 @@ class LogBatches:
         """The segment is removed: the staged records of what was published in it are gone too."""
         for known in self.producers.values():
             known.publications = [each for each in known.publications if each[0] >> 32 > segment]
-
-    def staged(self) -> Iterator[tuple[str, Producer]]:
-        """The producers, for a checkpoint."""
-        yield from self.producers.items()

@@ -13,7 +13,6 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -108,11 +107,3 @@ class CheckpointReader:
 def remove_checkpoint(directory: str, disk: Disk) -> None:
     """Removes a checkpoint that cannot be used. OSError."""
     disk.unlink(f"{directory}/{NAME}")
-
-
-def paged(numbers: Iterator["array[int]"]) -> "array[int]":
-    """All of these numbers in one column."""
-    whole = array("Q")
-    for each in numbers:
-        whole += each
-    return whole

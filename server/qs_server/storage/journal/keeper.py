@@ -276,7 +276,9 @@ class LogKeeper:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        own = self._not_before if self._has_work(store, compaction) else self._notes_due
+        own = 0 if self._has_work(store, compaction) else self._notes_due
+        if own is not None:
+            own = max(own, self._not_before)
         files = self._doors.due()
         return own if files is None else files if own is None else min(own, files)
 

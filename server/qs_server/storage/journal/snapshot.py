@@ -214,12 +214,13 @@ def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
 def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
     """A payload that several queues share is counted once."""
     for family in {id(family): family for family in store.families.values()}.values():
-        members = [queues[number].table for number in sorted(family) if number in queues]
-        for at, table in enumerate(members):
+        seen: set[int] = set()
+        for table in [queues[number].table for number in family if number in queues]:
             for mids, places in table.places.pages(-1):
                 for mid, place in zip(mids, places, strict=True):
-                    if any(before.places.get(mid) == place for before in members[:at]):
+                    if place in seen:
                         store.usage.drop(place, record_size(table.index.size(mid)))
+                    seen.add(place)
 
 
 def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any]) -> Consumer:
