@@ -79,7 +79,7 @@ class RemoteEngine(Engine):
         with self._registering:
             if qid in self._registered:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
-            make_queue(self._root, qid, options, self._disk, sync=True, made=lambda: self._make(qid, options))
+            make_queue(self._root, qid, options, self._disk, made=lambda: self._make(qid, options))
             self._disk.sync_directory(self._root)
             self._registered[qid] = options
 
