@@ -51,7 +51,7 @@ def recorded(make: Callable[..., Any], directory: Path, existing: bool) -> tuple
     not sync has made the queue and its intermediate directory."""
     (directory / "recorded").mkdir()
     disk = RecordingDisk(directory / "recorded")
-    path = f"{disk.root}/q"
+    path = f"{disk.root}/q" if existing else f"{disk.root}/above/q"
     if existing:
         other = make(path, disk=disk, sync=False)
         name = other.add(data(make, 0))
@@ -90,7 +90,7 @@ def check(make: Callable[..., Any], log: Sequence[Entry], names: list[str], dire
             root = directory / f"{number}-{how}"
             root.mkdir()
             lay_out(power_loss(world, how if how in MIXED[:2] else f"{how}/{number}"), str(root), BEFORE)
-            found = elements(make, f"{root}/q", names)
+            found = elements(make, f"{root}/above/q" if (root / "above").exists() else f"{root}/q", names)
             needed, possible = set(names[:answered]), set(names[: answered + 1])
             if answered == COUNT:
                 needed.discard(names[0])

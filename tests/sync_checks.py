@@ -12,9 +12,15 @@ import pytest
 from left_out import removable
 from power_loss import points
 from power_loss_cases import (
+    BEHIND,
     DEFAULT,
+    FEW,
+    JOURNALS,
     PARTS,
+    SEED,
     STARTS,
+    Case,
+    behind,
     checker,
     in_order,
     one_of_each,
@@ -30,6 +36,7 @@ from power_loss_disk import Entry
 from power_loss_doors import check as check_doors
 from power_loss_doors import recorded as record_doors
 from power_loss_run import Recording
+from power_loss_short import SHORT
 
 from qs_server.storage.engine import Durability
 
@@ -57,11 +64,12 @@ def first_change(log: list[Entry], altered: list[Entry]) -> int:
 
 
 class EngineChecks(Checks):
-    """Of a run of an engine."""
+    """Of a run of an engine: at its points, at starts, and after kills."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.recording = recorded(name)
+        self.behind = name in BEHIND
+        self.recording = recorded(name, SEED, FEW) if self.behind else recorded(name)
         self.log = self.recording.log
 
     def removals(self, directory: Path) -> set[Removal]:
@@ -82,20 +90,27 @@ class EngineChecks(Checks):
         )
 
     def _points(self, run: Recording, begin: int, directory: Path) -> Iterator[bool]:
-        apart = itertools.chain.from_iterable(one_of_each(self.name, self.log, part) for part in range(PARTS))
-        for ordered, cases in ((False, apart), (True, in_order(self.log))):
+        for ordered, cases in self._cases():
             check = checker(self.name, run, directory, ordered=ordered)
             variants = {number: variant for number, variant in cases if number >= begin}
             for number, world, when in check.sweep(list(variants)):
                 yield bool(check.trouble(number, world, when, variants[number]))
 
+    def _cases(self) -> Iterator[tuple[bool, list[Case]]]:
+        if self.behind:
+            yield from ((ordered, behind(self.log)) for ordered in (False, True))
+        else:
+            yield False, [case for part in range(PARTS) for case in one_of_each(self.name, self.log, part)]
+            yield True, in_order(self.log)
+
     def _starts(self, run: Recording, alter: Alter, directory: Path) -> Iterator[bool]:
         check = checker(self.name, run, directory, alter=alter)
         if self.name != "files":
-            for number, world, when in check.sweep(points(self.log)[::40]):
+            for number, world, when in check.sweep(points(self.log)[:: 20 if self.behind else 40]):
                 yield bool(check.after_a_kill(number, world, when))
-        for number, world, when in check.sweep(spread(self.log, STARTS[self.name])):
-            yield from map(bool, check.during_recovery(number, world, when, "mixed-1"))
+        if not self.behind:
+            for number, world, when in check.sweep(spread(self.log, STARTS[self.name])):
+                yield from map(bool, check.during_recovery(number, world, when, "mixed-1"))
 
 
 class ClaimsChecks(Checks):
@@ -150,6 +165,17 @@ class DirqChecks(Checks):
         return False
 
 
+class ShortChecks(Checks):
+    """Of a short run."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.short = SHORT[name](directory)
+        self.log = self.short.log
+
+    def finds(self, alter: Alter, directory: Path) -> bool:
+        return any(fails(self.short.check, alter(self.log), ordered=ordered) for ordered in (False, True))
+
+
 def fails(check: Callable[..., object], *args: object, **named: object) -> bool:
     try:
         check(*args, **named)
@@ -159,15 +185,20 @@ def fails(check: Callable[..., object], *args: object, **named: object) -> bool:
 
 
 def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
-    """By name; to be called with what is recorded."""
+    """By name, the quick ones first; each records its run when it is called. directory: for what they need."""
+
+    def empty() -> Path:
+        return Path(tempfile.mkdtemp(dir=directory))
+
     found: dict[str, Callable[[], Checks]] = {}
+    for name in SHORT:
+        found[name] = functools.partial(ShortChecks, name, empty())
+    for make, existing in itertools.product((simple, queue), (False, True)):
+        found[f"{make.__name__} {existing}"] = functools.partial(DirqChecks, make, existing, empty())
     for durability in Durability:
         found[f"doors {durability.value}"] = functools.partial(DoorsChecks, durability)
-    for make, existing in itertools.product((simple, queue), (False, True)):
-        where = Path(tempfile.mkdtemp(dir=directory))
-        found[f"dirq {make.__name__} {existing}"] = functools.partial(DirqChecks, make, existing, where)
-    for name in ("journal", "journal-buffered"):
+    for name in JOURNALS:
         found[f"claims {name}"] = functools.partial(ClaimsChecks, name)
-    for name in DEFAULT:
-        found[f"engine {name}"] = functools.partial(EngineChecks, name)
+    for name in (*BEHIND, *DEFAULT):
+        found[f"run {name}"] = functools.partial(EngineChecks, name)
     return found
