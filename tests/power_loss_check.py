@@ -171,6 +171,7 @@ class PowerLossCheck:
                     [mid] = engine.push(qid, [Draft(b"after the kill")])
                     engine.delete(qid, Receipt(mid))
                 engine.commit()
+                answered = len(disk.log)
                 if (sync := engine.background_sync()) is not None:
                     sync()
                 engine._watch.close()
@@ -180,7 +181,9 @@ class PowerLossCheck:
                 engine.close()
         finally:
             shutil.rmtree(root)
-        for entry in self._alter(disk.log):
+        for at, entry in enumerate(self._alter(disk.log)):
+            if at == answered and isinstance(found := self._look(power_loss(world, NOTHING), when[2], False), str):
+                return [self.where(number, "after a kill", when), found]
             world.play(entry)
         self.checked += 1
         found = self._look(power_loss(world, NOTHING), when[2], False)

@@ -43,6 +43,12 @@ class Recorded(Doors):
     def start(self) -> None:
         self.engine = JournalEngine(str(self.root), clock=self.clock, durability=self.durability, disk=self.recording)
 
+    def be_killed(self) -> None:
+        """The process ends as it is, and another one starts."""
+        self.recording.end()
+        self.engine._watch.close()
+        self.start()
+
     def happens(self, event: str, *payloads: bytes) -> None:
         self.events += [(len(self.recording.log), event, payload) for payload in payloads]
 
@@ -78,6 +84,8 @@ def recorded(durability: Durability) -> Run:
                     place.step()
                 if mid % 3 == 2:
                     place.consume()
+                if mid == 3:
+                    place.be_killed()
             place.settle()
             place.consume()
             place.publish(9)

@@ -36,9 +36,14 @@ def files(clock: Clock, disk: Disk, root: str) -> Engine:
 
 def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
     """On a file system without extended attributes."""
+    without_attributes(disk)
+    return files(clock, disk, root)
+
+
+def without_attributes(disk: Disk) -> None:
+    """Makes it a disk whose file system has no extended attributes."""
     for name in ("getxattr", "listxattr", "setxattr", "removexattr"):
         setattr(disk, name, getattr(WithoutAttributes(), name))
-    return files(clock, disk, root)
 
 
 def journal(clock: Clock, disk: Disk, root: str) -> Engine:

@@ -12,10 +12,10 @@ import pytest
 from left_out import removable
 from power_loss import points
 from power_loss_cases import (
-    BEHIND,
     DEFAULT,
     FEW,
     JOURNALS,
+    LITTLE,
     PARTS,
     SEED,
     STARTS,
@@ -36,10 +36,12 @@ from power_loss_disk import Entry
 from power_loss_doors import check as check_doors
 from power_loss_doors import recorded as record_doors
 from power_loss_run import Recording
-from power_loss_short import SHORT
+from power_loss_short_files import OF_FILES
+from power_loss_short_journal import OF_JOURNALS
 
 from qs_server.storage.engine import Durability
 
+SHORT = {**OF_JOURNALS, **OF_FILES}
 Removal = tuple[str, str]
 """A place, and the way in which what it does is left out."""
 
@@ -68,8 +70,8 @@ class EngineChecks(Checks):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.behind = name in BEHIND
-        self.recording = recorded(name, SEED, FEW) if self.behind else recorded(name)
+        self.little = name in LITTLE
+        self.recording = recorded(name, SEED, FEW) if self.little else recorded(name)
         self.log = self.recording.log
 
     def removals(self, directory: Path) -> set[Removal]:
@@ -97,7 +99,7 @@ class EngineChecks(Checks):
                 yield bool(check.trouble(number, world, when, variants[number]))
 
     def _cases(self) -> Iterator[tuple[bool, list[Case]]]:
-        if self.behind:
+        if self.little:
             yield from ((ordered, behind(self.log)) for ordered in (False, True))
         else:
             yield False, [case for part in range(PARTS) for case in one_of_each(self.name, self.log, part)]
@@ -105,10 +107,10 @@ class EngineChecks(Checks):
 
     def _starts(self, run: Recording, alter: Alter, directory: Path) -> Iterator[bool]:
         check = checker(self.name, run, directory, alter=alter)
-        if self.name != "files":
-            for number, world, when in check.sweep(points(self.log)[:: 20 if self.behind else 40]):
+        if not self.name.startswith("files"):
+            for number, world, when in check.sweep(points(self.log)[:: 20 if self.little else 40]):
                 yield bool(check.after_a_kill(number, world, when))
-        if not self.behind:
+        if not self.little:
             for number, world, when in check.sweep(spread(self.log, STARTS[self.name])):
                 yield from map(bool, check.during_recovery(number, world, when, "mixed-1"))
 
@@ -199,6 +201,6 @@ def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
         found[f"doors {durability.value}"] = functools.partial(DoorsChecks, durability)
     for name in JOURNALS:
         found[f"claims {name}"] = functools.partial(ClaimsChecks, name)
-    for name in (*BEHIND, *DEFAULT):
+    for name in (*LITTLE, *DEFAULT):
         found[f"run {name}"] = functools.partial(EngineChecks, name)
     return found

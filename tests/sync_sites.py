@@ -70,10 +70,11 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if isinstance(node.func, ast.Name) and called == "before":
+        if called == "before" and ast.unparse(node.func) != "self.before":
             called = ""
         what = called if called in _SYNCS or (called in _NAMES and _is_of_disk(node.func)) else ""
-        if any(keyword.arg == "sync" for keyword in node.keywords) and called not in _PASS_IT_ON:
+        asked = [keyword.value for keyword in node.keywords if keyword.arg == "sync"]
+        if asked and ast.unparse(asked[0]) != "False" and called not in _PASS_IT_ON:
             what = "" if called.lstrip("_")[:1].isupper() else called
         if any(_is_flag(arg) or (isinstance(arg, ast.Name) and arg.id in self._flags) for arg in node.args):
             what = f"{called} O_DSYNC"

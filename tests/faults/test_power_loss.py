@@ -15,6 +15,7 @@ from power_loss_cases import (
     DEFAULT,
     FEW,
     JOURNALS,
+    LITTLE,
     OPERATIONS,
     PARTS,
     SEED,
@@ -144,11 +145,12 @@ def after_kills(name: str, directory: Path, run: Recording, step: int) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
-@pytest.mark.parametrize("name", BEHIND)
-def test_before_it_is_durable(fast: Path, name: str, ordered: bool) -> None:
-    """With `interval` what was synced behind is there; with `none` too the server starts, and shows nothing torn."""
+@pytest.mark.parametrize("name", LITTLE)
+def test_with_fewer_operations(fast: Path, name: str, ordered: bool) -> None:
+    """Without attributes; with `interval` what was synced behind is there; with `none` too the server starts, and shows
+    nothing torn."""
     run = recorded(name, SEED, FEW)
-    assert run.copied > 10_000
+    assert run.copied > 10_000 or name not in BEHIND
     assert check(name, fast, behind(run.log), ordered=ordered, operations=FEW) or ONE
 
 

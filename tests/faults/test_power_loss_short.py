@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 from power_loss_check import fast_directory
-from power_loss_short import SHORT
+from power_loss_short_files import OF_FILES
+from power_loss_short_journal import OF_JOURNALS
+
+SHORT = {**OF_JOURNALS, **OF_FILES}
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])

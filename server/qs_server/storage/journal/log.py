@@ -97,7 +97,7 @@ class Log:
         self.supply.clear()
         if self.number:
             # A server that was killed may have left frames that nothing has made durable. What follows relies on them:
-            # a start refuses a segment with frames missing before it.
+            # a start refuses a segment with frames missing before it, and files go that are messages.
             self._disk.sync_file(self.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
             write_last(self._lock, self.number, self._disk)
