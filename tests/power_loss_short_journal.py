@@ -115,6 +115,37 @@ class Resumed(Short):
         disk.end()
 
 
+class SetAside(Short):
+    """A start cuts off the torn end of the last segment, and keeps it in a file: that is whole, and there once it was
+    said."""
+
+    def __init__(self, directory: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            small_segments(patch)
+            journal = made(directory / "built")
+        self.built = journal.root
+        segment = journal.recovered.segments[-1]
+        flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 5, 0)
+        super().__init__(directory)
+
+    def run(self, disk: RecordingDisk) -> None:
+        shutil.copytree(self.built, disk.root, dirs_exist_ok=True)
+        engine = JournalEngine(disk.root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        [kept] = self._kept(disk.root)
+        self.right = kept.read_bytes()
+        disk.mark("answered", 1)
+        engine.close()
+
+    def _begin(self, ordered: bool) -> World:
+        return pick_up(str(self.built), ordered=ordered)
+
+    def _kept(self, root: str) -> list[Path]:
+        return [path for path in Path(root, ".journal").glob("cut-*") if path.suffix != ".tmp"]
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        assert [path.read_bytes() for path in self._kept(root)] in ([[self.right]] if answered else [[], [self.right]])
+
+
 class Repairs(Short):
     """The repair of a damaged journal: a server starts and has everything that is whole, or asks for the repair again;
     no segment is lost."""
@@ -165,5 +196,6 @@ OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "files behind": lambda directory: Behind(directory, FilesEngine),
     "journal behind": lambda directory: Behind(directory, JournalEngine),
     "resumed": Resumed,
+    "set aside": SetAside,
     "repair": Repairs,
 }

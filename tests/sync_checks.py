@@ -51,6 +51,9 @@ class Checks(ABC):
 
     log: list[Entry]
 
+    takes_long = False
+    """Whether it takes a minute until they do not find anything."""
+
     @abstractmethod
     def finds(self, alter: Alter, directory: Path) -> bool:
         """Whether they fail once what is recorded has been altered."""
@@ -71,6 +74,7 @@ class EngineChecks(Checks):
     def __init__(self, name: str) -> None:
         self.name = name
         self.little = name in LITTLE
+        self.takes_long = not self.little
         self.recording = recorded(name, SEED, FEW) if self.little else recorded(name)
         self.log = self.recording.log
 
