@@ -157,7 +157,7 @@ def test_nothing_to_do_without_room(make: Make) -> None:
     """What cannot be done is tried again after a second, and not before; then it is done."""
     place = make()
     place.queue("a")
-    place.disk.refuse("create", "*/spare.tmp")
+    place.disk.refuse("create", "*/spare")
     for _ in range(30):
         place.push("a", bytes(3000))
         place.engine.purge("a", place.mids("a")[-1], 1)

@@ -95,7 +95,7 @@ def _copy_log(source: str, target: str) -> _Done:
         progress.clear()
     disk = Disk()
     lock = take_lock(target, disk)
-    write_last(lock, max(linked), disk, sync=True)
+    write_last(lock, max(linked), disk)
     disk.close(lock)
     disk.sync_directory(target)
     find_segments(target, disk)  # whether none is missing

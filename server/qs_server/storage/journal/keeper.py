@@ -111,8 +111,6 @@ class LogKeeper:
         for queue in self._queues.values():
             queue.settle()
         store.undo.clear()
-        if any(queue.taken for queue in self._queues.values()):
-            self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
         """The queues as the log has them, whatever the root says of them: for commands, without a server.

@@ -79,7 +79,7 @@ class RemoteEngine(Engine):
         with self._registering:
             if qid in self._registered:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
-            make_queue(self._root, qid, options, self._disk, sync=True, made=lambda: self._make(qid, options))
+            make_queue(self._root, qid, options, self._disk, made=lambda: self._make(qid, options))
             self._disk.sync_directory(self._root)
             self._registered[qid] = options
 
@@ -88,9 +88,9 @@ class RemoteEngine(Engine):
             self.options(qid)
             self._unmake(qid, force=force)
             removing = f"{self._root}/{MAKING}{secrets.token_hex(8)}"
-            self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)  # whole, or not at all
+            self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)
+            self._disk.sync_directory(self._root)  # before it is emptied: its options are there, or it is gone
             shutil.rmtree(removing, ignore_errors=True)
-            self._disk.sync_directory(self._root)
             del self._registered[qid]
 
     @abstractmethod
