@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
@@ -13,7 +13,7 @@ from unittest import mock
 
 from engines import ManualClock, failed
 from power_loss import Image, lay_out, pick_up, points, power_loss, without_checkpoint
-from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
+from power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
 from power_loss_model import STRICT, Held, Leniency, Seen, SeenQueue
 from power_loss_nodes import EVERYTHING, NOTHING
 from power_loss_run import Make, Recording, shown
@@ -23,6 +23,8 @@ from qs_server.storage.engine import SECOND, Draft, Engine, Receipt, State
 
 VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
 _LOTS = 10**6
+Alter = Callable[[list[Entry]], list[Entry]]
+"""Makes a log one in which something was not done."""
 
 
 @contextlib.contextmanager
@@ -68,15 +70,20 @@ class PowerLossCheck:
         *,
         ordered: bool = False,
         direct: bool = True,
+        alter: Alter = list,
+        promises: bool = True,
     ) -> None:
         """make: opens the engine again; directory: where images are laid out, one after the other; ordered: as for
-        World; direct: as for RecordingDisk."""
+        World; direct: as for RecordingDisk; alter: what is done to what is recorded of a start; promises:
+        whether what was answered has to be there: if not, an engine has to start, and to be whole in itself."""
         self.recording = recording
         self._make = make
         self._directory = directory
         self._leniency = leniency
         self._ordered = ordered
         self._direct = direct
+        self._alter = alter
+        self._promises = promises
         self._seen: dict[object, Seen | str] = {}
         self._keys: dict[str, list[str]] = {}
         for key, keyed in recording.model.keys.items():
@@ -117,6 +124,8 @@ class PowerLossCheck:
         seen = self._seen[key]
         if isinstance(seen, str):
             return [seen]
+        if not self._promises:
+            return []
         return self.recording.model.trouble(seen, answered, begun, now, self._leniency)
 
     def _look(self, image: Image, now: int, long_ago: bool) -> Seen | str:
@@ -162,6 +171,9 @@ class PowerLossCheck:
                     [mid] = engine.queue(qid).push([Draft(b"after the kill")])
                     engine.queue(qid).delete(Receipt(mid))
                 engine.commit()
+                answered = len(disk.log)
+                if (sync := engine.background_sync()) is not None:
+                    sync()
                 engine._watch.close()
                 disk.end()
                 engine = self._make(ManualClock(when[2]), QuietDisk(), root)
@@ -169,11 +181,13 @@ class PowerLossCheck:
                 engine.close()
         finally:
             shutil.rmtree(root)
-        for entry in disk.log:
+        for at, entry in enumerate(self._alter(disk.log)):
+            if at == answered and isinstance(found := self._look(power_loss(world, NOTHING), when[2], False), str):
+                return [self.where(number, "after a kill", when), found]
             world.play(entry)
         self.checked += 1
         found = self._look(power_loss(world, NOTHING), when[2], False)
-        if found == right:
+        if found == right or (not self._promises and not isinstance(found, str)):
             return []
         return [
             self.where(number, "after a kill", when),
@@ -196,8 +210,9 @@ class PowerLossCheck:
                 engine.close()
         finally:
             shutil.rmtree(root)
-        wanted = set(points(disk.log))
-        for step, entry in enumerate(disk.log):
+        log = self._alter(disk.log)
+        wanted = set(points(log))
+        for step, entry in enumerate(log):
             again.begin(entry)
             if step in wanted:
                 for second in VARIANTS:

@@ -4,9 +4,9 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 from qs_server.storage.disk import Disk
@@ -67,14 +67,16 @@ DERIVED = frozenset(
 """What is made of the others."""
 
 SYNCS = frozenset({"fsync", "fdatasync", "syncfs"})
-MARKERS = frozenset({"begin", "answered"})
+MARKERS = frozenset({"begin", "answered", "left_out"})
 
 
 class Entry(NamedTuple):
-    """One operation. Paths are relative to the root; descriptors are numbers that are not given twice."""
+    """One operation. Paths are relative to the root; descriptors are numbers that are not given twice. places: see
+    RecordingDisk."""
 
     kind: str
     args: tuple[Any, ...]
+    places: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         shown = (f"{len(arg)} bytes" if isinstance(arg, bytes) and len(arg) > 40 else repr(arg) for arg in self.args)
@@ -91,6 +93,9 @@ class Entry(NamedTuple):
 class RecordingDisk(Disk):
     """Works on a real directory and logs every operation that succeeded. Syncs are logged and not done."""
 
+    places: ClassVar[Callable[[], tuple[str, ...]]] = tuple
+    """Where in the source an operation comes from, to be noted with it: see sync_sites."""
+
     def __init__(self, root: str | os.PathLike[str], *, direct: bool = True, first: int = 1) -> None:
         """direct: whether files can be written past the page cache (O_DIRECT), as it is said to whoever opens them;
         first: the number of the first descriptor."""
@@ -105,7 +110,7 @@ class RecordingDisk(Disk):
         self._note(kind, number)
 
     def _note(self, kind: str, *args: Any) -> None:
-        self.log.append(Entry(kind, args))
+        self.log.append(Entry(kind, args, RecordingDisk.places()))
 
     def _relative(self, path: str) -> str:
         found = os.path.relpath(os.path.abspath(path), self.root)

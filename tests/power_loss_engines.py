@@ -19,7 +19,7 @@ from qs_server.storage.journal.engine import JournalEngine
 class UnderTest:
     """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
     durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct:
-    whether files can be written past the page cache."""
+    whether files can be written past the page cache; durability: with which it is opened."""
 
     make: Make
     background: Background | None = None
@@ -27,6 +27,7 @@ class UnderTest:
     ordered: Leniency = STRICT
     keys: bool = False
     direct: bool = True
+    durability: Durability = Durability.ALWAYS
 
 
 def files(clock: Clock, disk: Disk, root: str) -> Engine:
@@ -35,14 +36,27 @@ def files(clock: Clock, disk: Disk, root: str) -> Engine:
 
 def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
     """On a file system without extended attributes."""
+    without_attributes(disk)
+    return files(clock, disk, root)
+
+
+def without_attributes(disk: Disk) -> None:
+    """Makes it a disk whose file system has no extended attributes."""
     for name in ("getxattr", "listxattr", "setxattr", "removexattr"):
         setattr(disk, name, getattr(WithoutAttributes(), name))
-    return files(clock, disk, root)
 
 
 def journal(clock: Clock, disk: Disk, root: str) -> Engine:
     """Without a cache: every payload is read from its segment."""
     return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, cache=0)
+
+
+def journal_interval(clock: Clock, disk: Disk, root: str) -> Engine:
+    return JournalEngine(root, clock=clock, durability=Durability.INTERVAL, disk=disk, cache=0)
+
+
+def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
+    return JournalEngine(root, clock=clock, durability=Durability.NONE, disk=disk, cache=0)
 
 
 def upkeep(engine: Engine) -> None:
@@ -97,3 +111,7 @@ ENGINES: dict[str, UnderTest] = {
 _JOURNAL = Leniency(bare=True, notes=frozenset({"receive"}))
 ENGINES["journal"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True)
 ENGINES["journal-buffered"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True, direct=False)
+for _durability, _make in ((Durability.INTERVAL, journal_interval), (Durability.NONE, journal_none)):
+    ENGINES[f"journal-{_durability.value}"] = UnderTest(
+        _make, upkeep, _JOURNAL, _JOURNAL, keys=True, durability=_durability
+    )

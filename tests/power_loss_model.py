@@ -135,7 +135,8 @@ class Model:
             if not made:
                 found.append(f"{qid}: the queue must not be there")
                 continue
-            tries = [self._of_queue(qid, queue, mark, (answered, begun, now), leniency) for mark in made]
+            # The last one first: an empty queue may be the one before, but then it would have lost its messages.
+            tries = [self._of_queue(qid, queue, mark, (answered, begun, now), leniency) for mark in reversed(made)]
             best = min(tries, key=lambda one: len(one[0]))
             found += best[0]
             steps.update(best[1])

@@ -9,7 +9,7 @@ from power_loss_disk import Entry, RecordingDisk, everything_recorded
 from power_loss_model import KEY_WINDOW, Held, Keyed, Model
 
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import SECOND, Clock, Draft, Engine, Options, Receipt
+from qs_server.storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
 
 Make = Callable[[Clock, Disk, str], Engine]
 """An engine with durability ALWAYS over a root directory."""
@@ -43,16 +43,26 @@ def record(
     *,
     keys: bool = False,
     direct: bool = True,
+    durability: Durability = Durability.ALWAYS,
 ) -> Recording:
     """A run on the empty directory root. The same seed gives the same operations. keys: pushes have keys too, and
-    the engine is stopped and started now and then; direct: as for RecordingDisk."""
+    the engine is stopped and started now and then; direct: as for RecordingDisk; durability: that `make` gives the
+    engine: with INTERVAL, operations count as answered once they are synced behind, with NONE never."""
     disk = RecordingDisk(root, direct=direct)
     with everything_recorded(disk):
-        return _Run(make, disk, seed, background, keys).run(operations)
+        return _Run(make, disk, seed, background, keys, durability).run(operations)
 
 
 class _Run:
-    def __init__(self, make: Make, disk: RecordingDisk, seed: int, background: Background | None, keys: bool) -> None:
+    def __init__(
+        self,
+        make: Make,
+        disk: RecordingDisk,
+        seed: int,
+        background: Background | None,
+        keys: bool,
+        durability: Durability,
+    ) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.model = Model()
@@ -60,6 +70,7 @@ class _Run:
         self.disk = disk
         self.background = background
         self.keys = keys
+        self.durability = durability
         self.held: set[tuple[str, int]] = set()
         """Which queue has ever held which message: copied there again, `files` gives it the count that it had."""
         self.make = make
@@ -73,7 +84,8 @@ class _Run:
                     self._do()
                 self.engine.commit()
                 assert failed(self.engine) == {}
-                self.disk.mark("answered", self._number)
+                if self._is_durable():
+                    self.disk.mark("answered", self._number)
                 arrived(self.engine)
                 self.engine.refresh()
                 if self.background is not None and self.rng.random() < 0.15:
@@ -83,6 +95,16 @@ class _Run:
         finally:
             self._close()
         return Recording(self.disk.log, self.operations, self.model, self.copied)
+
+    def _is_durable(self) -> bool:
+        """Whether everything that was committed is; now and then what is synced behind is."""
+        if self.durability is not Durability.INTERVAL:
+            return self.durability is Durability.ALWAYS
+        if self.rng.random() > 0.2:
+            return False
+        if (sync := self.engine.background_sync()) is not None:
+            sync()
+        return True
 
     def _close(self) -> None:
         self.copied += copied_by(self.engine)

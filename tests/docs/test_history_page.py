@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from engines import ManualClock
-from qs_server.history.record import open_history
 from serving import PROJECT
 
+from qs_server.history.record import open_history
 from qs_server.main.options import HistoryOptions
 from qs_server.storage.lifecycle import Event
 

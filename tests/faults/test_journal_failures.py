@@ -10,7 +10,7 @@ from crashing import Place, segments_of
 from engines import Crash
 
 from qs_server.storage import inotify
-from qs_server.storage.engine import SECOND, Durability, NoSuchQueueError, Receipt
+from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt
 
 MEBIBYTE = 1 << 20
 Make = Callable[..., Place]
@@ -157,7 +157,7 @@ def test_nothing_to_do_without_room(make: Make) -> None:
     """What cannot be done is tried again after a second, and not before; then it is done."""
     place = make()
     place.queue("a")
-    place.disk.refuse("create", "*/spare.tmp")
+    place.disk.refuse("create", "*/spare")
     for _ in range(30):
         place.push("a", bytes(3000))
         place.engine.queue("a").purge(place.mids("a")[-1], 1)
@@ -247,3 +247,63 @@ def test_the_journal_is_removed(make: Make, durability: Durability) -> None:
     for _ in range(2):
         with pytest.raises(OSError, match=r"removed|journal failed"):
             place.push("a", b"y")
+
+
+def test_compaction_that_needs_a_segment_on_a_full_disk(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys have to be said again, for which there is no room: it waits, says so, and goes on when there is room."""
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    place = make()
+    place.queue("a")
+    number = 0
+    while len(place.segments()) < 4:
+        number += 1
+        place.engine.queue("a").push([Draft(b"x", key=str(number))])
+    place.engine.commit()
+    for mid in place.mids("a")[:-1]:
+        place.engine.queue("a").delete(Receipt(mid))
+    place.engine.commit()
+    place.disk.refuse("create", "*/next")
+    place.disk.refuse("create", "*/spare*")
+    place.disk.refuse("rename", "*/spare*", errno.EIO)
+    for _ in range(50):
+        place.upkeep()
+        place.clock.now += 2 * SECOND
+    assert len(place.mids("a")) == 1
+    place.disk.disarm()
+    for _ in range(200):  # until no key is needed any more
+        place.upkeep()
+        place.clock.now += 2 * SECOND
+    assert len(place.segments()) <= 3
+    assert len(place.push("a", b"y")) == 1
+
+
+def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was killed has much to write a checkpoint of: it begins with that when it writes anything."""
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 16)
+    place = make()
+    place.queue("a")
+    place.push("a", b"x")
+    while len(place.segments()) < 8:
+        place.push("a", *[bytes(2000)] * 20)
+    place.crash()
+    place.upkeep_all()
+    assert not (place.root / ".journal" / "checkpoint").exists()
+    place.push("a", b"x")
+    place.upkeep_all()
+    assert (place.root / ".journal" / "checkpoint").exists()
+
+
+def test_notes_wait_with_what_is_put_off(make: Make) -> None:
+    """Nobody wakes up for them again and again while nothing is done."""
+    place = make()
+    place.queue("a")
+    place.push("a", b"x")
+    place.upkeep_all()
+    place.receive("a")
+    place.engine._journal._put_off(OSError(errno.ENOSPC, "No space left on device"))
+    due = place.engine.effects().next_upkeep
+    assert due is not None
+    place.clock.now = due
+    assert place.upkeep()
+    assert place.engine.effects().next_upkeep is None

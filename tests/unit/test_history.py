@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from engines import EPOCH, ManualClock
-from qs_server.history.record import History, open_history
 
 from qs_server.history.files import HistoryDisk, HistoryFolder, OpenFile
+from qs_server.history.record import History, open_history
 from qs_server.main.options import HistoryOptions
 from qs_serving.listening import StartError
 

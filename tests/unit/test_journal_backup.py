@@ -117,3 +117,22 @@ def test_segments_that_are_compacted_meanwhile(
     monkeypatch.setattr(backup, "_link", linked)
     work()
     assert restored(target) == [b"kept"]
+
+
+def test_a_segment_that_is_taken_back(place: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk a server goes on with a segment that was not the last one for a moment, and was linked then: the
+    backup has a copy of it, and never writes into the server's own file."""
+    place.push(b"one")
+    path, _ = frames_of(place)
+    number = int(path.name[:16])
+    answers = iter([[number, number + 1]])
+    look = backup.numbers_in
+    monkeypatch.setattr(backup, "numbers_in", lambda *about: next(answers, None) or look(*about))
+    target = back_up(place)
+    copy = target / ".journal" / path.name
+    assert not copy.samefile(path)
+    assert path.stat().st_nlink == 1
+    place.push(b"two")
+    place.crash()
+    assert [place.payload(mid) for mid in place.mids()] == [b"one", b"two"]
+    assert restored(target) == [b"one"]

@@ -85,7 +85,7 @@ def test_an_edited_file_is_put_right(tmp_path: Path) -> None:
         before = place.seen()
         options = read_options(str(place.root / "q"), "?")
         options.storage = "files"
-        write_options(str(place.root / "q"), options, place.disk, sync=False)
+        write_options(str(place.root / "q"), options, place.disk)
         with pytest.raises(StorageError, match=r"queue-journal.py convert"):
             place.seen()
         assert place.convert(target) == 4
@@ -97,9 +97,7 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     place = Root(tmp_path / "root", "journal")
     before = place.seen()
     options = read_options(str(place.root / "q"), "?")
-    write_options(
-        str(place.root / "q"), Options(storage="files", visibility=options.visibility), place.disk, sync=False
-    )
+    write_options(str(place.root / "q"), Options(storage="files", visibility=options.visibility), place.disk)
     (place.root / "q" / str(before[0][0])).write_bytes(b"mine")
     with pytest.raises(StorageError, match="is there already"):
         place.convert("files")

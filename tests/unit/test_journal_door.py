@@ -42,6 +42,17 @@ def test_a_file_becomes_the_message_of_its_id(place: Doors) -> None:
     assert place.engine.queue("q").stats().ready == 3
 
 
+def test_many_files_come_in_their_order(place: Doors) -> None:
+    """More than are taken in together: nobody gets a newer one before an older one."""
+    place.settle()
+    for mid in range(1, 901):
+        place.put(mid, b"x")
+    place.engine.refresh()
+    while place.step():
+        assert place.mids() == list(range(1, len(place.mids()) + 1))
+    assert len(place.mids()) == 900
+
+
 def test_files_from_before_a_start_are_found(place: Doors) -> None:
     """Also those that came while no server ran."""
     place.engine.close()

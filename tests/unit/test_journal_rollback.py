@@ -5,9 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crashing import segments_of
 from engines import Bench, FaultyDisk, always, journal_engine
 
-from qs_server.storage.engine import Durability, Engine, Receipt
+from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.engine import Draft, Durability, Engine, NoSuchPartError, Receipt, State
+from qs_server.storage.journal.records import PUSH_SIZE, SMALL
+from qs_server.storage.journal.store import Store
 
 CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
     "delete": lambda engine, receipt: engine.queue("q").delete(receipt),
@@ -43,4 +47,70 @@ def test_receive_stays(tmp_path: Path, change: Callable[[Engine, Receipt], objec
     assert (found.status, found.receives, found.visible_at) == ("in-flight", 1, message.visible_at)
     found = bench.reopen().queue("q").get(mid, peek=True, visibility=None)
     assert (found.status, found.receives) == ("ready" if held else "in-flight", 1)
+    bench.engine.close()
+
+
+@pytest.fixture(name="disk")
+def _disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture(name="bench")
+def _bench(tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    bench = Bench(journal_engine(Durability.ALWAYS, always(disk))(tmp_path))
+    bench.queue()
+    bench.push(b"0")
+    return bench
+
+
+def _store(bench: Bench) -> Store:
+    assert isinstance(bench.engine, DirectoriesEngine)
+    return bench.engine._journal.open()
+
+
+def test_a_batch_of_which_a_part_failed_fails(bench: Bench, disk: FaultyDisk) -> None:
+    """Whatever commits in between with nothing to take back, as a slice of upkeep does: nothing is answered that is
+    not there."""
+    [mid] = bench.engine.queue("q").push([Draft(b"taken back")])
+    disk.arm(1, errno.ENOSPC, "_pwrite")
+    for _ in range(2):
+        with pytest.raises(OSError, match="space"):
+            _store(bench).commit_early()
+        disk.disarm()
+    with pytest.raises(OSError, match="space"):
+        bench.engine.commit()
+    assert mid not in bench.engine.queue("q").list_mids(State.ALL, 10, -1)
+    assert len(bench.push(b"later")) == 1
+    bench.engine.close()
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_what_was_taken_back_is_not_received(bench: Bench, disk: FaultyDisk, count: int) -> None:
+    """Not even when it is taken back to have room for the note that it is received: nothing of it is left."""
+    while _store(bench).log.left_to_pushes >= SMALL + 1000:
+        bench.engine.queue("q").push([Draft(bytes(1000))])
+    bench.engine.queue("q").push([Draft(bytes(_store(bench).log.left_to_pushes - PUSH_SIZE))])
+    disk.arm(1, errno.ENOSPC, "_pwrite")
+    with pytest.raises(OSError, match="space"):
+        bench.engine.receive(["q"], count, 1_000_000, 1 << 30)
+    disk.disarm()
+    with pytest.raises(OSError, match="space"):
+        bench.engine.commit()
+    bench.clock.now += 2_000_000
+    stats = bench.engine.queue("q").stats()
+    assert (stats.ready, stats.in_flight) == (1, 0)
+    assert [message.payload for message in bench.engine.receive(["q"], 100, None, 1 << 30)] == [b"0"]
+    bench.engine.close()
+
+
+def test_a_part_that_is_refused_is_not_staged(bench: Bench, disk: FaultyDisk) -> None:
+    """There is no room for its messages: a batch that wants them is not published without them."""
+    disk.arm(1, errno.ENOSPC, "_pwrite", lasting=True)
+    with pytest.raises(OSError, match="space"):
+        bench.engine.queue("q").batches.stage("p", (1, 1, 1), [bytes(1 << 20)])
+    disk.disarm()
+    bench.engine.commit()
+    with pytest.raises(NoSuchPartError):
+        bench.engine.queue("q").batches.publish("p", 1, [(1, 1)])
     bench.engine.close()

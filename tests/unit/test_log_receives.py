@@ -1,5 +1,6 @@
 """Lists of messages that a queue of the log hands out: in order, within the bytes asked for, none lost."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from engines import EPOCH, ManualClock
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
 from qs_server.storage.journal.engine import JournalEngine
+from qs_server.storage.journal.places import start_of
+from qs_server.storage.journal.queue import LogQueue
 
 LOTS = 1 << 40
 
@@ -16,8 +19,11 @@ class _Unreadable(Disk):
     """Cannot read a file at some of its bytes."""
 
     broken: tuple[int, int] = (0, 0)
+    most = 0
+    """Bytes that were asked for at once."""
 
     def pread(self, fd: int, length: int, at: int, /) -> bytes:
+        self.most = max(self.most, length)
         if self.broken[0] < at + length and at < self.broken[1]:
             raise OSError(5, "Input/output error")
         return super().pread(fd, length, at)
@@ -60,4 +66,23 @@ def test_a_payload_that_cannot_be_read(engine: JournalEngine, disk: _Unreadable)
     assert engine.queue("q").list_mids(State.READY, 10, -1) == mids[1:]
     disk.broken = (0, 0)
     assert [message.mid for message in engine.receive(["q"], 100, None, LOTS)] == mids[1:]
+    engine.close()
+
+
+@pytest.mark.parametrize(("at", "written"), [(0, struct.pack("<I", 0xF0000000)), (4, b"\1\2\3\4")])
+def test_many_damaged_messages(
+    engine: JournalEngine, disk: _Unreadable, tmp_path: Path, at: int, written: bytes
+) -> None:
+    """As many as a lost MiB has: they are given to nobody, and what comes behind them is received. No more is read than
+    a segment can have, whatever a length says."""
+    mids = engine.queue("q").push([Draft(b"x")] * 1500)
+    engine.commit()
+    queue = engine.queue("q")
+    assert isinstance(queue, LogQueue)
+    with next(tmp_path.glob(".journal/*.segment")).open("r+b") as file:
+        for mid in mids[:-1]:
+            file.seek(start_of(queue.table.places.get(mid) or 0) + at)
+            file.write(written)
+    assert [message.mid for message in engine.receive(["q"], 2, None, LOTS)] == mids[-1:]
+    assert disk.most < 1 << 21
     engine.close()

@@ -8,6 +8,7 @@ from stocks import stock
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer
+from qs_server.broker.jobs import Chore
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
@@ -61,7 +62,7 @@ def clock() -> MockClock:
     return MockClock(rate=0, autojump_threshold=0.005)
 
 
-def run(clock: MockClock, slices: int, due: int, *, work: bool = False) -> Upkept:
+def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrument, work: bool = False) -> Upkept:
     """What an engine has been asked for within a minute."""
     engine = Upkept(clock, slices, due, work)
 
@@ -77,7 +78,7 @@ def run(clock: MockClock, slices: int, due: int, *, work: bool = False) -> Upkep
             await trio.sleep(60)
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=clock)
+    trio.run(main, clock=clock, instruments=instruments)
     return engine
 
 
@@ -103,3 +104,50 @@ def test_work_in_a_thread_is_given_back(clock: MockClock) -> None:
     engine = run(clock, 3, 0, work=True)
     assert engine.finished == 3
     assert [after - before for before, after in pairwise(engine.begun)] == pytest.approx([2 * _SLICE + _WORK] * 2)
+
+
+class Steps(trio.abc.Instrument):
+    """When the loop has gone on with a task."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if "UpkeepLoop" in task.name:
+            self.times.append(trio.current_time())
+
+
+def test_nobody_wakes_up_after_the_last_slice(clock: MockClock) -> None:
+    """The rest after it ends unnoticed."""
+    steps = Steps()
+    [begun] = run(clock, 1, 0, steps).begun
+    assert not [time for time in steps.times if begun + _SLICE < time < 60]  # when it is cancelled
+
+
+class Fault(Chore):
+    """Work that breaks the batch it is in."""
+
+    def advance(self, *, pushing: bool | None) -> None:
+        raise RuntimeError("a fault")
+
+
+async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptureFixture) -> None:
+    """A fault of something else that is in the batch does not end the upkeep for good."""
+    engine = Upkept(MockClock(), 2, 0, work=False)
+    storage: Engine = engine  # type: ignore[assignment]
+    committer = Committer(storage, Durability.ALWAYS, Waiters(), Subscriptions(storage, now))
+
+    class Broken:
+        def run(self) -> None:
+            trio.from_thread.run_sync(committer.gather, Fault())
+
+    engine.begin_upkeep = lambda: engine.__setattr__("slices", engine.slices - 1) or Broken()  # type: ignore[method-assign]
+    committer.next_upkeep = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.serve)
+        nursery.start_soon(UpkeepLoop(storage, committer, now).serve)
+        with trio.fail_after(10):
+            while engine.finished < 2:
+                await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+    assert "a fault" in caplog.text

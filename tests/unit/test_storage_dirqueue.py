@@ -317,7 +317,7 @@ def test_queues_of_other_engines(engine: DirectoriesEngine, tmp_path: Path, capl
         each.refresh()
         assert list(each.queues()) == []
         with pytest.raises(NoSuchQueueError):
-            each.queue("a").options
+            each.queue("a")
         with pytest.raises(QueueExistsError):
             each.create("a", Options())
     again.close()

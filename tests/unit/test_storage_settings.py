@@ -22,7 +22,7 @@ from qs_server.storage.settings import read_options, write_options
 )
 def test_round_trip(tmp_path: Path, options: Options) -> None:
     """What is written is read, to the microsecond."""
-    write_options(str(tmp_path), options, Disk(), sync=True)
+    write_options(str(tmp_path), options, Disk())
     assert read_options(str(tmp_path), "other") == options
     assert [path.name for path in tmp_path.iterdir()] == [".queue.toml"]
 

@@ -23,30 +23,37 @@ class UpkeepLoop:
 
     async def serve(self) -> None:
         """Runs until it is cancelled. What is begun then is finished."""
+        rested = trio.current_time()
         while True:
-            await self._wait_until_due()
+            await self._wait_until_due(rested)
             started = trio.current_time()
             begun = await self._run_slice()
             rest = trio.current_time() - started
             if begun is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(begun.run)
-                    await self._committer.run(Chore(partial(self._storage.finish_upkeep, begun)))
-            await trio.sleep(rest)
+                    await self._run(Chore(partial(self._storage.finish_upkeep, begun)))
+            rested = trio.current_time() + rest
 
-    async def _wait_until_due(self) -> None:
+    async def _wait_until_due(self, rested: float) -> None:
+        """rested: not before that time, by the loop's clock. With nothing to do, that is no reason to wake up."""
         committer = self._committer
         while True:
             committer.upkeep_changed = trio.Event()
             due = committer.next_upkeep
             wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
-            with trio.move_on_after(wait):
+            with trio.move_on_at(max(trio.current_time() + wait, rested)):
                 await committer.upkeep_changed.wait()
                 continue
             return
 
+    async def _run(self, chore: Chore) -> None:
+        """Has the engine do something in a batch, whatever becomes of the batch."""
+        while chore.runnable:  # a fault of what was before it in the batch leaves it undone
+            await self._committer.run(chore)
+
     async def _run_slice(self) -> Background | None:
         """Has the engine do a slice in a batch. Returns what is left to be done in a thread, if anything is."""
         begun: list[Background | None] = []
-        await self._committer.run(Chore(lambda: begun.append(self._storage.begin_upkeep())))
+        await self._run(Chore(lambda: begun.append(self._storage.begin_upkeep())))
         return begun[0] if begun else None

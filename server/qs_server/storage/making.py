@@ -15,18 +15,17 @@ MAKING = ".making-"
 """How the name of a directory begins that is not a queue yet."""
 
 
-def make_queue(root: str, qid: str, options: Options, disk: Disk, *, sync: bool, made: Callable[[], None]) -> None:
+def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
     """The directory of a new queue, with its options. made: called once it is there; if that fails, it is removed.
-    sync: what is in it is durable; its name is, once the root is. QueueExistsError, BadQueueNameError, OSError."""
+    What is in it is durable then; its name is, once the root is. QueueExistsError, BadQueueNameError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     if os.path.lexists(path):
         raise _exists(qid)
     making = f"{root}/{MAKING}{secrets.token_hex(8)}"
     disk.mkdir(making)
     try:
-        write_options(making, options, disk, sync=sync)
-        if sync:
-            disk.sync_directory(making)
+        write_options(making, options, disk)
+        disk.sync_directory(making)
         _rename_new(making, path, qid, disk)
         try:
             made()

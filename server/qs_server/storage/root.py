@@ -191,9 +191,8 @@ class RootDirectory(Engine):
             known = ", ".join(map(repr, STORAGES))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self.name)
-        sync = self._durability is Durability.ALWAYS
         opened = partial(self._open, directory, strict=True)
-        make_queue(self._root, qid, options, self._disk, sync=sync, made=opened)
+        make_queue(self._root, qid, options, self._disk, made=opened)
         self._root_dirty = True
 
     def remove(self, qid: str, *, force: bool) -> None:
@@ -245,7 +244,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
                     disk.unlink(f"{queue.path}/{name}")
         disk.rmdir(queue.path)
     except OSError as error:
-        write_options(queue.path, queue.options, disk, sync=True)
+        write_options(queue.path, queue.options, disk)
         if error.errno == errno.ENOTEMPTY:
             raise QueueNotEmptyError(
                 f"queue {queue.qid!r} is not empty: somebody has just put something there"

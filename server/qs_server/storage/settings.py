@@ -57,8 +57,9 @@ is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
 """Whether it can be the schema, or the name of a piece, of a dirq queue: what else has no place in either."""
 
 
-def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -> None:
-    """Writes the options into a queue's directory."""
+def write_options(directory: str, options: Options, disk: Disk) -> None:
+    """Writes the options into a queue's directory. Whatever the durability, the file is whole when its name is there: a
+    start refuses one that is torn."""
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:
         lines.append(f"capacity = {options.capacity}")
@@ -69,4 +70,4 @@ def write_options(directory: str, options: Options, disk: Disk, *, sync: bool) -
             raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")
         if value:
             lines.append(f'{key} = "{value}"')
-    disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=sync)
+    disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=True)

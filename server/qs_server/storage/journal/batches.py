@@ -3,7 +3,7 @@
 What is staged stands in the log and stays there: publishing is one record, which says that these are messages now.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,16 +56,16 @@ class LogBatches:
         known = self.producers.setdefault(producer, Producer())
         if name[0] <= known.last:
             return
+        template = Staged(self._queue.table.number, *name, EMPTY, producer, b"")
+        size = len(template.body()) + records.HEAD.size
+        self._store.log.reserve(sum(map(len, payloads)) + max(len(payloads), 1) * size, push=True)
         part = known.staged.get(name)
         if part is None:
             part = known.staged[name] = {}
             self._store.undo.append((known.staged.pop, name, None))
             if not payloads:
-                self._append(Staged(self._queue.table.number, *name, EMPTY, producer, b""))
+                self._append(template)
         first = len(part)
-        template = Staged(self._queue.table.number, *name, 0, producer, b"")
-        size = len(template.body()) + records.HEAD.size
-        self._store.log.reserve(sum(map(len, payloads)) + len(payloads) * size, push=True)
         for position, payload in enumerate(payloads, first):
             place = self._append(template._replace(position=position, payload=payload))
             part[position] = place, len(payload)
@@ -222,7 +222,3 @@ class LogBatches:
         """The segment is removed: the staged records of what was published in it are gone too."""
         for known in self.producers.values():
             known.publications = [each for each in known.publications if each[0] >> 32 > segment]
-
-    def staged(self) -> Iterator[tuple[str, Producer]]:
-        """The producers, for a checkpoint."""
-        yield from self.producers.items()

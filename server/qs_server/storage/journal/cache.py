@@ -6,6 +6,8 @@ each message. A payload that is deleted leaves at once.
 
 from collections.abc import Sequence
 
+from .places import segment_of
+
 _SLICE = 23
 """Bits of a place within its slice: 8 MiB of log."""
 _OVERHEAD = 200
@@ -68,3 +70,10 @@ class PayloadCache:
             size = len(payload) + _OVERHEAD
             found.size -= size
             self.size -= size
+            if not found.payloads:  # an emptied dict keeps its room: a slice of many payloads some 300 KB
+                del self._slices[place >> _SLICE]
+
+    def forget(self, segment: int) -> None:
+        """The segment is removed: payloads that were copied from it are never asked for at their old places."""
+        for key in [key for key in self._slices if segment_of(key << _SLICE) == segment]:
+            self.size -= self._slices.pop(key).size

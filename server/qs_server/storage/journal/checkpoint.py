@@ -3,7 +3,7 @@
 It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
 
 What it says of messages may be newer than its position: records are applied once more from there, and say what is true
-after them. Everything but which messages there are, and where, is as it was at the position.
+after them. Everything but which messages there are, where, and what hides them, is as it was at the position.
 
 The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
 8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
@@ -13,7 +13,6 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -22,7 +21,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 1\n"
+_MAGIC = b"qs-checkpoint 2\n"
 _END = struct.Struct("<QI")
 
 
@@ -108,11 +107,3 @@ class CheckpointReader:
 def remove_checkpoint(directory: str, disk: Disk) -> None:
     """Removes a checkpoint that cannot be used. OSError."""
     disk.unlink(f"{directory}/{NAME}")
-
-
-def paged(numbers: Iterator["array[int]"]) -> "array[int]":
-    """All of these numbers in one column."""
-    whole = array("Q")
-    for each in numbers:
-        whole += each
-    return whole

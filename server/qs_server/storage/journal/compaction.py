@@ -40,6 +40,7 @@ class Compaction:
         self._clock = clock
         self._segment = 0
         self._work: Iterator[None] | None = None
+        self._stepping = False
         self._rollbacks = 0
         self._copied = 0
         self._damaged = 0  # the segment that cannot be read
@@ -58,6 +59,13 @@ class Compaction:
 
     def step(self, seconds: float = SLICE) -> None:
         """Does a slice of the work, for the caller to commit. OSError: there is no room for it."""
+        self._stepping = True
+        try:
+            self._step(seconds)
+        finally:
+            self._stepping = False
+
+    def _step(self, seconds: float) -> None:
         if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != self._store.log.oldest:
             self._segment = self._store.log.oldest or 0
             self._rollbacks = self._store.rollbacks
@@ -84,8 +92,8 @@ class Compaction:
     def run(self) -> bool:
         """Copies and removes the oldest segment at once, if that is worth it. Whether it is gone. OSError."""
         oldest = self._store.log.oldest
-        if not self.wanted:
-            return False
+        if self._stepping or not self.wanted:
+            return False  # a slice that has no room itself cannot have it made
         while self._store.log.oldest == oldest and oldest != self._damaged:
             self.step()
             self._store.commit_early()
@@ -95,6 +103,7 @@ class Compaction:
         self._store.log.drop_oldest()
         self._store.usage.forget(segment)
         self._store.reader.forget(segment)
+        self._store.cache.forget(segment)
         for queue in self._queues():
             queue.batches.forget_publications(segment)
 
@@ -103,7 +112,7 @@ class Compaction:
     def _copy(self, segment: int) -> Iterator[None]:
         """Copies what is needed in a segment. Yields now and then."""
         for queue in list(self._queues()):
-            self._carry(queue, segment)
+            yield from self._carry(queue, segment)
             yield
         if self._store.usage.live.get(segment):
             yield from self._copy_payloads(segment)
@@ -126,9 +135,9 @@ class Compaction:
                 f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
             )
 
-    def _carry(self, queue: LogQueue, segment: int) -> None:
-        """Says again what only this segment says of a queue, beside its messages."""
-        queue.carry_keys(segment, self._clock())
+    def _carry(self, queue: LogQueue, segment: int) -> Iterator[None]:
+        """Says again what only this segment says of a queue, beside its messages. Yields now and then."""
+        yield from queue.carry_keys(segment, self._clock())
         queue.claims.carry(segment)
         queue.batches.carry(segment)
         queue.carry_taken(segment)

@@ -118,7 +118,7 @@ class Intake:
                 size += len(file.payload)
             elif self.left:
                 break
-        self.left += names
+        self.left += reversed(names)
 
     def _each(self, names: list[bytes]) -> Iterator[bytes]:
         names.reverse()

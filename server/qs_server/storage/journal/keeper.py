@@ -11,7 +11,7 @@ from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
 from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
-from .compaction import Compaction
+from .compaction import SLICE, Compaction
 from .door import Door, Doors
 from .frames import Header
 from .intake import Intake
@@ -111,8 +111,6 @@ class LogKeeper:
         for queue in self._queues.values():
             queue.settle()
         store.undo.clear()
-        if any(queue.taken for queue in self._queues.values()):
-            self._disk.sync_file(store.log.path_of(store.log.number))  # before the files go that are messages
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
         """The queues as the log has them, whatever the root says of them: for commands, without a server.
@@ -213,7 +211,6 @@ class LogKeeper:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
         del self._queues[queue.qid]
         queue.clear()
-        self._store.tables.pop(queue.number, None)
         self._removals.append(queue.number)
 
     def commit_removals(self) -> None:
@@ -277,7 +274,9 @@ class LogKeeper:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        own = self._not_before if self._has_work(store, compaction) else self._notes_due
+        own = 0 if self._has_work(store, compaction) else self._notes_due
+        if own is not None:
+            own = max(own, self._not_before)
         files = self._doors.due()
         return own if files is None else files if own is None else min(own, files)
 
@@ -357,10 +356,9 @@ class LogKeeper:
         if self._door is not None and upkeep.intake is not None:
             self._door.finish(upkeep.intake)
             self._door = None
-        shortage = None if self._store is None else self._store.log.supply.shortage
-        if (error := upkeep.error or shortage) is not None:
-            self._put_off(error)
-        elif self._complaint:
+        if upkeep.error is not None:
+            self._put_off(upkeep.error)
+        elif self._complaint and self._clock() >= self._not_before:
             self._complaint = ""
             _logger.warning("there is room for more of the journal again")
 
@@ -399,6 +397,8 @@ class LogKeeper:
     def _wants_checkpoint(self, store: Store) -> bool:
         """Whether so much was written since the last one that reading it would take long."""
         log = store.log
+        if not log.used:
+            return False  # it says where the next frame goes
         since = 0 if self._checkpointed is None else self._checkpointed.segment
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
@@ -455,10 +455,13 @@ class _Snapshot:
         self._work = work
 
     def step(self) -> "_Snapshot | None":
-        """Writes a piece; None when that was the last one. OSError: the checkpoint before stays."""
+        """Writes for as long as a slice may take; None when that was the last one. OSError: the checkpoint before
+        stays."""
+        until = perf_counter() + SLICE
         try:
             for _ in self._work:
-                return self
+                if perf_counter() >= until:
+                    return self
         except BaseException:
             self._writer.give_up()
             raise

@@ -8,6 +8,9 @@ from ..engine import SECOND
 WINDOW = 300 * SECOND
 """How long a key is remembered after its push."""
 
+_LOOK = 256
+"""Keys that are looked at together."""
+
 
 def digest(key: str) -> bytes:
     """What stands for a key: 16 bytes, as two keys with the same ones are not to be expected."""
@@ -35,16 +38,20 @@ class Keys:
         """The push did not happen."""
         self.known.pop(key, None)
 
-    def forget_old(self, now: int) -> None:
-        """Those whose time is over, a few at a time."""
-        for _ in range(4):
+    def forget_old(self, now: int, count: int) -> None:
+        """Those whose time is over, a few for each of so many pushes."""
+        for _ in range(4 * count):
             first = next(iter(self.known), None)
             if first is None or self.known[first][1] > now - WINDOW:
                 return
             del self.known[first]
 
-    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int, int]]:
-        """Those which only older segments know of: key, id, time of the push, and which segment that is."""
-        for key, (mid, at, where) in list(self.known.items()):
-            if where < segment and at > now - WINDOW:
-                yield key, mid, at, where
+    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int, int] | None]:
+        """Those which only older segments know of: key, id, time of the push, and which segment that is; None now and
+        then, as there may be a million to look at. They may change meanwhile."""
+        for looked_at, key in enumerate(list(self.known), 1):
+            found = self.known.get(key)
+            if found is not None and found[2] < segment and found[1] > now - WINDOW:
+                yield key, *found
+            if looked_at % _LOOK == 0:
+                yield None

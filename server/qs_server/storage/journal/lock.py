@@ -56,12 +56,11 @@ def is_in_use(directory: str) -> bool:
     return False
 
 
-def write_last(fd: int, number: int, disk: Disk, *, sync: bool) -> None:
-    """Notes that the segment of that number is there, under its name. fd: from `take_lock`. OSError."""
+def write_last(fd: int, number: int, disk: Disk) -> None:
+    """Notes, durably, that the segment of that number is there, under its name. fd: from `take_lock`. OSError."""
     fields = _PLACE.pack(_MAGIC, number)
     disk.pwrite(fd, fields + struct.pack("<I", crc32(fields)), number % 2 * _SECTOR)
-    if sync:
-        disk.fdatasync(fd)
+    disk.fdatasync(fd)  # whatever the durability: a start refuses a segment that is two ahead of what it finds here
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:

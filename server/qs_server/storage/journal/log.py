@@ -7,6 +7,7 @@ is taken until a start has read what is there: the kernel may have dropped what 
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, repeat
@@ -48,7 +49,10 @@ class Log:
         self._sync = durability is Durability.ALWAYS
         self._keep = durability is not Durability.NONE
         self._clock = clock
-        disk.make_directories(directory, sync=self._keep)
+        disk.make_directories(directory, sync=False)
+        # Whatever the durability: files that are taken in are removed once they are in here. It may be there already
+        # and not be durable, if a server was killed.
+        disk.sync_directory(os.path.dirname(directory))
         self._lock = take_lock(directory, disk)
         self._life = new_salt(b"")
         self._writer: SegmentWriter | None = None
@@ -91,11 +95,12 @@ class Log:
             self.sizes[header.number], self.salts[header.number] = header.size, header.salt
         self._obsolete = list(opened.obsolete)
         self.supply.clear()
-        if self.number and self._keep:
-            # A server that was killed may have left frames that nothing has made durable. What follows relies on them.
+        if self.number:
+            # A server that was killed may have left frames that nothing has made durable. What follows relies on them:
+            # a start refuses a segment with frames missing before it, and files go that are messages.
             self._disk.sync_file(self.path_of(self.number))
         if self.number and read_last(self.directory) != self.number:
-            write_last(self._lock, self.number, self._disk, sync=self._keep)
+            write_last(self._lock, self.number, self._disk)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -313,7 +318,7 @@ class Log:
         self._disk.rename(path, name)
         try:
             self._disk.sync_directory(self.directory)
-            write_last(self._lock, number, self._disk, sync=self._keep)
+            write_last(self._lock, number, self._disk)
         except OSError as error:
             if has_no_room(error) and self._take_back(name, number):
                 raise

@@ -4,7 +4,8 @@ Every change is a record, and a change of the table at once; the store commits t
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import ClassVar
 
@@ -103,6 +104,7 @@ class LogQueue:
         """Holds nothing and knows nothing any more: the queue is gone."""
         self.table.clear()
         self.batches.clear()
+        self._store.leave(self.number)
         self.reset()
 
     def settle(self) -> None:
@@ -199,7 +201,7 @@ class LogQueue:
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
         following = max(now // self._unit, self.table.last_mid + 1)
-        self.keys.forget_old(now)
+        self.keys.forget_old(now, len(drafts))
         for draft in drafts:
             key = None if draft.key is None else digest(draft.key)
             known = None if key is None else asked.get(key) or self.keys.find(key, now)
@@ -286,13 +288,7 @@ class LogQueue:
         before it are received, and the next call raises; a damaged one is given to nobody. OSError: none is
         received."""
         table, index, unit = self.table, self.table.index, self._unit
-        mids = index.ready.after(-1, count)
-        try:
-            payloads = self._payloads(mids, max_bytes)
-        except DamagedRecordError as error:
-            self._set_aside(mids[0], error)
-            return self.take_first(count, visibility, max_bytes, held=held)
-        del mids[len(payloads) :]
+        mids, payloads = self._first_readable(count, max_bytes)
         if not mids:
             return []
         expiry = self._end_of(visibility)
@@ -317,6 +313,17 @@ class LogQueue:
         """Hides a message that cannot be read, until the next start."""
         _logger.error("message %d of queue %r is given to nobody: %s", mid, self.qid, error)
         self.table.index.withhold(mid)
+
+    def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
+        """The oldest visible messages and their payloads: see `take_first`. Sets damaged ones aside."""
+        while True:
+            mids = self.table.index.ready.after(-1, count)
+            try:
+                payloads = self._payloads(mids, max_bytes)
+            except DamagedRecordError as error:
+                self._set_aside(mids[0], error)
+            else:
+                return mids[: len(payloads)], payloads
 
     def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
         """The payloads of the first of these messages, in increasing order: see `take_first`."""
@@ -629,9 +636,14 @@ class LogQueue:
         for place, size in zip(places, sizes, strict=True):
             self._store.usage.add(place, record_size(size))  # it is staged again
 
-    def carry_keys(self, segment: int, now: int) -> None:
-        """Says again at the end of the log which keys only segments up to that one know of. OSError."""
-        for key, mid, at, where in self.keys.before(segment + 1, now):
+    def carry_keys(self, segment: int, now: int) -> Iterator[None]:
+        """Says again at the end of the log which keys only segments up to that one know of. Yields now and then.
+        OSError."""
+        for found in self.keys.before(segment + 1, now):
+            if found is None:
+                yield
+                continue
+            key, mid, at, where = found
             self._log.reserve(records.SMALL)
             place = self._log.append(records.key_of(self.number, mid, key, at))
             self._store.undo.append((self.keys.note, key, mid, at, where))
@@ -694,7 +706,8 @@ class LogQueue:
         """Notes that the files of these tokens are gone. Lost without harm: a start finds no such files."""
         for token in tokens:
             del self.taken[token]
-            self._store.make_room_for_notes()
+            with suppress(OSError):  # of what was asked for before: that fails with its batch
+                self._store.make_room_for_notes()
             self._log.note(records.unlinked(self.number, token))
 
     def carry_taken(self, segment: int) -> None:
@@ -724,7 +737,10 @@ class LogQueue:
     # -- a start --------------------------------------------------------------------------------------------------
 
     def restore_shared(self, record: records.Shared) -> None:
-        """Takes up a message that shares its payload with another queue's."""
+        """Takes up a message that shares its payload with another queue's. A checkpoint may have it, and not know yet
+        that it is shared: it is dropped while it counts on its own."""
+        if record.mid in self.table.index.messages:
+            self.table.drop(record.mid)
         self._store.join(record.source, self.number)
         self.table.restore(record.mid, record.place, record.size, (record.receives, record.visible, record.delayed))
 

@@ -53,6 +53,8 @@ class Reader:
         if len(head) < HEAD.size:
             raise self._damaged(place, "the file ends there")
         length, checksum = HEAD.unpack(head)
+        if start + HEAD.size + length > self._log.sizes[segment]:  # never asks for more than there can be
+            raise self._damaged(place, "its length is wrong")
         body = self._read(segment, start + HEAD.size, length)
         if not length or len(body) < length or crc32(body, seed(self._log.salts[segment]) ^ start) != checksum:
             raise self._damaged(place, "its checksum is wrong")

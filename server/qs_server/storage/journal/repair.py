@@ -86,11 +86,11 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
     number = found.last + 1
     new = f"{directory}/next"
     kept, count = _write_segment(new, number, found, disk)
-    write_last(lock, found.last, disk, sync=True)
+    write_last(lock, found.last, disk)
     segment = f"{directory}/{segment_name(number)}"
     disk.rename(new, segment)
     disk.sync_directory(directory)
-    write_last(lock, number, disk, sync=True)
+    write_last(lock, number, disk)
     for old in numbers_in(directory, disk):
         if old != number:
             disk.unlink(f"{directory}/{segment_name(old)}")

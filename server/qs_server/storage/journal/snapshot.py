@@ -1,8 +1,9 @@
 """What a checkpoint holds of the queues, and how they are made from it again."""
 
+import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from ..index.message_index import Index
@@ -14,9 +15,14 @@ from .claims import Consumer, Held
 from .places import Position
 from .queue import LogQueue
 from .store import Store, record_size
+from .table import MessageTable
 
-_PAGES = 32
-"""Chunks of messages that are written at a time: some 32,000."""
+_KEY = struct.Struct("<QQ")
+
+_PAGES = 4
+"""Chunks of messages that are written at a time: some 4,000."""
+_AT_A_TIME = 4096
+"""Entries of anything else."""
 
 
 def write_snapshot(
@@ -34,9 +40,11 @@ def write_snapshot(
         "families": [sorted(family) for family in {id(family): family for family in store.families.values()}.values()],
     }
     captured = [(queue, _small(queue)) for queue in queues]
-    content["queues"] = [_write_small(writer, small) for _, small in captured]
+    entries = content["queues"] = []
     yield
-    for (queue, _), entry in zip(captured, content["queues"], strict=True):
+    for queue, small in captured:
+        entry = yield from _write_small(writer, small)
+        entries.append(entry)
         yield from _write_messages(writer, queue, entry)
     writer.finish(content)
 
@@ -61,25 +69,46 @@ def _write_messages(writer: CheckpointWriter, queue: LogQueue, entry: dict[str, 
 
 
 def _small(queue: LogQueue) -> dict[str, Any]:
-    """Everything of a queue but its messages. Columns are arrays still."""
+    """Everything of a queue but its messages: columns are arrays still, or what gives their parts. That is copied here,
+    a million entries in some milliseconds, and made into numbers later."""
     table = queue.table
-    hidden = [
-        (mid, expiry)
-        for mids, expiries in table.index.hidden.pages(-1)
-        for mid, expiry in zip(mids, expiries, strict=True)
-    ]
+    hidden = [(mids[:], expiries[:]) for mids, expiries in table.index.hidden.pages(-1)]
     return {
         "number": table.number,
         "qid": table.qid,
         "last": table.last_mid,
-        "hidden": array("Q", [each for mid, expiry in hidden for each in (mid, 0 if mid in table.held else expiry)]),
-        "delayed": array("Q", [mid for mid, _ in hidden if table.index.is_delayed(mid)]),
-        "receives": array("Q", [each for pair in table.receives.items() for each in pair]),
+        "hidden": _hidden(hidden, set(table.held)),
+        "delayed": _delayed(hidden, table),
+        "receives": _parts(table.receives.copy().items()),
         "taken": [[token, place] for token, place in queue.taken.items()],
-        "keys": [[key.hex(), *about] for key, about in queue.keys.known.items()],
+        "keys": _parts((*_KEY.unpack(key), *about) for key, about in queue.keys.known.copy().items()),
         "consumers": {name: _consumer(found) for name, found in queue.claims.consumers.items()},
         "producers": {name: _producer(found) for name, found in queue.batches.producers.items()},
     }
+
+
+def _parts(rows: Iterable[Iterable[int]]) -> "Iterator[array[int]]":
+    """Rows of numbers, some at a time."""
+    rows = iter(rows)
+    while some := array("Q", chain.from_iterable(islice(rows, _AT_A_TIME))):
+        yield some
+
+
+def _hidden(pages: "list[tuple[array[int], array[int]]]", held: set[int]) -> "Iterator[array[int]]":
+    for mids, expiries in pages:
+        yield array(
+            "Q",
+            [each for mid, expiry in zip(mids, expiries, strict=True) for each in (mid, 0 if mid in held else expiry)],
+        )
+
+
+def _delayed(pages: "list[tuple[array[int], array[int]]]", table: MessageTable) -> "Iterator[array[int]]":
+    """Which of them are, by now: of one that is not any more, there is a record."""
+    for mids, _ in pages:
+        facts = table.index.messages.values_of(mids)
+        yield array(
+            "Q", [mid for mid, fact in zip(mids, facts, strict=True) if fact is not None and Index.delayed_in(fact)]
+        )
 
 
 def _consumer(found: Consumer) -> dict[str, Any]:
@@ -99,15 +128,25 @@ def _producer(found: Producer) -> dict[str, Any]:
     return {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
 
 
-def _write_small(writer: CheckpointWriter, value: Any) -> Any:
-    """The same with each column written, and where it is in its place."""
+def _write_small(writer: CheckpointWriter, value: Any) -> Generator[None, None, Any]:
+    """Writes each column; the same value with where they are in their places."""
     if isinstance(value, array):
         return writer.column(value)
+    written: Any = value
     if isinstance(value, dict):
-        return {key: _write_small(writer, each) for key, each in value.items()}
-    if isinstance(value, list) and any(isinstance(each, (array, list, dict)) for each in value):
-        return [_write_small(writer, each) for each in value]
-    return value
+        written = {}
+        for key, each in value.items():
+            written[key] = yield from _write_small(writer, each)
+    elif isinstance(value, Generator):
+        written = []
+        for part in value:
+            written.append(writer.column(part))
+            yield
+    elif isinstance(value, list) and any(isinstance(each, (array, list, dict)) for each in value):
+        written = []
+        for each in value:
+            written.append((yield from _write_small(writer, each)))
+    return written
 
 
 # -- back -----------------------------------------------------------------------------------------------------------
@@ -120,8 +159,9 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue]
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
         _read_messages(reader, queue, entry, store)
         queue.taken.update(entry["taken"])
-        for key, *about in entry["keys"]:
-            queue.keys.note(bytes.fromhex(key), *about)
+        flat = _joined(reader, entry["keys"])
+        for one, other, mid, at, where in zip(*[iter(flat)] * 5, strict=True):
+            queue.keys.note(_KEY.pack(one, other), mid, at, where)
         for name, found in entry["consumers"].items():
             queue.claims.consumers[name] = _read_consumer(reader, queue, name, found)
         for name, found in entry["producers"].items():
@@ -139,18 +179,25 @@ def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, A
     for columns in entry["messages"]:
         some = [reader.column(where) for where in columns]
         mids, sizes, places = mids + some[0], sizes + some[1], places + some[2]
-    flat = reader.column(entry["hidden"])
-    delayed = set(reader.column(entry["delayed"]))
+    flat = _joined(reader, entry["hidden"])
+    delayed = set(_joined(reader, entry["delayed"]))
     hidden = {mid: (expiry, mid in delayed) for mid, expiry in zip(flat[::2], flat[1::2], strict=True) if expiry}
     table.index = Index.of(mids, sizes, hidden)
     table.places = MidMap.of(mids, places)
-    flat = reader.column(entry["receives"])
+    flat = _joined(reader, entry["receives"])
     for mid, receives in zip(flat[::2], flat[1::2], strict=True):
         if mid in table.index.messages:
             table.receives[mid] = receives
             table.index.new.discard(mid)
     table.last_mid = entry["last"]
     _count(store, places, sizes)
+
+
+def _joined(reader: CheckpointReader, parts: Iterable[list[int]]) -> "array[int]":
+    whole = array("Q")
+    for where in parts:
+        whole += reader.column(where)
+    return whole
 
 
 def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
@@ -167,12 +214,13 @@ def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
 def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
     """A payload that several queues share is counted once."""
     for family in {id(family): family for family in store.families.values()}.values():
-        members = [queues[number].table for number in sorted(family) if number in queues]
-        for at, table in enumerate(members):
+        seen: set[int] = set()
+        for table in [queues[number].table for number in family if number in queues]:
             for mids, places in table.places.pages(-1):
                 for mid, place in zip(mids, places, strict=True):
-                    if any(before.places.get(mid) == place for before in members[:at]):
+                    if place in seen:
                         store.usage.drop(place, record_size(table.index.size(mid)))
+                    seen.add(place)
 
 
 def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any]) -> Consumer:

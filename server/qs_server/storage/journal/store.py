@@ -74,7 +74,7 @@ class Store:
 
     def commit_early(self) -> None:
         """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""
-        changed = bool(self.undo)
+        changed = bool(self.undo) or self._failure is not None
         try:
             self.commit(notes=True)
         except OSError as error:
@@ -92,13 +92,15 @@ class Store:
         self.undo.clear()
 
     def make_room_for_notes(self, count: int = 1) -> None:
-        """Has room for the records of so many receives, if there is any: on a full disk the notes are not written."""
+        """Has room for the records of so many receives, if there is any: on a full disk the notes are not written.
+        OSError: what was changed before could not be committed and is taken back; who has looked must look again."""
         size = count * records.SMALL
         if self.log.left_to_pushes < size:
             try:
                 self.log.reserve(size, push=True)
             except OSError:
-                return
+                if self._failure is not None:
+                    raise
 
     # -- payloads -------------------------------------------------------------------------------------------------
 
@@ -134,9 +136,17 @@ class Store:
 
     def join(self, one: int, other: int) -> None:
         """Two queues may share payloads from now on: a copy keeps its id."""
-        family = self.families.get(one, {one}) | self.families.get(other, {other})
+        own = self.families.get(one, {one})
+        if other in own:
+            return
+        family = own | self.families.get(other, {other})
         for number in family:
             self.families[number] = family
+
+    def leave(self, number: int) -> None:
+        """A queue is gone."""
+        self.tables.pop(number, None)
+        self.families.pop(number, set()).discard(number)
 
     def reset(self) -> None:
         """Forgets what was read of a log at a start, to read it in another way."""

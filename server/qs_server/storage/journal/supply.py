@@ -37,7 +37,7 @@ class Supply:
     def clear(self) -> None:
         """Removes what a server that was killed has left, or what is not needed any more."""
         self._spare = None
-        for name in (SPARE, f"{SPARE}.tmp", NEXT):
+        for name in (SPARE, NEXT):
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{self._directory}/{name}")
 
@@ -72,9 +72,7 @@ class Supply:
 
     def make_spare(self, size: int) -> None:
         """Makes one, in whatever thread; `has_made` and `could_not_make` say so where the engine runs. OSError."""
-        path = f"{self._directory}/{SPARE}"
-        make_file(f"{path}.tmp", size, self._disk, sync=self._sync)
-        self._disk.rename(f"{path}.tmp", path)
+        make_file(f"{self._directory}/{SPARE}", size, self._disk, sync=self._sync)
 
     def recycle(self, path: str, size: int) -> bool:
         """Makes a segment that is not needed the spare one, in whatever thread. False, and it is removed, when it has

@@ -25,7 +25,8 @@ class Upkeep:
         self._made = False
         self._recycled = False
         self.error: OSError | None = None
-        """Why something could not be done, beside a spare segment."""
+        """Why something could not be done; once it is settled, also why there is no spare segment, not even a small
+        one."""
         self._spare_error: OSError | None = None
         self.intake: Intake | None = None
         """Work on the directory of a queue."""
@@ -74,3 +75,4 @@ class Upkeep:
             self._log.supply.has_made(self._spare, recycled=self._recycled)
         elif self._spare_error is not None:
             self._log.supply.could_not_make(self._spare, self._spare_error)
+            self.error = self.error or self._log.supply.shortage

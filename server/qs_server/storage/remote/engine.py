@@ -85,7 +85,7 @@ class RemoteEngine(ABC):
         with self._registering:
             if qid in self.registered:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
-            make_queue(self._root, qid, options, self._disk, sync=True, made=lambda: self._make(qid, options))
+            make_queue(self._root, qid, options, self._disk, made=lambda: self._make(qid, options))
             self._disk.sync_directory(self._root)
             self.registered[qid] = options
 
@@ -95,9 +95,9 @@ class RemoteEngine(ABC):
             self.options(qid)
             self._unmake(qid, force=force)
             removing = f"{self._root}/{MAKING}{secrets.token_hex(8)}"
-            self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)  # whole, or not at all
+            self._disk.rename(f"{self._root}/{directory_of(qid)}", removing)
+            self._disk.sync_directory(self._root)  # before it is emptied: its options are there, or it is gone
             shutil.rmtree(removing, ignore_errors=True)
-            self._disk.sync_directory(self._root)
             del self.registered[qid]
 
     @abstractmethod

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from typing import NamedTuple
 
 from ...storage.disk import Disk
@@ -94,7 +95,7 @@ def _copy_log(source: str, target: str) -> _Done:
         progress.clear()
     disk = Disk()
     lock = take_lock(target, disk)
-    write_last(lock, max(linked), disk, sync=True)
+    write_last(lock, max(linked), disk)
     disk.close(lock)
     disk.sync_directory(target)
     find_segments(target, disk)  # whether none is missing
@@ -167,7 +168,9 @@ def _copy_frames(source: str, target: str) -> int:
     gap = scan.gap
     if gap.later is not None and gap.later.synced >= scan.next:
         raise _ChangedError(f"{source}: byte {gap.start}: {gap.why}")  # unless it was written while it was read
-    with open(target, "wb") as file:
+    with suppress(FileNotFoundError):
+        os.unlink(target)  # a link to the server's own file, if another one followed it when it was looked at before
+    with open(target, "xb") as file:
         file.write(data[: gap.start])
         file.truncate(scan.header.size)
         file.flush()

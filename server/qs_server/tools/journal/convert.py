@@ -174,5 +174,5 @@ class Conversion:
 
     def _write_options(self, directory: str, storage: str) -> None:
         options = replace(read_options(self._path, "journal"), storage=storage)
-        write_options(directory, options, self._disk, sync=True)
+        write_options(directory, options, self._disk)
         self._disk.sync_directory(directory)

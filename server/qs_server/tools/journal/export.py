@@ -44,7 +44,7 @@ def _export_queue(journal: OfflineJournal, queue: LogQueue, arguments: Namespace
     disk.make_directories(directory, sync=True)
     if not os.path.lexists(f"{directory}/{FILE}"):
         options = _options(f"{arguments.root}/{name}")
-        write_options(directory, replace(options, storage="files"), disk, sync=True)
+        write_options(directory, replace(options, storage="files"), disk)
     progress = Progress(f"messages of queue {queue.qid!r}")
     try:
         count = MessageFiles(directory, disk).write(journal.messages(queue), progress)

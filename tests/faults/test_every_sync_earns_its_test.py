@@ -1,0 +1,119 @@
+"""Each sync of the storage, and each name that it gives to what is whole, is taken away: a power loss test fails then.
+
+Nothing of the source is changed. A recorded run knows which call a sync came from (sync_sites), and is played without
+the syncs of that call (left_out). In the same way a file that gets its name when it is complete is given that name at
+once. A new sync that no test needs fails here, and so does one in the tables below that has found its test.
+"""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from left_out import WAYS
+from power_loss_cases import recorded
+from power_loss_check import fast_directory
+from power_loss_disk import RecordingDisk
+from power_loss_engines import small_journal
+from sync_checks import Checks, Removal, all_checks
+from sync_sites import all_places, places_on_the_way
+
+_ORDER = (
+    "the names of one directory become durable in their order in the file system that is played, and in those that we "
+    "know; it is not promised anywhere, and a repair can wait for it"
+)
+SURVIVORS: dict[Removal, str] = {
+    ("journal/repair.py _set_aside: sync_directory", "no sync"): _ORDER,
+    ("journal/repair.py _repair: sync_directory", "no sync"): _ORDER,
+    ("journal/repair.py _repair: sync_directory 2", "no sync"): (
+        "what comes back is a checkpoint and segments that the new one calls obsolete: the next start removes them"
+    ),
+    ("journal/repair.py _set_aside: rename", "in place"): (
+        "links of what is in the journal still: but the next run would take them for what a repair has set aside"
+    ),
+    ("settings.py write_options: write_file", "in place"): (
+        "the directory of a queue that is being made has a temporary name itself; who converts one replaces its options"
+    ),
+}
+"""What can be left out, and no test of a power loss fails: and why it is done all the same."""
+
+_RENAMED = frozenset(
+    {
+        "directory.py MessageDirectory.rename: rename",
+        "dirq/QueueSimple.py QueueSimple.lock: link",
+        "dirq/folders.py make_obsolete: rename",
+        "journal/intake.py Intake._rename_and_read: rename",
+        "journal/repair.py _link: link",
+        "journal/supply.py Supply.recycle: rename",
+        "remote/engine.py RemoteEngine.remove: rename",
+        "root.py RootDirectory.remove: rename",
+    }
+)
+"""Gives another name to what has one, or a second one: there is no other way to do it."""
+_AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory.remove: rename 2"})
+"""Takes back the rename before it, after an error: that was not answered."""
+_AT_STARTS = frozenset({"staging.py _do_what_it_says: rename"})
+"""Completes what a crash interrupted; done once more by the next start."""
+_NOTHING: Removal = ("nowhere", "no sync")
+"""With this removed, no test fails."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where runs are recorded, with the places that their operations come from."""
+    small_journal(monkeypatch)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # a purge of dirq waits for others, and here are none
+    monkeypatch.setattr(RecordingDisk, "places", staticmethod(places_on_the_way))
+    recorded.cache_clear()
+    with fast_directory(tmp_path) as made:
+        yield made
+    recorded.cache_clear()
+
+
+def finds(checks: Checks, removal: Removal, directory: Path) -> bool:
+    place, way = removal
+    return checks.finds(partial(WAYS[way], place=place), directory)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_every_sync_earns_its_test(directory: Path) -> None:
+    """Of each place, in each way, some test fails. Takes some 2 minutes of one processor."""
+    seen: set[Removal] = set()
+    found: dict[Removal, str] = {}
+    for name, make in all_checks(directory).items():
+        checks = make()
+        assert checks.takes_long or not finds(checks, _NOTHING, directory), name
+        removals = checks.removals(directory)
+        seen |= removals
+        for removal in sorted(removals - found.keys()):
+            if checks.takes_long and removal in SURVIVORS:
+                continue
+            if finds(checks, removal, directory):
+                found[removal] = name
+    assert seen - found.keys() == SURVIVORS.keys()
+    assert set(all_places()) - {place for place, _ in seen} == _RENAMED | _AFTER_ERRORS | _AT_STARTS
+
+
+def test_the_tables_are_of_this_source() -> None:
+    """Each place in them is one."""
+    places = {place for place, _ in SURVIVORS} | _RENAMED | _AFTER_ERRORS | _AT_STARTS
+    assert places <= set(all_places())
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("claims journal-buffered", "journal/segment.py SegmentWriter.write: sync"),
+        ("claims journal", "journal/segment.py SegmentWriter._open: open O_DSYNC"),
+        ("checkpoints", "journal/checkpoint.py CheckpointWriter.finish: fsync"),
+        ("published", "vsqs.py Queue._open: make_directories"),
+    ],
+)
+def test_one_of_them(directory: Path, name: str, place: str) -> None:
+    """A frame that is not synced, with and without O_DIRECT, and others that are quick to be found."""
+    checks = all_checks(directory)[name]()
+    assert (place, "no sync") in checks.removals(directory)
+    assert finds(checks, (place, "no sync"), directory)
+    assert not finds(checks, _NOTHING, directory)

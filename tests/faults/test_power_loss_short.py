@@ -1,0 +1,18 @@
+"""A power loss at every step of short runs: checkpoints, a long list, dirq's layouts, a repair, syncs behind."""
+
+from pathlib import Path
+
+import pytest
+from power_loss_check import fast_directory
+from power_loss_short_files import OF_FILES
+from power_loss_short_journal import OF_JOURNALS
+
+SHORT = {**OF_JOURNALS, **OF_FILES}
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
+@pytest.mark.parametrize("name", SHORT)
+def test_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
+    """What was answered is there, and nothing is in half."""
+    with fast_directory(tmp_path) as directory:
+        assert SHORT[name](directory).check(ordered=ordered) > 20
