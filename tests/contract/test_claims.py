@@ -215,7 +215,7 @@ def test_release(claiming: Bench, reopened: Reopened) -> None:
     found = receive(engine)
     assert [(m.payload, m.receives) for m in found] == [(b"0", 2), (b"1", 2), (b"4", 1)]
     for _ in range(2):  # what was received is written down soon after
-        engine.effects().next_upkeep
+        engine.effects()
         claiming.clock.now += 100_000
         engine.begin_upkeep()
     engine = reopened(claiming)
