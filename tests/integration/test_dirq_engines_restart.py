@@ -254,10 +254,10 @@ def test_a_full_disk(shared: Shared, operation: str) -> None:
             disk.disarm()
         else:
             shared.engine.effects()
-            failed = bool(disk.failed)
+            faulty = bool(disk.failed)
             disk.disarm()
-            assert len(failed(shared.engine)) == failed
-            if not failed:
+            assert len(failed(shared.engine)) == faulty
+            if not faulty:
                 break
         assert listed(shared.engine) == []
         assert shared.foreign.names() == []
