@@ -19,6 +19,7 @@ from qs_client import (
     Receipt,
     ServerError,
     ServerUnavailable,
+    ShuttingDown,
     Stale,
     Subscribe,
     Unsubscribe,
@@ -167,10 +168,15 @@ class Upstream:
 
     async def call(self, call: Call[T]) -> T:
         """Does a call, and returns or raises what it does. Raises ServerUnavailable when there is no connection, or
-        when it ends meanwhile."""
+        when it ends meanwhile; also after a server that is stopping has refused the call and closed the connection."""
         if self._connection is None:
             raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
-        return await self._connection.call(call, _TIMEOUT)
+        lost = self._lost
+        try:
+            return await self._connection.call(call, _TIMEOUT)
+        except ShuttingDown as error:
+            await lost.wait()
+            raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
