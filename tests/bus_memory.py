@@ -22,7 +22,7 @@ EVERYTHING = 1 << 60
 
 
 class Asked(list[tuple[Feed, Any]]):
-    """What would be a pile: everything that was asked for, in order."""
+    """Stands for a retry queue: everything that was asked for, in order."""
 
     def add(self, feed: Feed, thing: Any) -> None:
         self.append((feed, thing))

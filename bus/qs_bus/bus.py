@@ -1,4 +1,7 @@
-"""The bus: clients on one side, the queue server on the other, and between them a feed for each queue."""
+"""The bus: clients on one side, the queue server on the other, and between them a feed for each queue.
+
+`Bus` is the `Broker` of its connections.
+"""
 
 import logging
 from functools import partial
@@ -34,7 +37,7 @@ class Bus(Acceptor[BusConnection]):
         super().__init__(options.limits)
         self.options = options
         self.later = Later()
-        self._telling = trio.CancelScope()  # the server what was handled
+        self._telling = trio.CancelScope()  # around telling the server what was handled
         self._monitor = Monitor(options, self._opened, self._ended)
 
     @property
@@ -43,8 +46,8 @@ class Bus(Acceptor[BusConnection]):
         return self._monitor.server_name
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Until `stop` has been called, clients have had some time to read, and the server has been told what they have
-        handled: `grace` for both, and 2 s more for the server."""
+        """Serves until `stop` has been called. Then clients get some time to read, and the server is told what they
+        have handled: `grace` for both, and 2 s more for the server."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             background.start_soon(self.later.run)
@@ -56,13 +59,13 @@ class Bus(Acceptor[BusConnection]):
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Takes no more connections or requests. What is begun is finished and answered."""
+        """Takes no more connections or requests. Requests that have begun are finished and answered."""
         self._monitor.stop()
         self._telling.deadline = trio.current_time() + self._limits.grace + _TO_TELL
         super().stop()
 
     def cut_off(self) -> None:
-        """After `stop`: clients get no more time, and the server little."""
+        """Cuts the time short that clients and server have after `stop`: to none for clients, to 2 s for the server."""
         self._telling.deadline = min(self._telling.deadline, trio.current_time() + _TO_TELL)
         super().cut_off()
 
@@ -73,11 +76,12 @@ class Bus(Acceptor[BusConnection]):
         return BusConnection(stream, peer, self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
-        if not self._stopping:  # else what it has not handled is not over, and goes back with the connection's end
+        if not self._stopping:  # else the end of the connection to the server gives back what is not handled
             self.leave(conversation)
 
     def leave(self, conversation: BusConnection) -> None:
-        """Ends all subscriptions of a client. What is on its way to it, or in its hands, is not for it any more."""
+        """Ends all subscriptions of a client. Messages that are on their way to the client, or in its hands, are not
+        for it any more."""
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
         for feed in left:
@@ -86,11 +90,11 @@ class Bus(Acceptor[BusConnection]):
         self._monitor.changed()
 
     def note_slow(self, text: str) -> None:
-        """A client is sent away."""
+        """Logs why a client that is too slow is disconnected."""
         _logger.warning("a subscriber is disconnected: %s", text)
 
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
-        """A client has said nothing: it gets what there is, and what comes to be monitored while it is here."""
+        """Subscribes a client that has sent nothing to every queue that is monitored, now or while it is connected."""
         conversation.begin(subscription, None)
         for feed in self._monitor.monitored():
             feed.join(subscription)
@@ -98,7 +102,10 @@ class Bus(Acceptor[BusConnection]):
     async def subscribe(
         self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
-        """Takes a subscription up. answer: is sent before any message. RefusedError. May wait for the server."""
+        """Begins a subscription to some queues. May wait for the server. Raises RefusedError.
+
+        answer: is sent before any message.
+        """
         taken = {feed.label for other in conversation.subscriptions if other.asked for feed in other.feeds}
         for qid in qids:
             if qid in taken:
@@ -118,14 +125,14 @@ class Bus(Acceptor[BusConnection]):
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
     def _opened(self, feed: FanOut) -> None:
-        """A queue is monitored from now on: those who get everything get it too."""
+        """Adds a new feed to the subscriptions of clients that sent nothing: they get every queue."""
         for conversation in self._connections:
             for subscription in conversation.subscriptions:
                 if not subscription.asked:
                     feed.join(subscription)
 
     def _ended(self, feed: Feed, text: str) -> None:
-        """A feed is no more. A subscription to nothing else is over."""
+        """Takes a feed whose queue is gone out of all subscriptions, and ends those that have no other."""
         for conversation in self._connections:
             for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
                 subscription.leave(feed)
@@ -134,7 +141,7 @@ class Bus(Acceptor[BusConnection]):
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
-    """Serves until SIGTERM or SIGINT. StartError."""
+    """Serves until SIGTERM or SIGINT. Raises StartError when it cannot listen."""
     raise_descriptor_limit(options.limits.connections)
     listeners = await open_listeners(options.host, options.port)
     bus = Bus(options)

@@ -1,10 +1,13 @@
-"""A client of the bus: one that only listens, or one that says what it wants, and acknowledges."""
+"""A connection of a client of the bus: of one that only listens, or of one that sends requests and acknowledges.
+
+What a connection needs of the bus is the protocol `Broker`, so that this module does not import the bus.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
@@ -27,35 +30,69 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .later import Later
+from .options import BusOptions
+from .records import Record
 from .refused import RefusedError
 from .subscription import Subscription
 
-if TYPE_CHECKING:
-    from .bus import Bus
-
 SILENCE = 0.25
-"""Seconds after which a client that has sent nothing is one that only listens."""
+"""Seconds after which a client that has sent nothing is taken for one that only listens."""
 _DOUBT = 5
-"""Seconds more after which that is sure. It may be one that was held up, and what it got is then not for it."""
+"""Seconds more after which that is certain. Until then the client may have been held up, and what it got is then not
+for it."""
 _ANSWERS = (None, None)
-"""Stands in the outbox for what is no delivery, in place of subscription and record."""
+"""Stands in the outbox, in place of subscription and record, for a document that is no delivery."""
 _GROUP = 256
-"""Requests that are handled before others get their turn."""
+"""Requests that are handled before other connections get their turn."""
+
+
+class Broker(Protocol):
+    """The bus, as its connections use it."""
+
+    @property
+    def options(self) -> BusOptions:
+        """What the bus was told at its start."""
+
+    @property
+    def later(self) -> Later:
+        """Calls functions at a later time."""
+
+    @property
+    def server_name(self) -> str:
+        """HOST:PORT of the queue server."""
+
+    async def subscribe(
+        self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
+    ) -> None:
+        """Begins a subscription to some queues. May wait for the queue server. Raises RefusedError.
+
+        answer: what the connection sends before any message, see `BusConnection.begin`.
+        """
+
+    def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
+        """Begins a subscription to every queue that is monitored, now or later, for a client that sends nothing."""
+
+    def leave(self, conversation: BusConnection) -> None:
+        """Ends all subscriptions of a client."""
+
+    def note_slow(self, text: str) -> None:
+        """Logs why a client that is too slow is disconnected."""
 
 
 class BusConnection(Conversation):
-    """One client."""
+    """One client: answers its requests, and sends it the messages of its subscriptions."""
 
     stopping_text = "the bus is stopping; connect again later"
 
-    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, bus: Bus) -> None:
+    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, bus: Broker) -> None:
         super().__init__(stream, peer, limits, writers)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
         self._spoken = False
-        self._silent: Subscription | None = None  # that it has because it has not spoken
+        self._silent: Subscription | None = None  # that the client has because it has sent nothing
 
-    # -- who says nothing -----------------------------------------------------------------------------------------
+    # -- a client that sends nothing ------------------------------------------------------------------------------
 
     def _take(self, data: bytes | bytearray) -> None:
         super()._take(data)
@@ -160,7 +197,7 @@ class BusConnection(Conversation):
         record.feed.handled(record)
         subscription.pump()
 
-    def _in_hand(self, qid: str, mid: int) -> tuple[Subscription, Any]:
+    def _in_hand(self, qid: str, mid: int) -> tuple[Subscription, Record]:
         for subscription in self.subscriptions:
             record = subscription.take((qid, mid))
             if record is not None:
@@ -182,7 +219,8 @@ class BusConnection(Conversation):
     # -- subscribing ----------------------------------------------------------------------------------------------
 
     async def _subscribe(self, request: Subscribe | ListQueues) -> bytes:
-        """The answer, when it is an error; else it has been sent, as messages come right after it."""
+        """Subscribes. Returns the document of an error; any other answer has been sent already, as messages come right
+        after it."""
         try:
             qids, subscription, answer = self._wanted(request)
             answer.req = request.req
@@ -193,7 +231,8 @@ class BusConnection(Conversation):
         return b""
 
     def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
-        """The queues that a request is about, the subscription that it asks for, and the answer once it is made."""
+        """Returns the queues that a request names, the subscription that it asks for, and the answer to send once the
+        subscription has begun. Raises RefusedError."""
         if isinstance(request, ListQueues):
             if not request.queues:
                 raise RefusedError(
@@ -211,7 +250,7 @@ class BusConnection(Conversation):
         return request.queues or [request.qid or ""], subscription, Subscribe(request.qid, request.queues)
 
     async def _while_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Does something that may have to wait for the queue server, for as long as the client is there, and wanted."""
+        """Runs a function that may wait for the queue server. Gives up when the client goes or is dismissed."""
         refused: list[RefusedError] = []
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
@@ -247,7 +286,7 @@ class BusConnection(Conversation):
         )
 
     def begin(self, subscription: Subscription, answer: Message | None) -> None:
-        """The subscription is made: its client is told, before any message."""
+        """Adds a subscription. answer: is sent first, so that it comes before any message."""
         if answer is not None:
             self._outbox.put(
                 self._peer.send(answer), _ANSWERS
@@ -255,7 +294,7 @@ class BusConnection(Conversation):
         self.subscriptions.append(subscription)
 
     def end(self, subscription: Subscription, fault: Fault) -> None:
-        """A subscription is over, and its client is told why."""
+        """Removes a subscription that is over, and tells the client why."""
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
@@ -265,7 +304,8 @@ class BusConnection(Conversation):
         super()._put_error(error, text)
 
     def _send_no_more(self) -> None:
-        """The connection ends from this side. With the bus itself, messages that are on their way still count."""
+        """Sends no more messages, as this side ends the connection. While the bus is stopping, messages that are being
+        sent still count as delivered."""
         for subscription in self.subscriptions:
             subscription.ending = True
         if not self._stopping:
@@ -284,7 +324,7 @@ class BusConnection(Conversation):
             each.pump()
 
     def leave(self) -> None:
-        """The client has gone, or gets nothing more of what it has got until now."""
+        """Leaves all subscriptions: the client has gone, or is to get no more of their messages."""
         if self._ended and self._silent is not None:
             self._silent.be_sure()
         for subscription in self.subscriptions:

@@ -1,34 +1,39 @@
-"""A queue whose messages go to everybody."""
+"""A feed whose messages go to every member."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
-from .feeds import PREFETCH, Feed
+from .feeds import PREFETCH, Feed, ServerRequests
+from .records import Member, Record
+from .retry_queue import RetryQueue
+from .share import Share
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from .records import Record
-    from .share import Share
-    from .subscription import Subscription
-    from .upstream import Upstream
+class CopyRequests(ServerRequests, Protocol):
+    """What a fan-out asks of the queue server, beyond what every feed does. `Upstream` does it."""
+
+    @property
+    def copies(self) -> RetryQueue[FanOut, int]:
+        """Ids of messages to store in the queues of the feed's names."""
 
 
 class FanOut(Feed):
-    """Each message goes to every member, and into the queue of every name."""
+    """Gives each message to every member, and stores it in the queue of every name."""
 
-    def __init__(self, qid: str, upstream: Upstream, memory: int, hold: int) -> None:
+    def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int) -> None:
         """hold: messages that may be held up by slow subscribers while others go on."""
         super().__init__(qid, qid, upstream, memory)
+        self._copies = upstream.copies
         self._hold = hold
         self.names: dict[str, Share] = {}
         self.coming = 0
-        """Acknowledging members that join as soon as it is noted that they are here."""
+        """Acknowledging members that join as soon as the server has noted that they are here."""
         self.joining = 0
-        """Everybody who is on the way to join, also a name."""
+        """Members that are on the way to join, also those of a name."""
         self.expected = 0
-        """Acknowledging members that are waited for, as they were here before the bus was killed."""
+        """Acknowledging members that were here before the bus was killed, and that the feed waits for."""
 
     @property
     def wanted(self) -> bool:
@@ -40,7 +45,7 @@ class FanOut(Feed):
             self._settle(record)
             return
         if self.names:
-            self._upstream.copies.add(self, record.mid)
+            self._copies.add(self, record.mid)
         documents: dict[tuple[str | None, bool], bytes] = {}
         for member in self.members:
             form = member.form
@@ -52,12 +57,12 @@ class FanOut(Feed):
 
     @property
     def asked_for(self) -> bool:
-        """Whether somebody gets its messages, or is about to."""
+        """Whether a member or a name gets the messages, or is about to."""
         return bool(self.members or self.names or self.joining or self.expected)
 
     @property
     def unused(self) -> bool:
-        """Whether nobody has anything to do with it."""
+        """Whether the feed has no member, no name and no message."""
         return not (self.asked_for or self.records)
 
     @property
@@ -66,14 +71,14 @@ class FanOut(Feed):
         return sum(member.ack for member in self.members)
 
     def copied(self, mids: Iterable[int]) -> None:
-        """They are in the queues of the names."""
+        """Counts messages as handled that are in the queues of the names now."""
         for mid in mids:
             record = self.records.get(mid)
             if record is not None and not record.done:
                 self.handled(record)
 
     def not_copied(self, mids: Iterable[int]) -> None:
-        """There is no name any more that was to get them."""
+        """Lets go of messages for the names, because there is no name any more."""
         for mid in mids:
             record = self.records.get(mid)
             if record is not None and not record.done:
@@ -82,7 +87,8 @@ class FanOut(Feed):
     def _adjust(self) -> None:
         held = len(self.records)
         if held > self.prefetch * 3 // 4:
-            # What slow ones hold up must not be in the way of the others; but if all are slow, enough is enough.
+            # Messages that slow members hold up must not be in the way of the others; but if all are slow, the prefetch
+            # stays as it is.
             if self.prefetch < self._hold and (self.names or not all(member.blocked for member in self.members)):
                 self.prefetch = min(self.prefetch * 2, self._hold + PREFETCH)
                 self._upstream.sync(self)
@@ -90,24 +96,22 @@ class FanOut(Feed):
             self.prefetch = max(self.prefetch // 2, PREFETCH)
             self._upstream.sync(self)
 
-    def has_room(self, member: Subscription) -> None:
-        """It has what it waited for itself. But if all were slow, one is not any more."""
+    def on_room(self, member: Member) -> None:
+        """Changes the prefetch if the member was slow and is not any more. The member itself sends what it has held."""
         if not member.blocked:
             self._adjust()
 
-    def resend(self, record: Record, member: Subscription) -> None:
+    def resend(self, record: Record, member: Member) -> None:
         member.hold(record)
         member.pump()
 
     def _lost(self, record: Record) -> None:
         for member in self.members:
-            if member.held and record in member.held:
-                member.held.remove(record)
-                member.held_bytes -= record.size
+            if member.drop_held(record):
                 self.unkeep(record)
                 self._less(record)
 
     def _resume(self) -> None:
         for member in self.members:
-            if member.held:
+            if member.blocked:
                 member.pump()

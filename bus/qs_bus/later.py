@@ -1,4 +1,4 @@
-"""Things to do at a time, one task for all of them."""
+"""Calls functions at a later time, with one task for all of them."""
 
 import heapq
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _number = count()
 
 @dataclass(slots=True, order=True)
 class Due:
-    """Something to do. call: None when it is not to be done any more."""
+    """A call that is due. time: on trio's clock; call: None once it is cancelled."""
 
     time: float
     call: Callable[[], None] | None = field(compare=False)
@@ -28,14 +28,14 @@ class Later:
         self._changed = trio.Event()
 
     def add(self, delay: float, call: Callable[[], None]) -> Due:
-        """Calls the function after so many seconds, unless that is cancelled."""
+        """Calls a function after so many seconds. Returns what `cancel` takes."""
         due = Due(trio.current_time() + delay, call)
         heapq.heappush(self._due, due)
         self._changed.set()
         return due
 
     def cancel(self, due: Due) -> None:
-        """It is not called."""
+        """Cancels a call that is due."""
         due.call = None
         self._cancelled += 1
         if self._cancelled > len(self._due) // 2:
@@ -44,7 +44,7 @@ class Later:
             self._cancelled = 0
 
     async def run(self) -> None:
-        """For ever. Sleeps while nothing is due."""
+        """Makes the calls when they are due, for ever."""
         while True:
             while self._due and self._due[0].time <= trio.current_time():
                 call = heapq.heappop(self._due).call

@@ -1,4 +1,5 @@
-"""Which queues the bus takes messages from, the names that are kept for them, and who is waited for after a crash."""
+"""Knows which queues the bus takes messages from, which durable names they have, and which subscribers the bus waits
+for after a crash."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -18,8 +19,8 @@ from .feeds import Feed
 from .names import is_of_bus, name_in, queue_of
 from .options import BusOptions
 from .refused import RefusedError
-from .roll import Roll
 from .share import Share
+from .subscriber_counts import SubscriberCounts
 from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _NAME_GONE = "the queue of the name {!r} has been deleted; this subscription is 
 
 
 class Monitor:
-    """The feeds of one bus."""
+    """Makes, finds and drops the feeds of one bus."""
 
     def __init__(
         self, options: BusOptions, opened: Callable[[FanOut], None], ended: Callable[[Feed, str], None]
@@ -44,29 +45,29 @@ class Monitor:
         self.upstream = Upstream(options.server, self._prepare, self._gone)
         self.feeds: dict[str, FanOut] = {}
         self._unfit: set[str] = set()  # what the server refuses to make
-        self._roll: Roll | None = None
-        self._called = False
+        self._counts: SubscriberCounts | None = None
+        self._expected = False
         self._naming = trio.Lock()  # a name whose queue is being made is not one whose queue is gone
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
-        """For ever. port: at which the bus listens, by which it knows its own notes on the server."""
+        """Works for ever. port: the one that the bus listens at, by which it knows its own notes on the server."""
         for qid in self._options.queues:
             self.feed(qid)
-        self._roll = Roll(self.upstream, self._options.host, port, self._count)
+        self._counts = SubscriberCounts(self.upstream, self._options.host, port, self._count)
         async with trio.open_nursery() as self._background:
             self._background.start_soon(self.upstream.run)
-            self._background.start_soon(self._roll.keep)
+            self._background.start_soon(self._counts.keep)
 
     def stop(self) -> None:
-        """Those who have to go from now on are to come back."""
-        if self._roll is not None:
-            self._roll.close()
+        """Stops noting subscribers that go: those that have to go from now on are to come back."""
+        if self._counts is not None:
+            self._counts.close()
 
     # -- for subscribers ------------------------------------------------------------------------------------------
 
     async def check(self, qid: str) -> None:
-        """Whether the queue may be subscribed to: RefusedError if not. Waits for the server if it has to be asked."""
+        """Raises RefusedError if a queue may not be subscribed to. Waits for the server if it has to be asked."""
         options = self._options
         if qid in options.queues or (qid in self.feeds and self.feeds[qid].members):
             return
@@ -95,7 +96,7 @@ class Monitor:
                 await trio.lowlevel.checkpoint()
 
     def feed(self, qid: str) -> FanOut:
-        """The feed of a queue."""
+        """Returns the feed of a queue, and makes it if there is none."""
         feed = self.feeds.get(qid)
         if feed is None:
             feed = FanOut(qid, self.upstream, self._options.limits.outbox, self._options.hold)
@@ -105,7 +106,8 @@ class Monitor:
 
     @contextmanager
     def joining(self, qids: list[str]) -> Iterator[list[FanOut]]:
-        """The feeds of these queues, which stay while somebody is on the way to join them."""
+        """Returns the feeds of some queues. None of them is dropped until the block ends, for a subscriber that
+        joins."""
         feeds = [self.feed(qid) for qid in qids]
         for feed in feeds:
             feed.joining += 1
@@ -117,18 +119,19 @@ class Monitor:
                 self.drop_unused(feed)
 
     def monitored(self) -> list[FanOut]:
-        """The feeds of which clients that say nothing get the messages. Forgets those that are unused by now."""
+        """Returns the feeds whose messages silent clients get. Drops those that are unused by now."""
         for feed in list(self.feeds.values()):
             self.drop_unused(feed)
         return [feed for feed in self.feeds.values() if feed.asked_for or feed.qid in self._options.queues]
 
     def drop_unused(self, feed: FanOut) -> None:
-        """Forgets a feed that nobody has anything to do with."""
+        """Drops a feed if it is unused and the options do not name its queue."""
         if feed.qid not in self._options.queues and feed.unused and self.feeds.get(feed.qid) is feed:
             del self.feeds[feed.qid]
 
     async def share(self, feed: FanOut, name: str) -> Share:
-        """The feed of a durable name. Its queue exists when this returns, so that nothing is missed from then on."""
+        """Returns the feed of a durable name. The queue of the name exists by then, so that no message is missed from
+        then on. Raises RefusedError."""
         qid = queue_of(feed.label, name)
         if len(qid) > QID:
             raise RefusedError(
@@ -160,30 +163,30 @@ class Monitor:
         return {qid: max(feed.acknowledging + feed.coming, feed.expected) for qid, feed in self.feeds.items()}
 
     async def note_coming(self, feeds: list[FanOut]) -> None:
-        """Once a subscriber knows that it is one, it is waited for, even if the bus is killed in this moment. Not if
-        there is no server for so long on which that could be noted."""
-        if self._roll is None:
+        """Notes on the server that a subscriber joins these feeds, before the subscriber is told that it is one: then
+        the bus waits for it even if it is killed in this moment. Gives up after 3 s without a server."""
+        if self._counts is None:
             return
         for feed in feeds:
             feed.coming += 1
         try:
-            self._roll.changed()
-            await within(_TO_NOTE, self._roll.noted)
+            self._counts.changed()
+            await within(_TO_NOTE, self._counts.noted)
         finally:
             for feed in feeds:
                 feed.coming -= 1
 
     def changed(self, joined: FanOut | None = None) -> None:
-        """Somebody has come or gone."""
+        """Takes note that a subscriber has come or gone. joined: the feed that one has come to, if it is a fan-out."""
         if joined is not None and joined.expected and joined.acknowledging >= joined.expected:
             self._go_on(joined)
-        if self._roll is not None:
-            self._roll.changed()
+        if self._counts is not None:
+            self._counts.changed()
 
-    async def _call_roll(self, roll: Roll) -> None:
-        """Has the feeds wait for those who were here."""
+    async def _expect_subscribers(self, counts: SubscriberCounts) -> None:
+        """Makes the feeds wait for the subscribers that were here before the bus was started again."""
         waited_for: list[FanOut] = []
-        for qid, number in (await roll.read()).items():
+        for qid, number in (await counts.read()).items():
             if self._options.settle and number and (not self._options.queues or qid in self._options.queues):
                 feed = self.feed(qid)
                 if feed.acknowledging < number:
@@ -208,15 +211,15 @@ class Monitor:
     # -- the server -----------------------------------------------------------------------------------------------
 
     async def _prepare(self, upstream: Upstream) -> None:
-        """On a new connection: the queues to monitor exist, and the names that are kept there are known."""
+        """Prepares a new connection: makes the queues to monitor, and finds the durable names that the server keeps."""
         async with self._naming:
             await self._make_queues()
             named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
             there = set(await upstream.call(calls.queues()))
             found = [entry for entry in map(name_in, there) if entry is not None]
-            if self._roll is not None and not self._called:
-                await self._call_roll(self._roll)
-                self._called = True
+            if self._counts is not None and not self._expected:
+                await self._expect_subscribers(self._counts)
+                self._expected = True
             for label, name in found:
                 if label in (self._options.queues or there):
                     self._add_name(self.feed(label), name)
@@ -243,7 +246,7 @@ class Monitor:
                 self._unfit.add(qid)
 
     def _gone(self, feed: Feed) -> None:
-        """The queue of a feed has been deleted on the server."""
+        """Ends a feed whose queue has been deleted on the server, or makes the queue again if the options name it."""
         if isinstance(feed, Share):
             names = self.feeds[feed.label].names if feed.label in self.feeds else {}
             if names.get(feed.name) is feed:
@@ -259,15 +262,15 @@ class Monitor:
             self._background.start_soon(self._make_again)
 
     def _forget_names(self, feed: FanOut) -> list[Share]:
-        """Nothing is stored for the names of a queue that is gone, until somebody subscribes to one that is there
-        again: then they are found by their own queues. The feeds that they had."""
+        """Forgets the names of a queue that is gone, and returns their feeds. The names are found again by their own
+        queues when a client subscribes to a new queue of that name."""
         shares = list(feed.names.values())
         feed.names.clear()
         feed.not_copied(self.upstream.copies.discard(feed))
         return shares
 
     async def _make_again(self) -> None:
-        """A queue that is monitored has been deleted: it is made again, and subscribed to."""
+        """Makes a monitored queue again that has been deleted, and subscribes to it."""
         while True:
             await trio.sleep(_MAKE_AGAIN)
             try:

@@ -1,28 +1,28 @@
-"""Durable names: the queue on the server in which a name's messages are kept, and back from its name."""
+"""Names the queues that a bus keeps on the server, for durable names and for itself, and recognizes them."""
 
 _PREFIX = "bus:"
 
 
 def queue_of(qid: str, name: str) -> str:
-    """The queue that keeps what the name is to get of a queue."""
+    """Returns the queue that stores the messages of a queue for a durable name."""
     return f"{_PREFIX}{_quoted(qid)}:{_quoted(name)}"
 
 
 def name_in(qid: str) -> tuple[str, str] | None:
-    """Queue and name, of a queue that keeps something for a name; None for any other queue."""
+    """Returns the queue and the durable name for which a queue stores messages, None if it is no such queue."""
     parts = qid.removeprefix(_PREFIX).split(":")
     if not qid.startswith(_PREFIX) or len(parts) != 2 or not all(parts):
         return None
     return _plain(parts[0]), _plain(parts[1])
 
 
-def roll_of(host: str, port: int) -> str:
-    """The queue in which the bus that listens there notes its subscribers. No name can have it."""
+def counts_queue_of(host: str, port: int) -> str:
+    """Returns the queue in which the bus that listens there counts its subscribers. No durable name has this queue."""
     return f"{_PREFIX}:{_quoted(host)}:{port}"
 
 
 def is_of_bus(qid: str) -> bool:
-    """Whether the queue is one that a bus keeps for itself."""
+    """Returns whether a bus keeps the queue, for a name or for itself."""
     return qid.startswith(_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""What a bus can be told, with the defaults. The command's flags are these."""
+"""The options of a bus, with their defaults. The command has a flag for each."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,8 +10,8 @@ PORT = 9878
 
 
 class Policy(Enum):
-    """What becomes of a subscriber that is too slow. HOLD: what it has not got is kept for it; DISCONNECT: it is sent
-    away once more waits for it than its outbox holds."""
+    """What the bus does with a subscriber that is too slow. HOLD: keeps the messages that it has not got; DISCONNECT:
+    ends the connection once more waits for it than its outbox holds."""
 
     HOLD = "hold"
     DISCONNECT = "disconnect"

@@ -1,22 +1,17 @@
-"""What a durable name is to get of a queue, which one of its members gets."""
-
-from __future__ import annotations
+"""The feed of a durable name, whose messages go to one member each."""
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-from .feeds import PREFETCH, Feed
-from .records import Record
-
-if TYPE_CHECKING:
-    from .subscription import Subscription
-    from .upstream import Upstream
+from .feeds import PREFETCH, Feed, ServerRequests
+from .records import Member, Record
 
 
 class Share(Feed):
-    """Each message goes to one member; another gets it when that one goes."""
+    """Gives each message to one member, in turn, and to another when that member goes."""
 
-    def __init__(self, qid: str, label: str, name: str, upstream: Upstream, memory: int) -> None:
+    def __init__(self, qid: str, label: str, name: str, upstream: ServerRequests, memory: int) -> None:
+        """qid: the queue of the name, in which the bus stores what the name is to get; label: the queue that the name
+        subscribes to; memory: as for every feed."""
         super().__init__(qid, label, upstream, memory)
         self.name = name
         self._backlog: deque[Record] = deque()
@@ -26,12 +21,12 @@ class Share(Feed):
     def wanted(self) -> bool:
         return bool(self.members)
 
-    def join(self, member: Subscription) -> None:
+    def join(self, member: Member) -> None:
         self._set_prefetch(member.prefetch)
         super().join(member)
         self._resume()
 
-    def leave(self, member: Subscription) -> None:
+    def leave(self, member: Member) -> None:
         self._set_prefetch(-member.prefetch)
         super().leave(member)
         if not self.members:
@@ -44,8 +39,8 @@ class Share(Feed):
         wanted = sum(member.prefetch for member in self.members) + more
         self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
 
-    def delays(self, more: int) -> None:
-        """Those do not count against what the members may have in hand."""
+    def count_delayed(self, more: int) -> None:
+        """Raises the prefetch by as many: they do not count against what the members may have in hand."""
         self._delayed += more
         self._set_prefetch(0)
         self._upstream.sync(self)
@@ -65,11 +60,11 @@ class Share(Feed):
         else:
             self._less(record)
 
-    def _next(self) -> Subscription | None:
-        """The one whose turn it is, of those that have room."""
+    def _next(self) -> Member | None:
+        """Returns the member whose turn it is, of those that have room."""
         return next((member for member in self.members if member.has_room), None)
 
-    def _take_turn(self, member: Subscription) -> None:
+    def _take_turn(self, member: Member) -> None:
         del self.members[member]
         self.members[member] = None
 
@@ -80,11 +75,11 @@ class Share(Feed):
         record.keepers += 1
         self._backlog.appendleft(record)
 
-    def resend(self, record: Record, member: Subscription) -> None:
+    def resend(self, record: Record, member: Member) -> None:
         self.let_go(record)
         self._resume()
 
-    def has_room(self, member: Subscription) -> None:
+    def on_room(self, member: Member) -> None:
         self._resume()
 
     def _resume(self) -> None:

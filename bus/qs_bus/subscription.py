@@ -1,34 +1,31 @@
-"""One subscription of one client: what it was sent and has not handled, and what waits until there is room."""
-
-from __future__ import annotations
+"""One subscription of one client: the messages that the client was sent and has not handled, and those that wait until
+there is room."""
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from qs_schemas import Peer
+from qs_serving.outbox import Outbox
+
+from .later import Later
 from .options import BusOptions, Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from qs_schemas import Peer
-    from qs_serving.outbox import Outbox
-
-    from .feeds import Feed
-    from .later import Later
-    from .records import Record
+from .records import Record, Source
 
 _PREFETCH = 100
-"""Messages that a client which acknowledges, and does not say, may have unacknowledged."""
+"""Messages that a client which acknowledges may have unacknowledged, if it does not say how many."""
 _TOO_SLOW = "this subscriber is too slow: more than {} wait for it; read faster, or raise the bus's {}"
 
 
 class Subscription:
-    """req: of the request that made it; ack: the client acknowledges, else what is written to it is handled; name: of
-    a durable one; asked: False when the client has it because it was silent. peer: knows how documents end that it is
-    sent; dismiss: ends the connection, with a reason.
+    """Sends one client the messages of one or more feeds, and tells the feeds what becomes of them.
 
-    What is written to a client that does not acknowledge is handled. For one that was silent that is in doubt, until
-    `be_sure`: should it speak before, it was not to get these messages."""
+    req: of the request that made the subscription; ack: whether the client acknowledges; name: of a durable
+    subscription; asked: False when the client has the subscription because it was silent; peer: knows how the client's
+    documents end; dismiss: ends the connection, with a reason.
+
+    A message that is written to a client which does not acknowledge is handled. For a client that was silent that is in
+    doubt until `be_sure`: if the client speaks before, it has got these messages by mistake.
+    """
 
     __slots__ = (
         "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending", "feeds", "held",
@@ -58,37 +55,37 @@ class Subscription:
         self.name = name
         self.asked = asked
         self._doubtful: list[Record] | None = None if asked else []  # written to it, and pending
-        self.feeds: list[Feed] = []
+        self.feeds: list[Source] = []
         self.pending: dict[tuple[str, int], Record] = {}
         """Sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in doubt."""
         self.held: deque[Record] | None = None
-        """What waits for room, oldest first."""
+        """Waiting for room, oldest first."""
         self.held_bytes = 0
         self.delayed: dict[Record, Callable[[], None]] | None = None
-        """Given back for later, and how to cancel that."""
+        """Released with a delay that has not passed yet: record -> function that cancels the delay."""
         self.ending = False
-        """Its client has been told that the connection ends; nothing may follow that."""
+        """Whether the client has been told that the connection ends; nothing may follow that."""
         self.left = False
 
     @property
     def form(self) -> tuple[str | None, bool]:
-        """What its deliveries differ in from those of others: their req, and whether an empty line ends them."""
+        """What its documents differ in from those for others: their req, and whether an empty line ends them."""
         return self.req, self._peer.early
 
     @property
     def has_room(self) -> bool:
-        """Whether it can be sent something now."""
+        """Whether a message can be sent now."""
         if self.ending or self._outbox.unsent >= self._options.limits.outbox:
             return False
         return not self.ack or len(self.pending) < self.prefetch
 
     @property
     def blocked(self) -> bool:
-        """Whether something waits for room."""
+        """Whether messages wait for room."""
         return bool(self.held)
 
     def offer(self, record: Record, document: bytes) -> None:
-        """Sends a message, or keeps it until there is room."""
+        """Sends a message, or holds it until there is room."""
         if self.held or not self.has_room:
             self.hold(record)
         else:
@@ -117,18 +114,18 @@ class Subscription:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it may turn out that the client was not to get what it got."""
+        """Whether it may turn out that the client has got messages by mistake."""
         return self._doubtful is not None
 
     def be_sure(self) -> None:
-        """The client is one that only listens: what was written to it is handled."""
+        """Ends the doubt: the client only listens, and the messages that were written to it are handled."""
         for record in self._settle_doubts(self.feeds):
             self.pending.pop(record.key, None)
             record.feed.handled(record)
         self._doubtful = None
 
-    def _settle_doubts(self, feeds: list[Feed]) -> list[Record]:
-        """Takes out those that are in doubt, of these feeds."""
+    def _settle_doubts(self, feeds: list[Source]) -> list[Record]:
+        """Takes out and returns the records of these feeds that are in doubt."""
         found = [record for record in self._doubtful or () if record.feed in feeds]
         for record in found:
             record.doubtful -= 1
@@ -137,7 +134,7 @@ class Subscription:
         return found
 
     def hold(self, record: Record) -> None:
-        """Keeps a message until there is room, within the bounds."""
+        """Holds a message until there is room, and dismisses the client when that is beyond the bounds."""
         if self.held is None:
             self.held = deque()
         self.held.append(record)
@@ -148,12 +145,20 @@ class Subscription:
         else:
             self._check_bound()
 
+    def drop_held(self, record: Record) -> bool:
+        """Drops a message that waits for room. Returns whether it did wait."""
+        if not self.held or record not in self.held:
+            return False
+        self.held.remove(record)
+        self.held_bytes -= record.size
+        return True
+
     def _check_bound(self) -> None:
         if len(self.held or ()) + len(self.delayed or ()) > self._options.hold:
             self._dismiss(_TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
-        """Sends what waits, as far as there is room."""
+        """Sends the messages that wait, as far as there is room."""
         held = self.held
         while held and self.has_room and not self.left:
             record = held[0]
@@ -167,30 +172,31 @@ class Subscription:
             self.send(record, document)
         if not self.left:
             for feed in self.feeds:
-                feed.has_room(self)
+                feed.on_room(self)
 
     def take(self, key: tuple[str, int]) -> Record | None:
-        """What the client has acknowledged, or gives back; None when that is not in its hands."""
+        """Takes out the record that the client acknowledges or releases. Returns None when the client does not have it,
+        or does not acknowledge at all."""
         return self.pending.pop(key, None) if self.ack else None
 
     def delay(self, record: Record, seconds: float, later: Later) -> None:
-        """It is given back for so much later, and makes room meanwhile."""
+        """Delivers a released record again after so many seconds. Until then it makes room for another."""
         due = later.add(seconds, lambda: self._resume(record))
         self.delayed = self.delayed or {}
         self.delayed[record] = lambda: later.cancel(due)
-        record.feed.delays(1)
+        record.feed.count_delayed(1)
         self._check_bound()
         self.pump()
 
     def _resume(self, record: Record) -> None:
-        """What was given back for later is wanted again."""
+        """Delivers a record again whose delay has passed."""
         if self.delayed is not None:
             del self.delayed[record]
-        record.feed.delays(-1)
+        record.feed.count_delayed(-1)
         record.feed.resend(record, self)
 
-    def leave(self, only: Feed | None = None) -> None:
-        """The client has gone; or only one of the feeds has."""
+    def leave(self, only: Source | None = None) -> None:
+        """Leaves every feed, as when the client has gone. only: leaves this feed alone, as when its queue has gone."""
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
         self.left = not self.feeds
@@ -202,10 +208,11 @@ class Subscription:
         for record in self._drop_all_of(feeds):
             record.feed.let_go(record)
         for feed in feeds:
-            feed.has_room(self)
+            feed.on_room(self)
 
-    def _drop_all_of(self, feeds: list[Feed]) -> list[Record]:
-        """What it has of these. The oldest last: where members share, each is put before what waits."""
+    def _drop_all_of(self, feeds: list[Source]) -> list[Record]:
+        """Takes out and returns all records of these feeds. The oldest comes last of those in hand: a share puts each
+        before the records that wait."""
         held = [record for record in self.held or () if record.feed in feeds]
         for record in held:
             self.held_bytes -= record.size
@@ -216,6 +223,6 @@ class Subscription:
         for record, cancel in list((self.delayed or {}).items()):
             if record.feed in feeds:
                 cancel()
-                record.feed.delays(-1)
+                record.feed.count_delayed(-1)
         self.delayed = {r: cancel for r, cancel in (self.delayed or {}).items() if r.feed not in feeds} or None
         return [*sorted(in_hand, key=lambda record: record.mid, reverse=True), *held]

@@ -1,7 +1,7 @@
 """The bus as a client of the queue server.
 
-Connected for as long as there is one, subscribed to what is wanted, doing what has piled up. Whatever the connection's
-end interrupts is done on the next one.
+It stays connected, subscribes to the queues that the feeds want, and sends the requests that the feeds have collected.
+Requests that the end of a connection interrupts are sent again on the next one.
 """
 
 import logging
@@ -19,6 +19,7 @@ from qs_client import (
     Receipt,
     ServerError,
     ServerUnavailable,
+    ShuttingDown,
     Stale,
     Subscribe,
     Unsubscribe,
@@ -33,8 +34,8 @@ from qs_schemas import errors as table
 
 from .fanout import FanOut
 from .feeds import Feed
-from .piles import Pile
 from .records import Record
+from .retry_queue import RetryQueue
 
 F = TypeVar("F", bound=Feed)
 T = TypeVar("T")
@@ -55,7 +56,7 @@ _SIDE_BY_SIDE = 64
 
 
 class Upstream:
-    """One connection to the server at a time."""
+    """Keeps one connection to the server, and serves the feeds over it: see `ServerRequests` and `CopyRequests`."""
 
     def __init__(
         self,
@@ -63,13 +64,14 @@ class Upstream:
         prepare: Callable[["Upstream"], Awaitable[None]],
         gone: Callable[[Feed], None],
     ) -> None:
-        """prepare: is run on each new connection, before anything else; gone: is told whose queue has been deleted."""
+        """prepare: is run on each new connection, before anything else; gone: is told of a feed whose queue has been
+        deleted."""
         self.server = server
         self.connected = trio.Event()
-        self.deletes: Pile[Feed, int] = Pile("deleting messages", _LIST)
-        self.releases: Pile[Feed, tuple[int, int | None]] = Pile("giving messages back", _SIDE_BY_SIDE)
-        self.copies: Pile[FanOut, int] = Pile("storing messages for durable names", _LIST)
-        self.fetches: Pile[Feed, Record] = Pile("fetching messages", _SIDE_BY_SIDE)
+        self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
+        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("giving messages back", _SIDE_BY_SIDE)
+        self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
+        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _SIDE_BY_SIDE)
         self._prepare = prepare
         self._gone = gone
         self._connection: AsyncConnection | None = None
@@ -82,7 +84,7 @@ class Upstream:
     # -- the connection -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever."""
+        """Connects, and connects again whenever the connection ends, for ever."""
         waits = delays()
         trouble = ""
         while True:
@@ -112,7 +114,7 @@ class Upstream:
         return connection
 
     async def _use(self, connection: AsyncConnection) -> str:
-        """Until the connection ends. Why it did."""
+        """Works until the connection ends. Returns the reason why it has ended."""
         self._connection = connection
         self._lost = trio.Event()
         reasons: list[str] = []
@@ -143,9 +145,9 @@ class Upstream:
         async with trio.open_nursery() as nursery:
             self._later = nursery
 
-            async def serve(pile: Pile[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
+            async def serve(requests: RetryQueue[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
                 try:
-                    await pile.serve(do)
+                    await requests.serve(do)
                 except ServerUnavailable as error:
                     failure.append(error)
                     nursery.cancel_scope.cancel()
@@ -165,15 +167,22 @@ class Upstream:
         connection.close()
 
     async def call(self, call: Call[T]) -> T:
-        """What a call returns or raises. ServerUnavailable when there is no connection, or none any more."""
+        """Does a call, and returns or raises what it does. Raises ServerUnavailable when there is no connection, or
+        when it ends meanwhile; also after a server that is stopping has refused the call and closed the connection."""
         if self._connection is None:
             raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
-        return await self._connection.call(call, _TIMEOUT)
+        lost = self._lost
+        try:
+            return await self._connection.call(call, _TIMEOUT)
+        except ShuttingDown as error:
+            await lost.wait()
+            raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
     def sync(self, feed: Feed) -> None:
-        """Subscribes, unsubscribes, or changes the prefetch, as the feed wants it now. Nothing while not connected."""
+        """Subscribes, unsubscribes, or changes the prefetch, as the feed wants it now. Does nothing while there is no
+        connection."""
         if not self.connected.is_set() or self._connection is None:
             return
         req, prefetch = self._reqs.get(feed, ("", 0))
@@ -189,7 +198,7 @@ class Upstream:
             self._connection.post(Unsubscribe(req, req=req))
 
     def _take(self, message: Message) -> None:
-        """What came without having been asked for by a call."""
+        """Takes a message that is not the answer to a call: a delivery, or the answer to a subscription."""
         feed = self._feeds.get(message.req or "")
         if feed is None:
             _logger.debug("%s came for nobody", message)
@@ -201,7 +210,8 @@ class Upstream:
             self._refused(feed, message)
 
     def _refused(self, feed: Feed, error: Error) -> None:
-        """A subscription is over, or has not come about."""
+        """Forgets a subscription that the server has refused or ended. Subscribes again later, unless the queue is
+        gone."""
         del self._feeds[error.req or ""]
         if self._reqs.get(feed, ("", 0))[0] != error.req:
             return  # there is a newer one
@@ -216,13 +226,13 @@ class Upstream:
         await trio.sleep(_TRY_AGAIN)
         self.sync(feed)
 
-    # -- what piles up --------------------------------------------------------------------------------------------
+    # -- the requests of the feeds --------------------------------------------------------------------------------
 
     async def _delete(self, feed: Feed, mids: list[int]) -> None:
         with suppress(NotFound):  # the whole queue is gone
             deleted = await self.call(calls.delete_many(feed.qid, mids))
             for mid in set(mids).difference(deleted):
-                with suppress(NotFound):  # by somebody else, as a rule; if not, this says why
+                with suppress(NotFound):  # as a rule another consumer has deleted it; if not, the error says why
                     await self.call(calls.delete(feed.qid, mid))
         feed.deleted(mids)
 
@@ -250,7 +260,8 @@ class Upstream:
         feed.not_copied(mids)  # the names are gone, and with them who was to get it
 
     async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
-        """Since a list that fails does not say how far it came, and what was copied is not to be copied again."""
+        """Copies a list again that has failed, in single requests: the failure does not say how far the list came, and
+        no message is to be copied twice."""
         while mids:
             await self.call(calls.copy(feed.qid, mids[0], targets))
             feed.copied([mids.pop(0)])
@@ -272,15 +283,15 @@ class Upstream:
         await side_by_side(fetch, [(record,) for record in records])
 
     async def _fetch_later(self, feed: Feed, record: Record) -> None:
-        """Others do not have to wait for that."""
+        """Asks for a payload again after a second, without keeping other requests waiting."""
         try:
             await trio.sleep(_TRY_AGAIN)
         finally:
             self.fetches.add(feed, record)  # also when the connection ends
 
     async def emptied(self) -> None:
-        """Waits until the server has been told all that was handled. Returns at once without a connection, and when it
-        is lost."""
+        """Waits until every message that was handled is deleted on the server. Returns at once without a connection,
+        and when the connection is lost."""
         if not self.connected.is_set():
             return
         async with trio.open_nursery() as nursery:
@@ -295,7 +306,7 @@ async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
 
 
 async def side_by_side(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
-    """Does them all at the same time, and then raises what one of them has raised."""
+    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error that a call raised."""
     failures: list[ServerError | ServerUnavailable] = []
 
     async def one(arguments: tuple[object, ...]) -> None:

@@ -20,7 +20,7 @@ from .bounds import Settings
 from .bounds import seconds as checked_seconds
 from .calls import Held, Pages
 from .connection import Connection, open_connection
-from .deliveries import Deliveries
+from .deliveries import Begun, Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .forks import tell_after_fork
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P], T]":
-    """A call as a method that returns what the call does."""
+    """Makes a method of a call. The method returns what the call returns."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive(call(*args, **kwargs))
@@ -44,7 +44,7 @@ def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P]
 
 
 def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient, P], Iterator[T]]":
-    """A call that comes in pages as a method that iterates over what they hold."""
+    """Makes a method of a call that comes in pages. The method iterates over the entries of all pages."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         return self._turn(call(*args, **kwargs))
@@ -54,10 +54,15 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient,
 
 
 def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueClient, P], Deliveries]":
-    """A subscription as a method that iterates over its deliveries."""
+    """Makes a method of a subscribe request. The method iterates over the deliveries."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Deliveries:
-        return Deliveries(self, call(*args, **kwargs))
+        return Deliveries(
+            call(*args, **kwargs),
+            begin=self._begin_subscription,
+            next_delivery=self._next_delivery,
+            end=self._end_subscription,
+        )
 
     method_face(method, call, "QueueClient", returns=Deliveries)
     return method
@@ -92,7 +97,8 @@ class QueueClient(Settings):
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a child, the connection is the parent's, and so may be threads that held the locks. For `forks`."""
+        """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
+        may be held by a thread that exists in the parent only. For `forks`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held for an exchange, and for a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -241,8 +247,8 @@ class QueueClient(Settings):
         return answer
 
     def _leave(self, connection: Connection, pending: Pending, *, interrupted: bool) -> None:
-        """Closes a connection on which an answer is still to come, and gives back what came or was to come with it, as
-        far as the server can be reached."""
+        """Closes a connection on which an answer is outstanding. Gives the messages that the answer has brought, or was
+        to bring, back to their queues, as far as the server can be reached."""
         if not may_hold_messages(pending.request):
             self._drop(connection)
             return
@@ -265,7 +271,8 @@ class QueueClient(Settings):
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
+        """Returns the connection, and opens it if need be. fresh: replace a connection that the server has ended since
+        the last call."""
         with self._opening:
             connection = self._connection
             if connection is not None and fresh and connection.spent():
@@ -285,10 +292,10 @@ class QueueClient(Settings):
             self._connection = None
         connection.close()
 
-    # -- what Deliveries does on the connection -----------------------------------------------------------------------
+    # -- the steps of Deliveries --------------------------------------------------------------------------------------
 
-    def _subscribe(self, request: Subscribe, begun: Callable[[Connection, Subscription], None]) -> None:
-        """begun: is told before the answer is waited for."""
+    def _begin_subscription(self, request: Subscribe, begun: Begun) -> None:
+        """Subscribes, and waits for the answer. Raises ServerError when the server refuses."""
         with self._reading:
             connection = self._opened(fresh=True)
             connection.make_wakeable()
@@ -298,8 +305,8 @@ class QueueClient(Settings):
             if isinstance(answer, Error):
                 raise exception_for(answer)
 
-    def _delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
-        """The next delivery, None when the subscription has been ended from this side."""
+    def _next_delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
+        """Waits for the next delivery. Returns None when the subscription has been ended from this side."""
         with self._reading:
             try:
                 return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
@@ -314,8 +321,9 @@ class QueueClient(Settings):
                 self._drop(connection)
                 raise
 
-    def _unsubscribe(self, connection: Connection, subscription: Subscription) -> None:
-        """Ends it. Does not wait when a thread reads, be it the loop's own or this one: that thread does the rest."""
+    def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
+        """Ends a subscription. Does not wait while a thread reads, be it the loop's own or this one: that thread does
+        the rest."""
         if connection is not self._connection:
             return
         connection.session.end(subscription)
@@ -328,8 +336,8 @@ class QueueClient(Settings):
             self._reading.release()
 
     def _confirm_end(self, connection: Connection, subscription: Subscription) -> None:
-        """Waits until the server has ended it, as far as the server can be reached, and gives back what came until
-        then."""
+        """Waits until the server has ended the subscription, as far as the server can be reached, and gives back the
+        messages that came until then."""
         if connection is self._connection and (asked := subscription.ending) is not None:
             with contextlib.suppress(ServerError, OSError):
                 self._answer(connection, asked, self.timeout)

@@ -1,7 +1,12 @@
-"""A subscription of the sync client as an iterator. What belongs to it, the session knows; here is its life."""
+"""A subscription of the sync client as an iterator: when it begins, and what ends it.
 
+The session knows which deliveries belong to the subscription. The client takes turns on the connection, and gives the
+iterator three steps to call: begin, the next delivery, end.
+"""
+
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
 
@@ -10,8 +15,8 @@ from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
 from .waiting import Subscription
 
-if TYPE_CHECKING:
-    from .client import QueueClient
+Begun: TypeAlias = Callable[[Connection, Subscription], None]
+"""Is told the connection and the subscription as soon as the subscribe request is sent, before its answer has come."""
 
 
 class Deliveries:
@@ -19,15 +24,27 @@ class Deliveries:
     a signal, with a `with` block that it is the subject of, or when nobody refers to it any more, as after a
     `break`."""
 
-    def __init__(self, client: "QueueClient", request: Subscribe) -> None:
-        self._client = client
+    def __init__(
+        self,
+        request: Subscribe,
+        *,
+        begin: Callable[[Subscribe, Begun], None],
+        next_delivery: Callable[[Connection, Subscription], GetMessage | None],
+        end: Callable[[Connection, Subscription], None],
+    ) -> None:
+        """begin: sends the request and waits until the server has accepted it; next_delivery: waits for one message,
+        and returns None when the subscription has been ended from this side; end: ends the subscription without waiting
+        for a thread that reads."""
         self._request = request
+        self._begin = begin
+        self._next_delivery = next_delivery
+        self._end = end
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """The subscription is the parent's: nothing is asked for it here. For `forks`."""
+        """Ends the iterator in a child process, and sends nothing: the subscription is the parent's. For `forks`."""
         self._inherited = self._closed = True
         self._open = None
 
@@ -41,8 +58,8 @@ class Deliveries:
             raise StopIteration
         try:
             if self._open is None:
-                self._client._subscribe(self._request, self._begun)
-            message = None if self._open is None else self._client._delivery(*self._open)
+                self._begin(self._request, self._begun)
+            message = None if self._open is None else self._next_delivery(*self._open)
         except (ServerError, OSError):
             if self._closed:  # by another thread
                 raise StopIteration from None
@@ -61,11 +78,11 @@ class Deliveries:
             connection.session.end(subscription)
 
     def close(self) -> None:
-        """Ends the subscription, and gives back what was sent ahead; as far as the server can be reached. A loop that
-        waits in another thread ends."""
+        """Ends the subscription, and gives the messages that were sent ahead back to their queues, as far as the server
+        can be reached. A loop that waits in another thread ends."""
         self._closed = True
         if self._open is not None:
-            self._client._unsubscribe(*self._open)
+            self._end(*self._open)
 
     def __enter__(self) -> Self:
         return self

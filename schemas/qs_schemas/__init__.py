@@ -41,11 +41,14 @@ from .messages import (
     StageMessages,
     Subscribe,
     Unsubscribe,
+    set_codec,
 )
 from .parse import parse
-from .peer import Fault, Peer
+from .peer import Fault, Peer, read_document
 from .serialize import LINE_END, serialize
 from .wire import NAMESPACE
+
+set_codec(read_document, serialize)
 
 __all__ = [
     "CLIENT_LIMITS", "LINE_END", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim",

@@ -43,7 +43,7 @@ def _texts(name: str, value: Any) -> Any:
 
 
 def _check_of(hint: Any) -> _Check | None:
-    """What checks the values of a field, None when it is not one of text."""
+    """Returns the function that checks the values of a field, None when the field does not hold text."""
     if hint is str:
         return text
     if isinstance(hint, types.UnionType) and set(get_args(hint)) == {str, types.NoneType}:
@@ -69,7 +69,8 @@ def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Call
 
 
 def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., None]:
-    """As a dataclass has it, but that it checks the fields of text, without a call for each that is text."""
+    """Makes a constructor like that of a dataclass, which also checks the fields of text. A value that is a str already
+    costs no call."""
     positional: list[str] = []
     named: list[str] = []
     body: list[str] = []

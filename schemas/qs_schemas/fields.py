@@ -1,6 +1,6 @@
-"""From the elements of a valid document to the fields of its message, by plans that are worked out once per class.
+"""Makes a message of the elements of a valid document, by plans that are worked out once per class.
 
-Of an element it uses what `Element` names; no XML library is imported here.
+Elements are known by the protocol `Element`; no XML library is imported here.
 """
 
 import re
@@ -27,11 +27,11 @@ NS = f"{{{NAMESPACE}}}"
 _MID, _ENTRY = f"{NS}mid", f"{NS}message"
 _AN_ID = re.compile("[0-9]{1,18}")
 _NO_ID = 0
-"""Stands in the list of a request for an id that is not one of ours. No message has it."""
+"""Stands in the list of a request for an id that this protocol does not have. No message has it."""
 
 
 class Element(Protocol):
-    """An element of a tree, as ElementTree and lxml have it. tag: `{namespace}name`, or no text for a comment."""
+    """An element of a tree, as ElementTree and lxml have it. tag: `{namespace}name`; not a str for a comment."""
 
     @property
     def tag(self) -> Any: ...
@@ -47,7 +47,7 @@ class Element(Protocol):
 
 
 class RefusedError(Exception):
-    """A document that is XML and not what the contract says."""
+    """A document is well-formed XML and breaks the contract."""
 
     def __init__(self, text: str, error: ErrorCode = BAD_REQUEST) -> None:
         super().__init__(text)
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 _Values = dict[str, Any]
 _Kinds = dict[str, tuple[str, Callable[[str], Any]]]
-"""By the attribute's name: the field, and how its value is read."""
+"""Attribute -> field, and the function that reads its value."""
 _Read = Callable[[Element], Any]
 _Reader = Callable[[_Values, Element], None]
 
@@ -92,7 +92,7 @@ def _whole(element: Element) -> int:
 
 
 def _mid(element: Element) -> int | str:
-    """The id of a message; the text itself when it is not one of ours."""
+    """Reads the id of a message. Returns the text itself when it is no id of this protocol."""
     text = _text(element)
     return text if _AN_ID.fullmatch(text) is None else int(text)
 
@@ -180,7 +180,8 @@ def _list_reader(field: str, read: _Read) -> _Reader:
 
 
 def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
-    """named: whether a request says with it which message is meant. If not, that of a request is ignored."""
+    """Makes the reader of `mid`. named: whether a request says with `mid` which message it means. If not, the reader
+    ignores the `mid` of a request."""
 
     def reader(values: _Values, element: Element) -> None:
         if named or values["type"] != "request":
@@ -191,7 +192,7 @@ def _mid_reader(kinds: _Kinds, named: bool) -> _Reader:
 
 
 def _messages_reader(fields: frozenset[str], read_entry: _Read, named: bool) -> _Reader:
-    """named: as of `_mid_reader`, for the ids in the list."""
+    """Makes the reader of `messages`. named: see `_mid_reader`, for the ids in the list."""
 
     def reader(values: _Values, element: Element) -> None:
         request = values["type"] == "request"
@@ -212,15 +213,15 @@ def _early_reader(messages: _Reader) -> _Reader:
 
 
 class Plan(NamedTuple):
-    """How the messages of a class are read. What a class has no field for is passed over."""
+    """Reads the messages of a class. Elements and attributes that the class has no field for are passed over."""
 
     cls: type[Message]
     op: _Kinds
     children: dict[str, _Reader]
 
     def message(self, children: Iterable[tuple[str, Element]], op: Element, envelope: _Values) -> Message:
-        """The message of a valid document. children: of its root, each with its tag; envelope: type, req and resp.
-        RefusedError when something is missing or is not what it says."""
+        """Makes the message of a valid document. children: those of the root, each with its tag; envelope: type, req
+        and resp. Raises RefusedError when a field is missing or its value is wrong."""
         values = envelope
         _read_attributes(op, self.op, values)
         for tag, child in children:
@@ -248,13 +249,14 @@ class Plan(NamedTuple):
 
 
 def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
-    """The plan of each operation, by the tag that stands in `op`. inline: gives the text of a payload's inline XML."""
+    """Makes the plan of each operation: tag of the operation -> plan. inline: returns the text of a payload's inline
+    XML."""
     payload = _payload_reader(inline)
     return {f"{NS}{name}": _plan(cls, payload) for name, cls in OPERATIONS.items()}
 
 
 def _names(cls: type[Message], field: str) -> bool:
-    """Whether the requests of a class say with this field which messages they are about."""
+    """Returns whether the requests of a class say with this field which messages they mean."""
     return any(field in group for group in cls.required)
 
 

@@ -3,10 +3,12 @@
 A request and its answer are the same class; `type` tells them apart, as bucker's clients know it: what `recv()` returns
 after `send(ListQueues())` is a `ListQueues`. Every field can be set; None, False and empty lists are not written.
 Durations are seconds, times are microseconds since the Epoch, payloads are bytes (a str is stored as UTF-8). A field of
-text takes a str, or bytes in UTF-8, which it decodes; anything else is a TypeError at once: see `checked`. What else
-there is to check is the business of `parse` and `serialize`.
+text takes a str, or bytes in UTF-8, which it decodes; anything else raises a TypeError at once: see `checked`. `parse`
+and `serialize` check everything else. They are built on these classes, so this module imports neither: the package
+hands them over with `set_codec`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -14,7 +16,8 @@ from .checked import check_texts
 
 
 class Receipt(NamedTuple):
-    """A message id with the count of receives that its holder saw: a delete with it fails when that is out of date."""
+    """A message id with the count of receives that its holder saw. A delete with a receipt fails when the message has
+    been received again since."""
 
     mid: int
     receives: int
@@ -22,7 +25,7 @@ class Receipt(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """An entry of a list-form push: what is to be stored. delay: seconds until it becomes visible."""
+    """An entry of a list-form push: a message to store. delay: seconds until it becomes visible."""
 
     payload: bytes | str
     delay: float | None = None
@@ -42,7 +45,7 @@ class Delivery:
 
     @property
     def text(self) -> str:
-        """The payload decoded as UTF-8. UnicodeDecodeError when it is something else."""
+        """The payload decoded as UTF-8. Raises UnicodeDecodeError when it is not UTF-8."""
         return self.payload.decode()
 
 
@@ -78,8 +81,8 @@ class QueueInfo:
 
 @dataclass(slots=True)
 class Claim:
-    """What a consumer claimed in one transaction. count 0: nothing, and nothing is kept. checksum: of the ids; since:
-    when, microseconds since the Epoch."""
+    """The messages that a consumer claimed in one transaction. count: 0 when there was nothing to claim, and then the
+    server keeps no claim; checksum: of the ids; since: when it was made, in microseconds since the Epoch."""
 
     seq: int
     count: int
@@ -106,20 +109,22 @@ class Message:
 
     op: ClassVar[str] = ""
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """What a request must carry: of each group, at least one field."""
+    """The fields that a request must carry: at least one of each group."""
 
     type: str = "request"
     req: str | None = None
     resp: str | None = None
 
-    if TYPE_CHECKING:  # what `check_texts` adds
+    _codec: ClassVar["_Codec"]
+
+    if TYPE_CHECKING:  # `check_texts` adds these
         _type: ClassVar[str]
         _req: ClassVar[str | None]
         _resp: ClassVar[str | None]
 
     @property
     def request_id(self) -> str | None:
-        """Another name of `req`, which is bucker's."""
+        """The correlation id under bucker's name: `req`."""
         return self.req
 
     @request_id.setter
@@ -127,22 +132,35 @@ class Message:
         self.req = req
 
     def answers(self, resp: str) -> None:
-        """Makes it the response of that id."""
+        """Turns the message into a response. resp: the id of the response."""
         self._type, self._resp = "response", resp  # type: ignore[misc]
 
     @staticmethod
     def parse(xml: str | bytes) -> "Message":
-        """The message in a document. ProtocolError when it is not exactly one. (bucker's `Message.parse`)"""
-        # Imported here: the peer needs the classes of this module, and nobody else here needs the peer.
-        from .peer import read_document  # noqa: PLC0415
-
-        return read_document(xml.encode() if isinstance(xml, str) else xml)
+        """Reads the message in a document. Raises ProtocolError when the text is not exactly one valid document.
+        (bucker's `Message.parse`)"""
+        return Message._codec.read(xml.encode() if isinstance(xml, str) else xml)
 
     def xml(self) -> str:
-        """The message as a document, without the line end that a stream adds. (bucker's `Message.xml`)"""
-        from .serialize import serialize  # noqa: PLC0415
+        """Writes the message as a document, without the line end that a stream adds. Raises ValueError and TypeError as
+        `serialize` does. (bucker's `Message.xml`)"""
+        return Message._codec.write(self).decode().rstrip("\r\n")
 
-        return serialize(self).decode().rstrip("\r\n")
+
+class _Codec(NamedTuple):
+    """The two conversions that `Message.parse` and `Message.xml` offer."""
+
+    read: Callable[[bytes], Message]
+    write: Callable[[Message], bytes]
+
+
+def set_codec(read: Callable[[bytes], Message], write: Callable[[Message], bytes]) -> None:
+    """Gives `Message.parse` and `Message.xml` their conversions. The package calls it once, when it is imported.
+
+    read: returns the message in the bytes of one document, and raises ProtocolError when there is not exactly one;
+    write: returns the bytes of the document, with its line end.
+    """
+    Message._codec = _Codec(read, write)
 
 
 @dataclass(slots=True)
@@ -235,7 +253,7 @@ class GetMessage(Message):
 
     @property
     def text(self) -> str:
-        """The payload decoded as UTF-8; "" when there is none. UnicodeDecodeError when it is something else."""
+        """The payload decoded as UTF-8; "" when there is none. Raises UnicodeDecodeError when it is not UTF-8."""
         return self.payload if isinstance(self.payload, str) else (self.payload or b"").decode()
 
 

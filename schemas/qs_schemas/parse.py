@@ -1,4 +1,4 @@
-"""From a document's bytes to a message. The only module that uses lxml.
+"""Parses a document's bytes into a message. This is the only module that uses lxml.
 
 The parser expands no entity, loads no DTD and opens no file or connection. Every document is validated against
 qs.xsd, after what belongs to other namespaces has been taken out.
@@ -42,7 +42,7 @@ _WHERE = re.compile(r"Element '(?:\{[^}]*\})?([^']*)'(?:, attribute '([^']*)')?"
 
 
 def _documentation() -> dict[str, str]:
-    """What the schema says of each pattern, in words."""
+    """Returns the schema's patterns with their documentation: pattern -> words."""
     xs = "{http://www.w3.org/2001/XMLSchema}"
     return {
         pattern.get("value", ""): simple.findtext(f"{xs}annotation/{xs}documentation", "")
@@ -55,9 +55,9 @@ _EXPECTED = _documentation()
 
 
 def parse(document: bytes, limits: Limits = Limits(), serving: bool = False) -> Message:  # noqa: B008 - frozen
-    """The message that a document stands for.
+    """Parses a document into its message.
 
-    document: one whole document, as the framer gives it; serving: as of `Peer`. Raises ProtocolError: 400 when it is
+    document: one whole document, as the framer gives it; serving: see `Peer`. Raises ProtocolError: 400 when it is
     not well-formed (closes), not valid, or lacks what its operation needs; 404 when a request names a message by an id
     that is not one of ours; 501 when the operation is unknown.
     """
@@ -106,7 +106,7 @@ def _message(root: etree._Element, req: str | None, limits: Limits, serving: boo
 
 
 def _type(root: etree._Element, serving: bool) -> str:
-    """The message's type: what the document says, but that a server is sent requests and errors only."""
+    """Returns the message's type. A server is sent requests and errors only, whatever else the document says."""
     kind = root.get("type", "request")
     if serving and kind != "error":
         return "request"
@@ -116,7 +116,8 @@ def _type(root: etree._Element, serving: bool) -> str:
 
 
 def _is_long(element: etree._Element, bound: int) -> bool:
-    """Whether a list is validated in parts. Refuses one over the bound, before the schema looks at its entries."""
+    """Returns whether a list is to be validated in parts. Refuses one over the bound, before the schema looks at its
+    entries."""
     if len(element) > bound:
         name = etree.QName(element).localname
         raise RefusedError(f"'{name}' has {len(element)} entries; at most {bound} are taken at once")
@@ -124,7 +125,7 @@ def _is_long(element: etree._Element, bound: int) -> bool:
 
 
 def _unexpected(children: list[tuple[Any, Any]]) -> Any:
-    """The first child of qs that is unknown or there already, or None."""
+    """Returns the first child of qs that is unknown or there already, or None."""
     due = set(_CHILDREN)
     for tag, child in children:
         if tag in due:
@@ -200,7 +201,7 @@ def _strip_foreign(root: etree._Element) -> bool:
 
 
 def _is_foreign(name: object) -> bool:
-    """Whether a tag or an attribute's name is of another namespace. The tag of a comment is no text."""
+    """Returns whether a tag or an attribute's name is of another namespace. The tag of a comment is no text."""
     return not isinstance(name, str) or (name.startswith("{") and not name.startswith(NS))
 
 
@@ -232,7 +233,7 @@ def _set_text(element: etree._Element, last: etree._Element | None, texts: list[
 
 
 def _inline(element: Any) -> str:
-    """The serialized text of the inline XML in a payload."""
+    """Serializes the inline XML in a payload."""
     if len(element) > LIST:
         raise RefusedError(f"a payload of more than {LIST} elements side by side has to be sent as text, escaped")
     # Of a copy: a serializer writes every declaration that stands above an element, and of a copy those that it uses.
@@ -257,7 +258,7 @@ def _error(root: etree._Element) -> Error:
 
 
 def _explain(log: Any) -> str:
-    """What the schema has to say, without its namespace, and with what was expected."""
+    """Returns the first error of the schema, without its namespace, and with what was expected."""
     entries = list(log)
     if not entries:
         return "the document is not valid against qs.xsd"

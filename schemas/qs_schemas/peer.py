@@ -19,25 +19,26 @@ from .text import replace_uncarriable
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """What came in breaks the contract. error: the row of the table; text: what, where; req: of the document, if known.
-    After one whose error closes, nothing more can be read."""
+    """A document that came in breaks the contract. error: the row of the table; text: what is wrong, and where; req: of
+    the document, if known. After a fault whose error closes, nothing more can be read."""
 
     error: ErrorCode
     text: str
     req: str | None = None
 
     def message(self, resp: str | None = None) -> Error:
-        """The error to send."""
+        """Makes the error message to send. resp: its id."""
         return error_message(self.error, self.text, self.req, resp)
 
 
 def error_message(error: ErrorCode, text: str, req: str | None = None, resp: str | None = None) -> Error:
-    """An error of the table as a message that can be sent whatever the text quotes."""
+    """Makes a message of an error of the table. It can be sent whatever the text quotes."""
     return Error(error.code, error.kind, replace_uncarriable(text), req=req, resp=resp)
 
 
 def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
-    """The one message in the bytes. ProtocolError when there is none, more than one, or it breaks the contract."""
+    """Reads the one message in the bytes. Raises ProtocolError when there is none, or more than one, or it breaks the
+    contract."""
     framer = Framer(limits)
     framer.feed(data)
     document = framer.next_document()
@@ -72,7 +73,7 @@ class Peer:
 
     @property
     def too_large(self) -> bytes:
-        """What has come of the document that was over the limit."""
+        """The bytes that have come of the document that was over the limit."""
         return self._framer.too_large
 
     @property
@@ -91,19 +92,20 @@ class Peer:
         self._framer.feed(data)
 
     def end_of_data(self) -> Fault | None:
-        """To call when the other side has ended its stream, after the events: a fault if it ended inside a document."""
+        """Takes the end of the other side's stream. Call it after the events. Returns a fault if the stream ended
+        inside a document."""
         if self._closed or not self._framer.begun:
             return None
         self._closed = True
         return Fault(MALFORMED, "not well-formed: the stream ended inside a document")
 
     def events(self) -> Iterator[Message | Fault]:
-        """The messages and faults that the bytes so far amount to, one at a time."""
+        """Yields the messages and faults in the bytes so far."""
         while (event := self.next_event()) is not None:
             yield event
 
     def next_event(self) -> Message | Fault | None:
-        """The next message or fault, or None until more bytes come."""
+        """Returns the next message or fault, or None until more bytes come."""
         if self._closed:
             return None
         plain = self._framer.next_plain(self._plain.read)
@@ -124,7 +126,8 @@ class Peer:
             return Fault(error.error, error.text, error.req)
 
     def send(self, message: Message) -> bytes:
-        """The bytes that stand for the message. ValueError when a field holds what XML cannot carry."""
+        """Returns the document of a message, for the other side. Raises ValueError when a field holds what XML cannot
+        carry."""
         early = self._framer.empty_line
         document = None if early else write(message)
         return serialize(message, early) if document is None else document

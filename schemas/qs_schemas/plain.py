@@ -34,17 +34,17 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
+from .payload_batches import BETWEEN, map_payloads
 from .text import from_base64, is_xml_text
-from .together import BETWEEN, map_payloads
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]
 """A message, and where the white space behind its document ends."""
 
 _DEPTH, _ATTRIBUTES, _ELEMENTS = 4, 12, 8
-"""What a plain document may have at most, but for the entries of its list."""
+"""The depth, attributes and elements that a plain document has at most, not counting the entries of its list."""
 _REMEMBERED = 1024
-"""Names and attributes whose meaning is kept, of each the last ones: a client says the same things again and again."""
+"""Names, and lists of attributes, whose values are cached, the last ones of each: a client repeats them."""
 
 # -- patterns: repetitions are possessive, and of one byte's complement where there is much to skip: that is quickest --
 
@@ -89,7 +89,7 @@ _ATTRIBUTE = re.compile(rb' ([a-z-]++)="([^"]*+)"')
 
 
 def _unchanged(allowed: bytes) -> bytes:
-    """A table with which `bytes.translate` gives back the very same bytes when all are allowed: the quickest check."""
+    """Returns a table with which `bytes.translate` leaves bytes unchanged if all are allowed: the quickest check."""
     return bytes(byte if byte in allowed else (0 if byte else 1) for byte in range(256))
 
 
@@ -125,16 +125,16 @@ def _decoded(encoded: bytes | None, text: bytes) -> bytes:
 
 
 def _text(written: bytes) -> bytes:
-    """The text of an element. written: without `<`."""
-    return _meant(written, _TEXT, _NOT_IN_TEXT)
+    """Reads the text of an element. written: without `<`."""
+    return _unescaped(written, _TEXT, _NOT_IN_TEXT)
 
 
 def _texts(written: Sequence[bytes]) -> Sequence[bytes]:
-    """The same of each of them, in less time."""
-    return cast(Sequence[bytes], map_payloads(written, lambda joined: _meant(joined, _TEXTS, _NOT_IN_TEXTS), _text))
+    """Reads the text of each element like `_text`, in less time."""
+    return cast(Sequence[bytes], map_payloads(written, lambda joined: _unescaped(joined, _TEXTS, _NOT_IN_TEXTS), _text))
 
 
-def _meant(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
+def _unescaped(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
     if written.isascii():
         if written.translate(unchanged) == written:
             return written
@@ -155,7 +155,7 @@ def _meant(written: bytes, unchanged: bytes, refused: bytes) -> bytes:
 
 
 def _value(written: bytes) -> str:
-    """The value of an attribute, from between its quotes."""
+    """Reads the value of an attribute. written: what stands between the quotes."""
     if written.translate(_NAME) != written:
         raise _DeclinedError
     return written.decode()
@@ -163,7 +163,7 @@ def _value(written: bytes) -> str:
 
 @lru_cache(_REMEMBERED)
 def _qid(written: bytes) -> str:
-    """A queue's name. written: at most as many bytes as it may have characters."""
+    """Reads a queue's name. written: at most as many bytes as a name may have characters."""
     try:
         qid = written.decode()
     except UnicodeDecodeError:
@@ -174,7 +174,7 @@ def _qid(written: bytes) -> str:
 
 
 class _Known(NamedTuple):
-    """An attribute: the field, what its value may be, and how it is read."""
+    """An attribute that is read here: the message's field, a pattern of its values, and the function that reads one."""
 
     field: str
     pattern: re.Pattern[bytes]
@@ -203,12 +203,13 @@ _KNOWN = {
     b"stage-messages": _known(OP, "batch", "part", "attempt"),
     _OF_MESSAGE: _known(DRAFT, "delay", "key"),
 }
-"""By the operation, the attributes of `op`; and those of a message that is pushed."""
+"""Operation -> attributes of `op`; and the attributes of a message that is pushed."""
 
 
 @lru_cache(_REMEMBERED)
 def _attributes(of: bytes, written: bytes) -> tuple[tuple[str, Any], ...]:
-    """Fields and their values. of: a key of `_KNOWN`; written: all between the tag's name and its `>`."""
+    """Reads attributes. Returns fields and their values. of: a key of `_KNOWN`; written: all between the tag's name and
+    its `>`."""
     known = _KNOWN.get(of, {})
     values: dict[str, Any] = {}
     at = 0
@@ -247,7 +248,7 @@ def _check_length(entries: int, elements: int, limits: Limits) -> None:
 
 
 def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
-    """Half as long as the class takes, which counts here."""
+    """Makes a PushMessage in half of the time that its constructor takes: pushes are the most frequent requests."""
     message = object.__new__(PushMessage)
     message._type = "request"  # type: ignore[misc] # text, which needs no check
     message._req = message._resp = message._key = None  # type: ignore[misc]
@@ -340,7 +341,7 @@ def _set_attributes(message: Message, op: bytes, written: bytes) -> None:
 
 
 def _check_stage(message: Message) -> None:
-    """What is missing is for the parser to say."""
+    """Declines a request without one of its numbers, so that the parser says which is missing."""
     if not isinstance(message, StageMessages) or None in (message.batch, message.part, message.attempt):
         raise _DeclinedError
 
@@ -442,7 +443,7 @@ class PlainReader:
     """Reads plain documents within limits."""
 
     def __init__(self, limits: Limits, serving: bool = False) -> None:
-        """serving: as of `Peer`."""
+        """serving: see `Peer`."""
         self._limits = limits
         self._serving = serving
         self._fits = (
@@ -450,8 +451,8 @@ class PlainReader:
         )  # where not, nothing is plain
 
     def read(self, data: bytes | bytearray, at: int = 0) -> Found | None:
-        """The message of the plain document that begins there, white space before it or not; None when it is not plain,
-        or not all of it is there. Whatever stands behind the document is not looked at."""
+        """Reads the plain document that begins at an offset, with or without white space before it. Returns None when
+        the document is not plain or not complete. Does not look at what stands behind the document."""
         head = _HEAD.match(data, at)
         if head is None or not self._fits:
             return None

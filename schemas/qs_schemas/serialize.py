@@ -46,13 +46,14 @@ def _attributes(source: object, named: _Named) -> str:
 
 
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
-    """The element of a payload. shortest: text is base64 too where that is shorter, as for millions of line breaks."""
+    """Writes the element of a payload. shortest: write text as base64 too where that is shorter, as for millions of
+    line breaks."""
     raw = _raw(payload)
     return _payload(raw, escape_payload(raw), shortest)
 
 
 def write_payloads(payloads: Sequence[bytes | str], shortest: bool = False) -> list[bytes]:
-    """As `write_payload` of each, in less time."""
+    """Writes the element of each payload like `write_payload`, in less time."""
     raw = list(map(_raw, payloads))
     return [_payload(one, text, shortest) for one, text in zip(raw, escape_payloads(raw), strict=True)]
 
@@ -62,7 +63,7 @@ def _raw(payload: bytes | str) -> bytes:
 
 
 def _payload(raw: bytes, text: bytes | None, shortest: bool) -> bytes:
-    """text: as it stands in an element, None when it cannot."""
+    """Writes the element of a payload. text: the payload escaped, None when XML cannot carry it as text."""
     if text is None or (shortest and len(text) > len(_BASE64) + (len(raw) + 2) // 3 * 4):
         return b"<payload%b>%b</payload>" % (_BASE64, to_base64(raw))
     return b"<payload>" + text + b"</payload>"
@@ -138,7 +139,7 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
 
 
 class _Plan:
-    """What of a class stands where, worked out once."""
+    """Where the fields of a message class stand in its documents, worked out once."""
 
     def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)
@@ -156,11 +157,11 @@ _REQUEST_PLANS = {cls: _Plan(cls, _SHORTEST) for cls in OPERATIONS.values()}
 
 
 def serialize(message: Message, early: bool = False) -> bytes:
-    """The document, with its line end.
+    """Writes the document of a message, with its line end.
 
     early: for a client that ends its documents with an empty line: so does this one, and the answer to list-messages
-    has its ids in `m` too, where such clients look for them. ValueError when a field holds what XML cannot carry
-    (payloads can hold anything); TypeError for a bare Message.
+    has its ids in `m` too, where such clients look for them. Raises ValueError when a field holds what XML cannot carry
+    (payloads can hold anything), and TypeError for a bare Message.
     """
     end = _EARLY_END if early else _END
     head = f'{_HEAD} type="{escape(message.type)}"'
@@ -198,7 +199,8 @@ def _list_tags(message: Message, early: bool) -> tuple[bytes, ...]:
 
 
 def _keep_empty(message: Message, field: str) -> bool:
-    """An empty list is written where it is the answer, and where a request of an early client carries `m`."""
+    """Returns whether an empty list is written: where it is the answer, and where a request of an early client carries
+    `m`."""
     if isinstance(message, ListMessages) and message.early:
         return True
     if message.type != "response" or isinstance(message, PublishStaged):

@@ -1,7 +1,7 @@
-"""From a message to its bytes, for the requests and answers that nearly all are: `serialize`, only quicker.
+"""Writes the most frequent requests and answers like `serialize`, only quicker.
 
 A template writes byte for byte what `serialize` would, and only for fields of exactly the types that `messages` names.
-For whatever else there is, or may be, it gives None, and `serialize` writes it.
+For every other message `write` returns None, and the caller uses `serialize`.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _LONGEST_NAME = 200
 _escape_name = lru_cache(1024)(escape)
 
 Written = tuple[str, str, bytes]
-"""The attributes of `op`; what stands behind `op`, as text, and what stands behind that, both within `qs`."""
+"""The attributes of `op`; the elements behind `op` as text; and the elements behind these as bytes."""
 
 
 class _UnusualError(Exception):
@@ -222,7 +222,8 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
 
 
 def write(message: Message) -> bytes | None:
-    """The document, with its line end, or None when no template is for it. ValueError as `serialize`."""
+    """Writes the document of a message, with its line end. Returns None when there is no template for the message.
+    Raises ValueError like `serialize`."""
     template = _TEMPLATES.get(type(message))
     if template is None:
         return None

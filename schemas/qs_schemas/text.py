@@ -1,28 +1,29 @@
-"""What XML can carry as text, and how it is written so that one document stays one line."""
+"""Writes text and payloads so that XML can carry them and one document stays one line; reads and writes base64."""
 
 import base64
 import functools
 import re
 from collections.abc import Sequence
 
-from .together import BETWEEN, map_payloads
+from .payload_batches import BETWEEN, map_payloads
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
 _WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"), (b"\r", b"&#13;"))
 _MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
-# To translate with: what it leaves as it was has none of these. Quicker than to take them out.
+# Tables for `bytes.translate`: bytes that a table leaves unchanged have none of `_MARKUP`. That is quicker than to
+# delete them and to compare lengths.
 _AS_IT_IS = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(256))
-# The same two for several that are joined.
+# The same table, and the control characters, for several payloads that are joined.
 _AS_THEY_ARE = bytes(byte if byte not in _MARKUP or byte == BETWEEN else byte ^ 1 for byte in range(256))
 _OTHER_CONTROLS = bytes(set(_CONTROLS) - {BETWEEN})
-# The same for text of ASCII: what it leaves as it was is written as it is.
+# A table for ASCII text: text that it leaves unchanged needs no escape.
 _SIMPLE = bytes(byte if 32 <= byte < 127 and byte not in b'<>&"' else byte ^ 1 for byte in range(256))
 _NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
 
 
 @functools.cache  # made when first needed: sets of so many characters take a tenth of a program's start
 def _remarkable() -> re.Pattern[str]:
-    """Not a Char of XML 1.0 (production 2), or written otherwise than it is read."""
+    """Finds characters that are no Char of XML 1.0 (production 2) or have to be escaped."""
     return re.compile("[^\x20\x21\x23-\x25\x27-\x3b\x3d\x3f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -32,10 +33,10 @@ def _not_xml() -> re.Pattern[str]:
 
 
 def escape(text: str) -> str:
-    """The text as it stands in an element or between double quotes. Tab and line breaks become character references,
-    so that neither a line reader nor attribute normalization (XML 1.0, 2.11 and 3.3.3) changes them.
+    """Escapes text for an element or an attribute in double quotes. Tab and line breaks become character references, so
+    that neither a line reader nor attribute normalization (XML 1.0, 2.11 and 3.3.3) changes them.
 
-    ValueError when a character of it cannot be carried by XML at all.
+    Raises ValueError when XML cannot carry one of the characters.
     """
     if text.isascii():
         written = text.encode()  # quicker to look at: bytes have tables
@@ -51,30 +52,31 @@ def escape(text: str) -> str:
 
 
 def replace_uncarriable(text: str) -> str:
-    """The text with U+FFFD for what XML cannot carry: for error texts that quote what came in."""
+    """Replaces characters that XML cannot carry by U+FFFD, for error texts that quote what came in."""
     return _not_xml().sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def is_plain(text: str) -> bool:
-    """Whether it stands between double quotes as it is."""
+    """Returns whether the text can stand between double quotes unescaped."""
     return _remarkable().search(text) is None
 
 
 def escape_inline(text: str) -> str:
-    """Text between the elements of an inline payload, as an XML serializer writes it: line breaks stay as they are."""
+    """Escapes the text between the elements of an inline payload as an XML serializer does: line breaks stay as they
+    are."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 
 
 def escape_payload(payload: bytes) -> bytes | None:
-    """The payload as it stands in an element, or None when it is not text that XML can carry and travels as base64.
+    """Escapes a payload for an element. Returns None when it is not text that XML can carry, and travels as base64.
 
-    On bytes throughout: a payload is the long part of a document, and most need no change at all.
+    Works on bytes throughout: a payload is the long part of a document, and most need no change at all.
     """
     return _escaped(payload, _AS_IT_IS, _CONTROLS)
 
 
 def escape_payloads(payloads: Sequence[bytes]) -> Sequence[bytes | None]:
-    """The same of each of them, in less time."""
+    """Escapes each payload like `escape_payload`, in less time."""
     return map_payloads(payloads, lambda joined: _escaped(joined, _AS_THEY_ARE, _OTHER_CONTROLS), escape_payload)
 
 
@@ -91,7 +93,8 @@ def _escaped(payload: bytes, as_it_is: bytes, controls: bytes) -> bytes | None:
 
 
 def is_xml_text(payload: bytes) -> bool:
-    """Whether every byte is part of a character that XML has, or a control character (which it has not)."""
+    """Returns whether the payload is UTF-8 without noncharacters. Control characters, which XML cannot carry either,
+    are for the caller to find."""
     if any(noncharacter in payload for noncharacter in _NONCHARACTERS):
         return False
     try:
@@ -102,10 +105,10 @@ def is_xml_text(payload: bytes) -> bool:
 
 
 def to_base64(payload: bytes) -> bytes:
-    """One line of base64 (RFC 4648, section 4)."""
+    """Encodes a payload as one line of base64 (RFC 4648, section 4)."""
     return base64.b64encode(payload)
 
 
 def from_base64(text: str) -> bytes:
-    """The bytes of base64 text; white space is ignored. ValueError when it is anything else."""
+    """Decodes base64 text, and ignores white space in it. Raises ValueError when the text is anything else."""
     return base64.b64decode(text.encode("ascii").translate(None, b" \t\r\n"), validate=True)

@@ -1,4 +1,4 @@
-"""Where each field of a message stands in its document. Read by the parser and the serializer alike.
+"""Says where each field of a message stands in its document, for the parser and the serializer alike.
 
 The attribute's name is the field's with dashes: `max_bytes` is `max-bytes`.
 """
@@ -15,7 +15,7 @@ _SPACE = " \t\r\n"
 
 
 def strip(text: str) -> str:
-    """Without the white space of XML around it. Other spaces of Unicode are characters of a name like any other."""
+    """Strips the white space of XML. Other spaces of Unicode are characters of a name like any other."""
     return text.strip(_SPACE)
 
 
@@ -28,7 +28,7 @@ def _number(value: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """Without exponent, to the nanosecond."""
+    """Writes seconds without an exponent, to the nanosecond."""
     return str(value) if type(value) is int else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
@@ -42,7 +42,8 @@ WHOLE: Kind = (int, _number)
 SECONDS: Kind = (float, seconds)
 BOOLEAN: Kind = (_truth, _yes)
 NAME: Kind = (strip, None)
-"""How a value is read from an attribute, and written to one (None: as it is, escaped)."""
+"""The functions that read a value from an attribute and write it to one (None: the text is escaped, and that is
+all)."""
 
 OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
@@ -74,10 +75,10 @@ PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
 
 
 def attribute(field: str) -> str:
-    """The attribute that carries the field."""
+    """Returns the name of the attribute that carries a field."""
     return field.replace("_", "-")
 
 
 def fields_of(cls: type[Message]) -> frozenset[str]:
-    """Every field of a message class, those of the envelope included."""
+    """Returns the fields of a message class, those of the envelope included."""
     return frozenset(cls.__dataclass_fields__)

@@ -8,13 +8,13 @@ import trio.testing
 
 from qs_bus.monitor import Monitor
 from qs_bus.options import BusOptions
-from qs_bus.roll import Roll
+from qs_bus.subscriber_counts import SubscriberCounts
 
 settled = trio.testing.wait_all_tasks_blocked
 SETTLE = 5
 
 
-class FakeRoll(Roll):
+class FakeCounts(SubscriberCounts):
     """Notes when it is told to."""
 
     def __init__(self) -> None:
@@ -31,23 +31,23 @@ class FakeRoll(Roll):
 
 
 @pytest.fixture
-def roll() -> FakeRoll:
-    return FakeRoll()
+def counts() -> FakeCounts:
+    return FakeCounts()
 
 
 @pytest.fixture
-def monitor(roll: FakeRoll, nursery: trio.Nursery) -> Monitor:
+def monitor(counts: FakeCounts, nursery: trio.Nursery) -> Monitor:
     """Without a server."""
     monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, text: None)
-    monitor._roll, monitor._background = roll, nursery
+    monitor._counts, monitor._background = counts, nursery
     return monitor
 
 
 async def test_the_bus_stands_still_while_it_waits_for_subscribers(
-    monitor: Monitor, roll: FakeRoll, mock_clock: trio.testing.MockClock
+    monitor: Monitor, counts: FakeCounts, mock_clock: trio.testing.MockClock
 ) -> None:
     """A pause of the bus does not use up the time that subscribers have to come back; the time itself does."""
-    await monitor._call_roll(roll)
+    await monitor._expect_subscribers(counts)
     await settled()
     mock_clock.jump(1000)
     await settled()
@@ -59,7 +59,7 @@ async def test_the_bus_stands_still_while_it_waits_for_subscribers(
 
 
 async def test_the_bus_stands_still_while_a_subscriber_is_noted(
-    monitor: Monitor, roll: FakeRoll, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+    monitor: Monitor, counts: FakeCounts, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """A pause of the bus does not use up the time that the server has to note a subscriber."""
     feed = monitor.feed("q")
@@ -68,6 +68,6 @@ async def test_the_bus_stands_still_while_a_subscriber_is_noted(
     mock_clock.jump(1000)
     await settled()
     assert feed.coming == 1
-    roll.done.set()
+    counts.done.set()
     await settled()
     assert feed.coming == 0

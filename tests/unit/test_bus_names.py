@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_bus.names import is_of_bus, name_in, queue_of, roll_of
+from qs_bus.names import counts_queue_of, is_of_bus, name_in, queue_of
 
 NAMES = ["a", "orders", "a:b", "%", "%3A", "%253A", ":", "::", "a%", "bus:", "bus:a:b", "\N{GRINNING FACE}", "a b"]
 
@@ -35,7 +35,7 @@ def test_other_queues(qid: str) -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 9878), ("::1", 1), ("a", 65535), ("", 0)])
-def test_the_roll_is_of_no_name(host: str, port: int) -> None:
-    """The queue in which the bus notes who is there is the bus's, and no name's."""
-    assert is_of_bus(roll_of(host, port))
-    assert name_in(roll_of(host, port)) is None
+def test_the_queue_of_the_counts_is_of_no_name(host: str, port: int) -> None:
+    """The queue in which the bus counts its subscribers is the bus's own, and no name's."""
+    assert is_of_bus(counts_queue_of(host, port))
+    assert name_in(counts_queue_of(host, port)) is None

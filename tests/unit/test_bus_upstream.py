@@ -11,7 +11,7 @@ from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.records import Record
 from qs_bus.upstream import Upstream
-from qs_client import Error, Message
+from qs_client import Error, Message, ServerUnavailable, ShuttingDown, calls
 from qs_client.asking import Call
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, ReleaseMessage
 
@@ -197,6 +197,36 @@ async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: tr
     assert full.records == {}
     again = [each for each in upstream.asked[asked:] if isinstance(each, CopyMessage)]
     assert {mid for each in again for mid in (each.mids or [each.mid])} == {3}
+
+
+class Stopping(FakeConnection):
+    """A server that has begun to stop: it refuses every call, and closes the connection a little later."""
+
+    async def call(self, call: Call[Any], timeout: float) -> Any:
+        raise ShuttingDown(503, "shutting-down", "the server is stopping")
+
+
+async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
+    """What it refuses waits for the end of the connection, and counts as lost with that: it is asked for again."""
+
+    async def prepare(upstream: Upstream) -> None: ...
+
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None)
+    upstream._connection, upstream._lost = Stopping(), trio.Event()  # type: ignore[assignment]
+    raised: list[Exception] = []
+
+    async def ask() -> None:
+        try:
+            await upstream.call(calls.queues())
+        except ServerUnavailable as error:
+            raised.append(error)
+
+    nursery.start_soon(ask)
+    await settled()
+    assert not raised
+    upstream._lost.set()
+    await settled()
+    assert "shutting-down" in str(raised[0])
 
 
 @pytest.mark.parametrize(("code", "gone"), [(404, True), (500, False), (503, False)])

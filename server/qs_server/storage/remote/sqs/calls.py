@@ -1,6 +1,6 @@
 """Calls of SQS with boto3: repeated while that may help, and errors that say what to do.
 
-The only module that needs boto3; `connect` in `connection.py` imports it when there is something to be asked.
+The only module that needs boto3: `Connection` imports this module when the first call is made.
 """
 
 import random
@@ -11,7 +11,7 @@ import boto3  # type: ignore[import-untyped]
 import botocore.exceptions as boto  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 
-from .connection import CallError
+from .errors import CallError
 from .patience import Patience
 
 _CONNECTIONS = 100
@@ -41,7 +41,8 @@ _REFUSED = frozenset(
 
 
 class Calls:
-    """For several threads, as boto3's clients are; its sessions are not, so one is made and used under a lock."""
+    """Makes calls with boto3's clients, which several threads may share. A session of boto3 may not be shared, so
+    `Connection` makes a Calls, and with it the session, under a lock."""
 
     def __init__(self, endpoint: str | None, region: str | None, patience: Patience) -> None:
         self.endpoint = endpoint or "Amazon"
@@ -70,7 +71,8 @@ class Calls:
         )
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One operation, by its name in boto3. CallError when it has failed, as often as it was worth a try."""
+        """Does one operation, named as in boto3, and returns its answer. Repeats a call while another attempt may
+        succeed, up to `Patience.attempts` times, and then raises CallError."""
         client = self._long if parameters.get("WaitTimeSeconds") else self._short
         attempt, pause = 1, self._patience.pause
         while True:
@@ -110,17 +112,17 @@ class Calls:
         return CallError(f"{where} cannot be asked to do {operation}: {error}")
 
     def close(self) -> None:
-        """Pauses between attempts end, and there are no more of them."""
+        """Ends the pauses between attempts. A call that fails from now on is not repeated."""
         self._closing.set()
 
     def disconnect(self) -> None:
-        """Connections that nobody uses are closed."""
+        """Closes the connections that no call uses."""
         self._short.close()
         self._long.close()
 
 
 def _passes(error: Exception) -> bool:
-    """Whether the same call may succeed a little later."""
+    """Returns True if the same call may succeed a little later."""
     if not isinstance(error, boto.ClientError):
         return isinstance(error, boto.HTTPClientError | boto.ConnectionError)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -129,7 +131,7 @@ def _passes(error: Exception) -> bool:
 
 
 def _codes(error: Any) -> frozenset[str]:
-    """The words that SQS has for an error, in both of its protocols."""
+    """Returns the words that SQS has for an error, in both of its protocols."""
     described = error.response.get("Error", {})
     words = (str(described.get(key, "")) for key in ("Code", "QueryErrorCode"))
     return frozenset(word.rpartition(".")[2] for word in words if word)

@@ -1,4 +1,4 @@
-"""The way to SQS: boto3 and its clients, made when they are first needed."""
+"""Connects to SQS: imports boto3 and makes its clients when the first call needs them."""
 
 import threading
 from typing import TYPE_CHECKING, Any
@@ -12,19 +12,13 @@ if TYPE_CHECKING:
     from .calls import Calls
 
 
-class CallError(RemoteError):
-    """A call of SQS has failed. codes: SQS's words for it; none when it did not answer."""
-
-    def __init__(self, text: str, codes: frozenset[str] = frozenset()) -> None:
-        super().__init__(text)
-        self.codes = codes
-
-
 class Connection:
-    """Making it costs nothing and asks nobody: a server starts whether SQS is there or not."""
+    """Makes calls of SQS, and connects for the first one. To make a Connection sends nothing: a server starts whether
+    SQS can be reached or not. May be used by several threads."""
 
     def __init__(self, endpoint: str | None, region: str | None, patience: Patience) -> None:
-        """endpoint: a URL; None: Amazon's in the region; region: None: as the environment says. StorageError."""
+        """endpoint: a URL, None for Amazon's in the region; region: None for the environment's. Raises StorageError
+        when the endpoint is no URL."""
         if endpoint is not None and not _is_url(endpoint):
             raise StorageError(f"the endpoint of SQS is a URL like http://127.0.0.1:9324; this is {endpoint!r}")
         self._endpoint = endpoint
@@ -35,11 +29,12 @@ class Connection:
 
     @property
     def endpoint(self) -> str:
-        """What it is called in errors."""
+        """The name of the endpoint in errors: its URL, or Amazon."""
         return self._calls.endpoint if self._calls else self._endpoint or "Amazon"
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One operation, by its name in boto3. CallError when it has failed, RemoteError when boto3 is missing."""
+        """Does one operation, named as in boto3, and returns its answer. Raises CallError when it has failed, and
+        RemoteError when boto3 is missing."""
         return (self._calls or self._connect()).call(operation, **parameters)
 
     def _connect(self) -> "Calls":
@@ -56,12 +51,12 @@ class Connection:
             return self._calls
 
     def close(self) -> None:
-        """Calls are not repeated any more."""
+        """Stops repeating failed calls."""
         if self._calls is not None:
             self._calls.close()
 
     def disconnect(self) -> None:
-        """Connections that nobody uses are closed."""
+        """Closes the connections that no call uses."""
         if self._calls is not None:
             self._calls.disconnect()
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from ...engine import SECOND, Clock, StaleReceiptError, StorageError, UnsupportedError
 from ..engine import RemoteError
 from .bodies import ENCODING, MID, MOST_ENTRIES, Entry, payload_of
-from .connection import CallError, Connection
+from .connection import Connection
+from .errors import CallError
 from .mids import mid_of
 from .names import name_at_sqs
 from .patience import Patience

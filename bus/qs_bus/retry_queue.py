@@ -1,4 +1,4 @@
-"""What the bus has yet to ask of the server: collected while it comes up, done in batches, kept until it is done."""
+"""Requests that the bus has for the queue server: collected, sent in batches, and kept until they have succeeded."""
 
 import logging
 from collections import deque
@@ -13,25 +13,25 @@ K = TypeVar("K")
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _TRY_AGAIN = 1
-"""Seconds after which what the server has refused to do is tried again."""
+"""Seconds after which a batch that the server has refused is tried again."""
 
 
-class Pile(Generic[K, T]):
-    """Things to do of one kind, by what they are about, in order."""
+class RetryQueue(Generic[K, T]):
+    """Things to do of one kind: key -> things, done in the order in which they were added. The keys take turns."""
 
     def __init__(self, what: str, most: int) -> None:
-        """what: for the log; most: done at a time."""
+        """what: names the kind in the log; most: how many things of a key make a batch."""
         self._what = what
         self._most = most
         self._things: dict[K, deque[T]] = {}
         self._resting: dict[K, float] = {}
-        """Those that the server has refused, and when they are tried again."""
+        """Keys whose batch the server has refused -> when it is tried again."""
         self._more = trio.Event()
         self._empty: trio.Event | None = None
         self._busy = False
 
     def add(self, key: K, thing: T) -> None:
-        """One more."""
+        """Adds a thing to do."""
         things = self._things.get(key)
         if things is None:
             things = self._things[key] = deque()
@@ -39,13 +39,14 @@ class Pile(Generic[K, T]):
         things.append(thing)
 
     def discard(self, key: K) -> list[T]:
-        """What was to be done about this is not done. What that was, without what is being done just now."""
+        """Drops the things of a key and returns them, without those that are being done just now."""
         self._resting.pop(key, None)
         return list(self._things.pop(key, ()))
 
     async def serve(self, do: Callable[[K, list[T]], Awaitable[None]]) -> None:
-        """Does everything, for ever. What could not be done stays: at once when the connection is lost (which ends
-        this), after a moment when the server said no; others do not wait for that. do: may take out of its list what
+        """Does everything that is added, for ever. A batch that has failed stays in its place. When the server has
+        refused the batch, it is tried again after a second, and other keys do not wait for that. Any other exception,
+        as of a lost connection, ends the loop. do: is called with a key and a batch, and may take out of the batch what
         it has done before it fails."""
         while True:
             key = await self._next()
@@ -71,7 +72,7 @@ class Pile(Generic[K, T]):
                 self._empty.set()
 
     async def _next(self) -> K:
-        """Whatever can be done next, in turn."""
+        """Waits for a key whose batch can be done now."""
         while True:
             now = trio.current_time()
             for key in self._things:
@@ -91,7 +92,7 @@ class Pile(Generic[K, T]):
             self._things.setdefault(key, deque()).extendleft(reversed(batch))
 
     async def emptied(self) -> None:
-        """Waits until everything is done."""
+        """Waits until everything has been done."""
         while self._things or self._busy:
             self._empty = trio.Event()
             await self._empty.wait()

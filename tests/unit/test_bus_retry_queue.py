@@ -1,4 +1,4 @@
-"""What the bus has yet to ask of the server: order, batches, and what becomes of it when that fails."""
+"""Requests of the bus for the queue server: their order, their batches, and what becomes of those that fail."""
 
 import logging
 
@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from qs_bus.piles import Pile
+from qs_bus.retry_queue import RetryQueue
 from qs_client import NotFound, ServerUnavailable
 
 Done = list[tuple[str, list[int]]]
 
 
 class Server:
-    """Does what a pile asks, except when it has been told to raise something."""
+    """Does what a queue asks, except when it has been told to raise something."""
 
     def __init__(self) -> None:
         self.done: Done = []
@@ -29,35 +29,35 @@ class Server:
 
 
 @pytest.fixture
-def pile() -> Pile[str, int]:
-    return Pile("deleting messages", 3)
+def requests() -> RetryQueue[str, int]:
+    return RetryQueue("deleting messages", 3)
 
 
-async def test_in_order_and_in_batches(pile: Pile[str, int], nursery: trio.Nursery) -> None:
+async def test_in_order_and_in_batches(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
     """Things are done in the order in which they came, so many at a time, and what is of one key together."""
     server = Server()
     for number in range(7):
-        pile.add("a", number)
-    pile.add("b", 10)
-    nursery.start_soon(pile.serve, server.do)
-    await pile.emptied()
+        requests.add("a", number)
+    requests.add("b", 10)
+    nursery.start_soon(requests.serve, server.do)
+    await requests.emptied()
     assert [things for key, things in server.done if key == "a"] == [[0, 1, 2], [3, 4, 5], [6]]
     assert server.done.index(("b", [10])) == 1  # many of one key do not keep another waiting
 
 
-async def test_what_comes_later(pile: Pile[str, int], nursery: trio.Nursery) -> None:
-    """Who serves an empty pile does what comes, when it comes."""
+async def test_what_comes_later(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
+    """Who serves an empty queue does what comes, when it comes."""
     server = Server()
-    nursery.start_soon(pile.serve, server.do)
+    nursery.start_soon(requests.serve, server.do)
     await trio.testing.wait_all_tasks_blocked()
     for number in range(2):
-        pile.add("a", number)
+        requests.add("a", number)
         await trio.testing.wait_all_tasks_blocked()
     assert server.done == [("a", [0]), ("a", [1])]
 
 
 async def test_what_the_server_refuses(
-    pile: Pile[str, int],
+    requests: RetryQueue[str, int],
     nursery: trio.Nursery,
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -66,56 +66,56 @@ async def test_what_the_server_refuses(
     server = Server()
     server.fails = [NotFound(404, "not-found", "there is no queue 'a'")]
     for number in range(5):
-        pile.add("a", number)
+        requests.add("a", number)
     began = trio.current_time()
     with caplog.at_level(logging.WARNING):
-        nursery.start_soon(pile.serve, server.do)
-        await pile.emptied()
+        nursery.start_soon(requests.serve, server.do)
+        await requests.emptied()
     assert trio.current_time() - began == pytest.approx(1)
     assert [thing for _, things in server.done for thing in things] == list(range(5))
     assert "deleting messages has to be tried again" in caplog.text
 
 
-async def test_a_lost_connection(pile: Pile[str, int], nursery: trio.Nursery) -> None:
+async def test_a_lost_connection(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
     """What was under way when the connection ended stays, in its place, and is done on the next one."""
     server = Server()
     server.fails = [ServerUnavailable("gone")]
     for number in range(4):
-        pile.add("a", number)
+        requests.add("a", number)
     with pytest.raises(ServerUnavailable):
-        await pile.serve(server.do)
-    pile.add("a", 4)
-    nursery.start_soon(pile.serve, server.do)
-    await pile.emptied()
+        await requests.serve(server.do)
+    requests.add("a", 4)
+    nursery.start_soon(requests.serve, server.do)
+    await requests.emptied()
     assert [thing for _, things in server.done for thing in things] == list(range(5))
 
 
-async def test_cancelled(pile: Pile[str, int], nursery: trio.Nursery) -> None:
+async def test_cancelled(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
     """The same when it is cancelled in the middle."""
     server = Server()
-    pile.add("a", 1)
+    requests.add("a", 1)
     with trio.CancelScope() as scope:
         scope.cancel()
-        await pile.serve(server.do)
+        await requests.serve(server.do)
     assert server.done == []
-    nursery.start_soon(pile.serve, server.do)
-    await pile.emptied()
+    nursery.start_soon(requests.serve, server.do)
+    await requests.emptied()
     assert server.done == [("a", [1])]
 
 
-async def test_emptied_waits_for_the_last(pile: Pile[str, int], nursery: trio.Nursery) -> None:
+async def test_emptied_waits_for_the_last(requests: RetryQueue[str, int], nursery: trio.Nursery) -> None:
     """It is empty when the last thing is done, not when it is begun; at once when there is nothing."""
-    await pile.emptied()
+    await requests.emptied()
     answered = trio.Event()
 
     async def do(key: str, things: list[int]) -> None:
         await answered.wait()
 
-    nursery.start_soon(pile.serve, do)
-    pile.add("a", 1)
+    nursery.start_soon(requests.serve, do)
+    requests.add("a", 1)
     await trio.testing.wait_all_tasks_blocked()
     with trio.move_on_after(0) as waited:
-        await pile.emptied()
+        await requests.emptied()
     assert waited.cancelled_caught
     answered.set()
-    await pile.emptied()
+    await requests.emptied()

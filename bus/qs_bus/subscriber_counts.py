@@ -1,7 +1,7 @@
-"""How many acknowledging subscribers each queue had, kept on the queue server for the next life of this bus.
+"""Keeps on the queue server how many acknowledging subscribers each queue has, for the next start of this bus.
 
-They are known to the bus by their connections only. When it was killed, or restarted, they come back one by one; what
-waits in the queues by then must not go to the first of them alone.
+The bus knows them by their connections only. After it was killed, or restarted, they come back one by one; the messages
+that wait in the queues by then must not go to the first of them alone.
 """
 
 import logging
@@ -11,7 +11,7 @@ import trio
 
 from qs_client import NotFound, ServerError, ServerUnavailable, calls
 
-from .names import roll_of
+from .names import counts_queue_of
 from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ _GATHER = 0.02
 """Seconds in which more changes are waited for, as many come at once."""
 
 
-class Roll:
-    """Of one bus, which is known by where it listens."""
+class SubscriberCounts:
+    """The counts of one bus, in a queue of the server that is named after the address at which the bus listens."""
 
     def __init__(self, upstream: Upstream, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
-        """count: how many there are now, by queue."""
-        self.qid = roll_of(host, port)
+        """count: returns the counts of now: queue -> subscribers."""
+        self.qid = counts_queue_of(host, port)
         self._upstream = upstream
         self._count = count
         self._written = ""
@@ -34,24 +34,24 @@ class Roll:
         self._closed = False
 
     def changed(self) -> None:
-        """Somebody has come or gone."""
+        """Takes note that a subscriber has come or gone."""
         if not self._closed:
             self._changes += 1
             self._changed.set()
 
     async def noted(self) -> None:
-        """Returns when all that has changed so far is written down, or never will be."""
+        """Waits until the changes so far are written down, or never will be."""
         change = self._changes
         while self._noted < change and not self._closed:
             await self._kept.wait()
 
     def close(self) -> None:
-        """The bus is stopping: those who have to go now are to come back."""
+        """Stops writing, as the bus is stopping: subscribers that have to go now are to come back."""
         self._closed = True
         self._kept.set()
 
     async def read(self) -> dict[str, int]:
-        """What the bus's last life has left. ServerUnavailable."""
+        """Reads what the bus has written before its last end: queue -> subscribers. Raises ServerUnavailable."""
         mids = await self._messages()
         if not mids:
             return {}
@@ -71,7 +71,7 @@ class Roll:
             return []
 
     async def keep(self) -> None:
-        """Writes it down whenever it has changed, for ever."""
+        """Writes the counts down whenever they have changed, for ever."""
         while True:
             await self._changed.wait()
             await trio.sleep(_GATHER)
