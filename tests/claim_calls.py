@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from engines import Bench
 
-from qs_server.storage.engine import SECOND, Engine, Message
-from qs_server.storage.journal.claims import Claim
+from qs_server.storage.engine import SECOND, Claim, Engine, Message
 
 LOTS = 1 << 40
 

@@ -65,8 +65,8 @@ class DirqQueues(Short):
             lambda: self._push(engine, 0),
             lambda: self._push(engine, 1),
             lambda: self._push(engine, 2, DELAY),
-            lambda: engine.delete("q", Receipt(self.mids[0])),
-            lambda: engine.get("q", self.mids[1], peek=False, visibility=DELAY),
+            lambda: engine.queue("q").delete(Receipt(self.mids[0])),
+            lambda: engine.queue("q").get(self.mids[1], peek=False, visibility=DELAY),
         ]
         for number, step in enumerate(steps):
             clock.now += 1000
@@ -84,13 +84,13 @@ class DirqQueues(Short):
             without_attributes(disk)
         engine = self.kind(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
         if answered:
-            mids = engine.list_mids("q", State.ALL, 9, -1)
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
             needed = set(self.mids[: min(answered, 3)])
             needed -= {self.mids[0]} if answered >= 3 else set()
             assert needed <= set(mids) <= set(self.mids[: answered + 1])
             assert answered < 4 or self.mids[0] not in mids
             for mid in mids:
-                assert engine.read("q", Receipt(mid)).payload == b"%d" % self.mids.index(mid) * 999
+                assert engine.queue("q").read(Receipt(mid)).payload == b"%d" % self.mids.index(mid) * 999
         disk.end()
         self._look_at_marks(root, image, answered)
 
