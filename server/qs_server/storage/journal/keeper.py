@@ -179,7 +179,7 @@ class LogKeeper:
                 raise BadCheckpointError("it is of another journal")
             if reader.position.segment not in headers:
                 raise BadCheckpointError("the segment in which it ends is not there")
-            replay.queues = read_snapshot(reader, replay.make, store)
+            replay.queues = read_snapshot(reader, replay.make, store, self._clock())
             replay.last_number = reader.content["numbers"]
             replay.oldest = reader.content["oldest"]
         except FileNotFoundError:

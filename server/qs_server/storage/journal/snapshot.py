@@ -12,6 +12,7 @@ from .batches import Producer
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, Held
+from .keys import WINDOW
 from .places import Position
 from .queue import LogQueue
 from .store import Store, record_size
@@ -81,7 +82,7 @@ def _small(queue: LogQueue) -> dict[str, Any]:
         "delayed": _delayed(hidden, table),
         "receives": _parts(table.receives.copy().items()),
         "taken": [[token, place] for token, place in queue.taken.items()],
-        "keys": _parts((*_KEY.unpack(key), *about) for key, about in queue.keys.known.copy().items()),
+        "keys": _parts((*_KEY.unpack(key), *about) for key, *about in list(queue.keys.known.values())),
         "consumers": {name: _consumer(found) for name, found in queue.claims.consumers.items()},
         "producers": {name: _producer(found) for name, found in queue.batches.producers.items()},
     }
@@ -152,8 +153,10 @@ def _write_small(writer: CheckpointWriter, value: Any) -> Generator[None, None, 
 # -- back -----------------------------------------------------------------------------------------------------------
 
 
-def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store) -> dict[int, LogQueue]:
-    """The queues as the checkpoint has them, by their numbers."""
+def read_snapshot(
+    reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store, now: int
+) -> dict[int, LogQueue]:
+    """The queues as the checkpoint has them, by their numbers. now: microseconds since the Epoch."""
     queues: dict[int, LogQueue] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
@@ -161,7 +164,8 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue]
         queue.taken.update(entry["taken"])
         flat = _joined(reader, entry["keys"])
         for one, other, mid, at, where in zip(*[iter(flat)] * 5, strict=True):
-            queue.keys.note(_KEY.pack(one, other), mid, at, where)
+            if at > now - WINDOW:  # else the segment that says it may be gone
+                queue.keys.note(_KEY.pack(one, other), mid, at, where)
         for name, found in entry["consumers"].items():
             queue.claims.consumers[name] = _read_consumer(reader, queue, name, found)
         for name, found in entry["producers"].items():
