@@ -254,6 +254,16 @@ class LogKeeper:
             raise
         store.commit()
 
+    @property
+    def early_commits(self) -> int:
+        """See Engine."""
+        return 0 if self._store is None else self._store.early_commits
+
+    def roll_back(self) -> None:
+        """See Engine."""
+        if self._store is not None:
+            self._store.roll_back()
+
     def _note_removals_or_wait(self, store: Store) -> None:
         try:
             self._note_removals(store)
