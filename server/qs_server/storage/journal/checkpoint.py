@@ -53,11 +53,15 @@ class CheckpointWriter:
         self._write(numbers.tobytes())
         return [at, len(numbers)]
 
-    def finish(self, content: dict[str, Any]) -> None:
-        """Writes what the columns are, and gives the file its name, durably. OSError."""
+    def end(self, content: dict[str, Any]) -> None:
+        """Writes what the columns are. OSError."""
         text = json.dumps(content, separators=(",", ":")).encode()
         self._write(text)
         self._disk.write(self._fd, _END.pack(len(text), self._checksum))
+
+    def publish(self) -> None:
+        """Gives the file its name, durably, in whatever thread: that takes long. What the file says must be durable in
+        the log before. OSError."""
         self._disk.fsync(self._fd)
         self._close()
         self._disk.rename(self._path, f"{self._directory}/{NAME}")

@@ -58,6 +58,7 @@ class Keys:
             self._order.append([])
         self._order[-1].append(known)
         self._store.usage.add(place_of(segment, 0), KEY_SIZE)
+        self._store.keyed.add(self)
 
     def forget(self, key: bytes) -> None:
         """Forgets a key: its push did not happen, or was too long ago."""
@@ -65,19 +66,23 @@ class Keys:
         if known is not None:
             self._store.usage.drop(place_of(known.segment, 0), KEY_SIZE)
 
-    def forget_old(self, now: int, count: int) -> None:
-        """Forgets those whose time is over, a few for each of so many pushes."""
+    def forget_old(self, now: int, count: int) -> bool:
+        """Forgets those whose time is over, a few for each of so many pushes. Whether there may be more of them."""
         for _ in range(4 * count):
             if not self._order:
-                return
+                return False
             first = self._order[0][0]
             if self.known.get(first.key) is first:
                 if first.at > now - WINDOW:
-                    return
+                    return False
                 self.forget(first.key)
             del self._order[0][0]
             if not self._order[0]:
                 self._order.popleft()
+        return True
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
 
     def pages(self) -> Iterator[list[Known]]:
         """All of them, some at a time, as there may be a million. They may change between two pages: those that are

@@ -4,6 +4,7 @@ import struct
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
+from time import perf_counter
 from typing import Any
 
 from ..index.message_index import Index
@@ -12,7 +13,9 @@ from .batches import Producer
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, Held
+from .compaction import SLICE
 from .keys import WINDOW
+from .log import Log
 from .places import Position
 from .queue import LogQueue
 from .store import Store, record_size
@@ -24,6 +27,44 @@ _PAGES = 4
 """Chunks of messages that are written at a time: some 4,000."""
 _AT_A_TIME = 4096
 """Entries of anything else."""
+
+
+class Snapshot:
+    """A checkpoint that is being written."""
+
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: Log) -> None:
+        self._writer = writer
+        self._work = work
+        self._log = log
+        self._sync: Callable[[], None] | None = None
+
+    def step(self) -> bool:
+        """Writes for as long as a slice may take, of what is in the log. Whether all is written, to be published.
+        OSError: the checkpoint before stays."""
+        until = perf_counter() + SLICE
+        try:
+            for _ in self._work:
+                if perf_counter() >= until:
+                    return False
+        except BaseException:
+            self._writer.give_up()
+            raise
+        self._sync = self._log.background_sync()
+        return True
+
+    def publish(self) -> None:
+        """Makes it the checkpoint of the log, durably, in whatever thread. OSError: the one before stays."""
+        try:
+            if self._sync is not None:
+                self._sync()  # what the checkpoint says must not be newer than the log
+            self._writer.publish()
+        except BaseException:
+            self._writer.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Writes no more of it."""
+        self._writer.give_up()
 
 
 def write_snapshot(
@@ -47,7 +88,7 @@ def write_snapshot(
         entry = yield from _write_small(writer, small)
         entries.append(entry)
         yield from _write_messages(writer, queue, entry)
-    writer.finish(content)
+    writer.end(content)
 
 
 def _write_messages(writer: CheckpointWriter, queue: LogQueue, entry: dict[str, Any]) -> Iterator[None]:

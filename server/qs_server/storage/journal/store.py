@@ -55,6 +55,8 @@ class Store:
         self.rollbacks = 0
         """How often changes were taken back."""
         self.families: dict[int, set[int]] = {}  # queues that may share payloads
+        self.keyed: set[Any] = set()
+        """The keys of the queues that know any, perhaps old ones."""
         self._failure: OSError | None = None
 
     # -- commits --------------------------------------------------------------------------------------------------
@@ -155,6 +157,7 @@ class Store:
         """Forgets what was read of a log at a start, to read it in another way."""
         self.usage = Usage()
         self.families.clear()
+        self.keyed.clear()
         self.tables.clear()
         self.undo.clear()
 
