@@ -9,7 +9,7 @@ from typing import Any
 
 from ..index.message_index import Index
 from ..index.midmap import MidMap
-from .batches import Producer
+from .batches import Producer, Publication
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, Held
@@ -166,7 +166,9 @@ def _producer(found: Producer) -> dict[str, Any]:
         [list(name), array("Q", [each for position, at in part.items() for each in (position, *at)])]
         for name, part in found.staged.items()
     ]
-    publications = [[place, record.batch, record.first, list(record.parts)] for place, record in found.publications]
+    publications = [
+        [each.place, batch, each.record.first, list(each.record.parts)] for batch, each in found.publications.items()
+    ]
     return {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
 
 
@@ -289,5 +291,5 @@ def _read_producer(
             store.usage.add(place, record_size(size))
     for place, batch, first, parts in found["publications"]:
         record = Published(queue.number, batch, first, name, [(part[0], part[1], part[2]) for part in parts])
-        producer.publications.append((place, record))
+        producer.publications[batch] = Publication(place, record)
     return producer
