@@ -126,9 +126,10 @@ def test_a_stop_without_room_for_a_segment(make: Make) -> None:
 # -- nothing to do -----------------------------------------------------------------------------------------------------
 
 
-def test_a_small_segment_has_its_successor_early(make: Make) -> None:
+def test_a_small_segment_has_its_successor_early(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is full in some milliseconds: the next one is begun as soon as anything much is written, so that nobody waits
     for it."""
+    segments_of(monkeypatch, 1 << 20, 64 << 20)
     place = make()
     place.queue("a")
     place.push("a", bytes(1 << 18))

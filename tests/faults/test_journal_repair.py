@@ -225,7 +225,8 @@ def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
 def test_the_name_of_a_copys_source_is_lost(damaged: Journal) -> None:
     """The copy has its payload for itself then, in its own queue."""
     session = Session(damaged.root)
-    session.engine.create("taken", Options())
+    session.push("orders", b"alone")
+    session.engine.create("taken", Options())  # named in a frame of its own
     [mid] = session.push("orders", b"copied")
     session.engine.copy("orders", mid, ["taken"])
     session.engine.commit()
@@ -233,7 +234,7 @@ def test_the_name_of_a_copys_source_is_lost(damaged: Journal) -> None:
     last = damaged.recover().segments[-1]
     clear(Path(last.path), last.frames[0])
     done, _ = repaired(damaged)
-    assert [path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")] == [b"copied"]
+    assert {path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")} == {b"alone", b"copied"}
     session = Session(damaged.root)
     assert session.engine.get("taken", mid, peek=True, visibility=None).payload == b"copied"
     session.crash()
