@@ -194,7 +194,8 @@ class LogBatches:
         for number, attempt, count in record.parts:
             for position, (where, size) in producer.staged.pop((record.batch, number, attempt), {}).items():
                 self._store.usage.drop(where, record_size(size))
-                self._queue.table.restore(mid + position, where, size, READY)
+                if self._queue.table.is_news(mid + position, place):
+                    self._queue.table.restore(mid + position, where, size, READY)
             mid += count
         self._drop_older(producer, record.batch)
         producer.last, producer.place = record.batch, place

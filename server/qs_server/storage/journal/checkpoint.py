@@ -2,8 +2,8 @@
 
 It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
 
-What it says of messages may be newer than its position: records are applied once more from there, and say what is true
-after them. Everything but which messages there are, where, and what hides them, is as it was at the position.
+It is written while the queues change, so that parts of it are newer than its position, from which on records are
+applied once more. Of messages it says which records it knows already; all other records say what is true after them.
 
 The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
 8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
@@ -21,7 +21,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 2\n"
+_MAGIC = b"qs-checkpoint 3\n"
 _END = struct.Struct("<QI")
 
 

@@ -108,6 +108,7 @@ class LogQueue:
 
     def settle(self) -> None:
         """After a start: what is visible is announced, and when the next message will be; files are looked for."""
+        self.table.known_upto.clear()
         self.rescan()
         self.claims.settle()
         if self.table.index.ready:
