@@ -9,6 +9,7 @@ from crashing import LOTS, Place, segments_of
 
 from qs_server.storage.engine import Draft, Durability, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset
+from qs_server.storage.journal.claims import Consumer
 
 QUEUES = ("a", "b", "c")
 WINDOW = 3_000_000
