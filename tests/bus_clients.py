@@ -175,8 +175,12 @@ class Subscriber(threading.Thread):
 class Publisher(threading.Thread):
     """Pushes to a server, over as many connections as that takes, while it is not paused. Nothing is pushed again."""
 
-    def __init__(self, server: Where, name: str, queues: tuple[str, ...], seed: int) -> None:
+    def __init__(
+        self, server: Where, name: str, queues: tuple[str, ...], seed: int, progress: threading.Condition
+    ) -> None:
+        """progress: notified when more has been answered."""
         super().__init__(daemon=True)
+        self._progress = progress
         self.answered: list[str] = []
         self.unanswered: list[str] = []
         self.trouble: list[str] = []
@@ -252,6 +256,8 @@ class Publisher(threading.Thread):
             for payload in batch if whole else batch[number : number + 1]:
                 self.unanswered.remove(payload)
                 self.answered.append(payload)
+            with self._progress:
+                self._progress.notify_all()
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A real bus process for tests, beside a real queue server: known to be ready, ended by its own id."""
 
 import contextlib
+import itertools
 import random
 import socket
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from serving import PROJECT, Address, Listening, ServerProcess
 
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-bus.py")]
+_numbers = itertools.count(1)
 
 
 def lasting_port() -> int:
@@ -35,7 +37,7 @@ class BusProcess(Listening):
     def __init__(self, server: Address, *flags: str, port: int = 0, log: Path | None = None) -> None:
         if log is None:
             assert isinstance(server, ServerProcess)
-            log = server.root.parent / f"{server.root.name}-bus.log"
+            log = server.root.parent / f"{server.root.name}-bus-{next(_numbers)}.log"
         super().__init__([*COMMAND, "--server", f"{server.host}:{server.port}", *flags], port, log)
 
 

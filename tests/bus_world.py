@@ -118,7 +118,8 @@ class Round:
 
 @dataclass
 class World:
-    """Everything at work. rng: for whoever breaks something. The proxy stands between bus and server, if it is used."""
+    """Everything at work. rng: for whoever breaks something. The proxy stands between bus and server, if it is used.
+    progress: notified when a publisher has been answered."""
 
     rng: random.Random
     server: ServerProcess
@@ -130,6 +131,7 @@ class World:
     names: list[Journal]
     others: list[Journal]
     publishers: list[Publisher]
+    progress: threading.Condition
     rounds: list[Round] = field(default_factory=list)
 
     def restart_server(self) -> None:
@@ -163,10 +165,8 @@ class World:
         return sum(len(publisher.answered) for publisher in self.publishers)
 
     def _wait_for_pushes(self, count: int) -> None:
-        deadline = time.monotonic() + QUIET_WITHIN
-        while self._answered() < count:
-            assert time.monotonic() < deadline, self.logs()
-            time.sleep(0.001)
+        with self.progress:
+            assert self.progress.wait_for(lambda: self._answered() >= count, QUIET_WITHIN), self.logs()
 
     def _again(self) -> dict[str, int]:
         counted = [(journal.name, journal.counts()) for journal in self.receivers]
@@ -185,11 +185,11 @@ class World:
         return {qid: count for qid, count in found.items() if count and not qid.startswith("bus::")}
 
     def _be_quiet(self, what: str) -> None:
-        deadline = time.monotonic() + QUIET_WITHIN
-        while left := self.left():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: still in the queues: {left}; {self._missing()}\n{self.logs()}")
-            time.sleep(0.01)
+        try:
+            self.server.until(lambda: not self.left(), QUIET_WITHIN)
+        except AssertionError:
+            left = self.left()
+            raise AssertionError(f"{what}: still in the queues: {left}; {self._missing()}\n{self.logs()}") from None
 
     def _missing(self) -> dict[str, list[str]]:
         answered = [payload for publisher in self.publishers for payload in publisher.answered]
@@ -268,9 +268,9 @@ def _server(folder: Path, durability: str) -> ServerProcess:
     return server
 
 
-def _publishers(server: Where, rng: random.Random) -> list[Publisher]:
+def _publishers(server: Where, rng: random.Random, progress: threading.Condition) -> list[Publisher]:
     """Already running."""
-    publishers = [Publisher(server, f"p{n}", QUEUES, rng.getrandbits(32)) for n in range(3)]
+    publishers = [Publisher(server, f"p{n}", QUEUES, rng.getrandbits(32), progress) for n in range(3)]
     for publisher in publishers:
         publisher.start()
     return publishers
@@ -289,7 +289,8 @@ def world(
         flags = ("-q", "a,b") if monitored else ()
         bus = BusProcess(proxy or server, *flags, port=lasting_port(), log=folder / "bus.log")
         clients = Clients(Where(bus.host, bus.port), folder, rng)
-        publishers = _publishers(Where(server.host, server.port), rng)
+        progress = threading.Condition()
+        publishers = _publishers(Where(server.host, server.port), rng, progress)
         everything = World(
             rng,
             server,
@@ -301,6 +302,7 @@ def world(
             names=clients.of("steady", "moving", "shared"),
             others=[clients.process.plain, *clients.of("silent")],
             publishers=publishers,
+            progress=progress,
         )
         try:
             yield everything

@@ -1,5 +1,7 @@
 """The command qs-dir as a process, and the queues of the package dirq 1.8, for tests that work on directories."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -10,6 +12,8 @@ from typing import Any
 
 from dirq.queue import Queue as OriginalQueue
 from dirq.QueueSimple import QueueSimple as OriginalSimple
+
+from qs_server.tools.qs_dir import main
 
 COMMAND = [sys.executable, "-m", "qs_server.tools.qs_dir"]
 WITHIN = 30
@@ -48,7 +52,10 @@ def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[in
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in dir_tool("ls", path, "--json").stdout.splitlines()]
+    """What `ls` says of each message. It is not a process here: many tests look at what another command has done."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["ls", str(path), "--json"]) == 0
+    return [json.loads(line) for line in said.getvalue().splitlines()]
 
 
 def states(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+from changes import until
 from engines import ManualClock
 
 from qs_server.storage.engine import SECOND, Draft, Options
@@ -32,9 +33,11 @@ _LONG = 20
 class Memcached:
     """A memcached process on the loopback interface. Use it in a with statement."""
 
-    def __init__(self, *flags: str, port: int | None = None) -> None:
-        """flags: beside address and port, such as `-m 1`. port: None for one that memcached lets the system choose."""
-        self._flags = flags
+    def __init__(self, *flags: str, port: int | None = None, log: Path | None = None) -> None:
+        """flags: beside address and port, such as `-m 1`. port: None for one that memcached lets the system choose.
+        log: a file for its errors, where it also writes every command that it gets."""
+        self._flags = (*flags, "-vv") if log else flags
+        self._log = log or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self.start(port)
 
@@ -58,29 +61,16 @@ class Memcached:
             if os.getuid() == 0:
                 command += ["-u", "root"]
             environment = os.environ | {"MEMCACHED_PORT_FILENAME": str(said)}
-            self._process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-            port = port or self._wait(lambda: _port_in(said))
-        self.port = port
-        self._wait(self._answers)
-        return port
+            with self._log.open("ab") as log:
+                self._process = process = subprocess.Popen(command, env=environment, stderr=log)
 
-    def _wait(self, ready: Callable[[], int]) -> int:
-        """Another program's start can only be waited for by looking."""
-        assert self._process is not None
-        until = time.monotonic() + _LONG
-        while not (result := ready()):
-            assert self._process.poll() is None, "memcached has ended"
-            assert time.monotonic() < until, "memcached does not start"
-            time.sleep(0.01)
-        return result
+            def listens() -> bool:
+                assert process.poll() is None, "memcached has ended"
+                return _port_in(said) != 0
 
-    def _answers(self) -> int:
-        try:
-            with socket.create_connection(self.address, _LONG) as connection:
-                connection.sendall(b"version\r\n")
-                return connection.recv(100).startswith(b"VERSION")
-        except ConnectionError:
-            return 0
+            until(listens, Path(directory))
+            self.port = _port_in(said)
+        return self.port
 
     def command(self, line: str) -> bytes:
         """What it answers to a line, as far as one read gives it."""

@@ -3,13 +3,14 @@
 import contextlib
 import queue
 import re
-import time
+import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from changes import until
 from documents import new_queue
 from memcached_serving import Memcached
 from serving import FAST, ServerProcess, Wire, serving
@@ -23,8 +24,10 @@ LONG = 20
 class Elsewhere:
     """The other servers, and how to start a queue server that uses them."""
 
-    def __init__(self, memcached: Memcached, sqs: FaultySqs) -> None:
+    def __init__(self, memcached: Memcached, log: Path, sqs: FaultySqs) -> None:
+        """log: the memcached's."""
         self.memcached = memcached
+        self._log = log
         self.sqs = sqs
         self._polls: queue.SimpleQueue[None] = queue.SimpleQueue()
         sqs.before = self._seen
@@ -52,7 +55,7 @@ class Elsewhere:
         if storage == "memcached":
             before = self._gets()
             yield
-            until(lambda: self._gets() >= before + times)
+            until(lambda: self._gets() >= before + times, self._log.parent)
             return
         with contextlib.suppress(queue.Empty):
             while True:
@@ -62,30 +65,28 @@ class Elsewhere:
             self._polls.get(timeout=LONG)
 
     def _gets(self) -> int:
-        """How often memcached was looked at: whoever waits looks first."""
-        found = re.search(rb"STAT cmd_get (\d+)", self.memcached.command("stats"))
-        assert found is not None
-        return int(found[1])
-
-
-def until(condition: Callable[[], object]) -> None:
-    """What another process does can only be waited for by looking."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.01)
+        """How many keys memcached was asked for: whoever waits looks first."""
+        return sum(
+            len(keys.split())
+            for keys in re.findall(r"^<\d+ gets? (.*)$", self._log.read_text("utf-8", "replace"), re.M)
+        )
 
 
 @contextlib.contextmanager
 def elsewhere_serving() -> Iterator[Elsewhere]:
     """A memcached and an SQS for the length of a with block, and credentials for the servers that are started in it."""
-    with pytest.MonkeyPatch.context() as environment, Memcached() as memcached, sqs_serving() as moto:
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        tempfile.TemporaryDirectory() as folder,
+        Memcached(log=Path(folder, "log")) as memcached,
+        sqs_serving() as moto,
+    ):
         for name, value in CREDENTIALS.items():
             environment.setenv(name, value)
         environment.delenv("AWS_PROFILE", raising=False)
         proxy = FaultySqs(moto)
         try:
-            yield Elsewhere(memcached, proxy)
+            yield Elsewhere(memcached, Path(folder, "log"), proxy)
         finally:
             proxy.close()
 

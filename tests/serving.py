@@ -3,14 +3,16 @@
 import contextlib
 import os
 import re
+import select
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from forking import started
+from changes import WITHIN, until
 
 PROJECT = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "queue-server.py")]
@@ -40,8 +42,12 @@ class Listening:
     def start(self) -> None:
         """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
         with self._log.open("ab") as log:
-            self.process = started(
-                [*self._command, "--port", str(self.port)], log, {**os.environ, "PYTHONUNBUFFERED": "1"}
+            self.process = subprocess.Popen(
+                [*self._command, "--port", str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
@@ -54,6 +60,10 @@ class Listening:
     def log(self) -> str:
         return self._log.read_text()
 
+    def until_logged(self, text: str, times: int = 1) -> None:
+        """Waits until the text is in its log, so often."""
+        until(lambda: self.log().count(text) >= times, self._log.parent)
+
     def connect(self, timeout: float = 20) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout)
 
@@ -64,16 +74,27 @@ class Listening:
 
     def stop(self, sig: int = signal.SIGTERM) -> int:
         """Asks it to stop, and gives its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(sig)
+        self.process.send_signal(sig)  # Popen sends nothing to a process that has ended
         return self.wait()
 
     def wait(self) -> int:
-        """The exit code, once it has ended."""
-        code = self.process.wait(READY_WITHIN)
+        """The exit code, once it has ended. subprocess.TimeoutExpired if it does not end within READY_WITHIN."""
+        if self.process.poll() is None:
+            self._await_end()
+        code = self.process.wait(0)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
+
+    def _await_end(self) -> None:
+        """Sleeps until the process ends. Popen.wait with a bound looks again and again."""
+        descriptor = os.pidfd_open(self.process.pid)
+        try:
+            ends = select.poll()  # unlike select(), it takes any descriptor
+            ends.register(descriptor, select.POLLIN)
+            ends.poll(READY_WITHIN * 1000)
+        finally:
+            os.close(descriptor)
 
 
 class ServerProcess(Listening):
@@ -86,6 +107,11 @@ class ServerProcess(Listening):
         self.root = root
         log = log or root.parent / f"{root.name}.log"
         super().__init__([*COMMAND, "--root", str(root), *flags], port, log)
+
+    def until(self, condition: Callable[[], object], within: float = WITHIN) -> None:
+        """Waits until a condition holds that changes with the queues, or with what those of the journal hold. within:
+        seconds."""
+        until(condition, self.root, self.root / ".journal", within=within)
 
 
 @contextlib.contextmanager
@@ -103,6 +129,7 @@ class Wire:
     """A connection to a server, line by line."""
 
     def __init__(self, server: Listening) -> None:
+        self.server = server
         self.socket = server.connect()
         self._lines = self.socket.makefile("rb")
 

@@ -1,10 +1,10 @@
 """Processes that stand still for a moment, and go on as if nothing had been."""
 
 import contextlib
+import os
 import select
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 from serving import Listening
 
@@ -12,11 +12,9 @@ from serving import Listening
 @contextlib.contextmanager
 def stopped(process: Listening) -> Iterator[None]:
     """Within the block the process does not run (SIGSTOP): it has stopped when the block begins."""
-    pid = process.process.pid
     process.process.send_signal(signal.SIGSTOP)
     try:
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
-            select.select([], [], [], 0.001)
+        os.waitid(os.P_PID, process.process.pid, os.WSTOPPED)
         yield
     finally:
         process.process.send_signal(signal.SIGCONT)

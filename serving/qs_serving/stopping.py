@@ -4,6 +4,7 @@ What was answered survives the end of a process at any moment, so a stop that ta
 waited for: whatever is stuck, a full disk or one that does not answer, the process ends.
 """
 
+import atexit
 import logging
 import os
 import select
@@ -74,6 +75,7 @@ class _Stop:
         signal.signal(signal.SIGALRM, self._time_is_up)
         for number in _SIGNALS:
             signal.signal(number, self._caught)
+        atexit.register(_ignore_signals)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -99,6 +101,13 @@ class _Stop:
 
     def _time_is_up(self, number: int, frame: FrameType | None) -> None:
         _end("could not stop in time" if self._signals == 1 else "could not stop in time after a second signal")
+
+
+def _ignore_signals() -> None:
+    """Makes signals that come while Python itself ends do nothing: Python takes handlers away then, and a signal to
+    stop would end a process that has stopped as asked with a code that says otherwise."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end(why: str) -> NoReturn:

@@ -414,7 +414,7 @@ def test_a_stop(server: ServerProcess, client: Lines, sig: int) -> None:
         assert 'req="waits"' in answer
         assert error(client.line()) == ("503", "shutting-down")
         assert client.line() == ""
-    assert server.stop() == 0
+    assert server.wait() == 0
 
 
 def test_after_a_stop_all_is_there(tmp_path: Path) -> None:

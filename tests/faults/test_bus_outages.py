@@ -1,27 +1,26 @@
 """What a bus goes through: no server yet, a server that restarts, queues that are deleted, nobody there."""
 
 import contextlib
+import itertools
 import select
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bus_clients import Where, acknowledge, subscribe
-from bus_serving import BusProcess, lasting_port
+from bus_serving import BusProcess, bus_serving, lasting_port
 from documents import code, mids, new_queue, payloads, push, req, request
 from serving import FAST, ServerProcess, Wire, serving
 from stalls import pass_time
-
-WITHIN = 20
 
 
 class Client(Wire):
     """A client of the bus. Deliveries may come before an answer; they are kept for `delivery`."""
 
-    def __init__(self, bus: BusProcess) -> None:
+    def __init__(self, bus: BusProcess, qid: str) -> None:
         super().__init__(bus)
+        self._qid = qid
         self._kept: deque[str] = deque()
 
     def ask(self, *documents: str | bytes) -> str:
@@ -41,26 +40,17 @@ class Client(Wire):
     def handle(self) -> str:
         """The payload of the next message, which is acknowledged."""
         line = self.delivery()
-        assert mids(self.ask(acknowledge("q", *mids(line)))) == mids(line)
+        assert mids(self.ask(acknowledge(self._qid, *mids(line)))) == mids(line)
         return payloads(line)[0]
 
 
 class Place:
-    """A server and a bus which can be started again where they were."""
+    """A bus, its server, which may come later, and the name of a queue there."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self._root = folder / "root"
-        self.address = Where("127.0.0.1", lasting_port())
-        self._flags = flags
-        self.server: ServerProcess | None = None
-        self.bus = BusProcess(self.address, *flags, port=lasting_port(), log=folder / "bus.log")
-
-    def start_server(self, qid: str = "") -> None:
-        """qid: a queue that is there before anybody can connect."""
-        if qid:
-            with serving(self._root, *FAST) as elsewhere, Wire(elsewhere) as wire:
-                wire.ask(new_queue(qid))
-        self.server = ServerProcess(self._root, *FAST, port=self.address.port)
+    def __init__(self, bus: BusProcess, qid: str, server: ServerProcess | None = None) -> None:
+        self.bus = bus
+        self.qid = qid
+        self.server = server
 
     def ask(self, document: str) -> str:
         """The server's answer."""
@@ -74,18 +64,35 @@ class Place:
 
     def wait_for(self, qid: str, count: int) -> None:
         """Until a queue has so many messages."""
-        deadline = time.monotonic() + WITHIN
-        while self.count(qid) != count:
-            assert time.monotonic() < deadline, f"{self.count(qid)} messages in {qid}\n{self.bus.log()}"
-            time.sleep(0.01)
+        assert self.server is not None
+        try:
+            self.server.until(lambda: self.count(qid) == count)
+        except AssertionError:
+            raise AssertionError(f"{self.count(qid)} messages in {qid}\n{self.bus.log()}") from None
 
     def connect(self, *requests: str) -> Client:
         """A client of the bus; each request is answered."""
-        wire = Client(self.bus)
+        wire = Client(self.bus, self.qid)
         for document in requests:
             answer = wire.ask(document)
             assert "<subscribe/>" in answer, answer
         return wire
+
+
+class OwnPlace(Place):
+    """Both of them can be started again where they were."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._root = folder / "root"
+        self.address = Where("127.0.0.1", lasting_port())
+        super().__init__(BusProcess(self.address, *flags, port=lasting_port(), log=folder / "bus.log"), "q")
+
+    def start_server(self, qid: str = "") -> None:
+        """qid: a queue that is there before anybody can connect."""
+        if qid:
+            with serving(self._root, *FAST) as elsewhere, Wire(elsewhere) as wire:
+                wire.ask(new_queue(qid))
+        self.server = ServerProcess(self._root, *FAST, port=self.address.port)
 
     def close(self) -> None:
         self.bus.stop()
@@ -96,9 +103,9 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(folder: Path, *flags: str, server: bool = True) -> Iterator[Place]:
+def place(folder: Path, *flags: str, server: bool = True) -> Iterator[OwnPlace]:
     """With a queue `q`, if the server is started at once."""
-    everything = Place(folder, *flags)
+    everything = OwnPlace(folder, *flags)
     try:
         if server:
             everything.start_server()
@@ -108,10 +115,33 @@ def place(folder: Path, *flags: str, server: bool = True) -> Iterator[Place]:
         everything.close()
 
 
+Shared = Callable[..., Place]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """Gives a place with a queue of its own, on a server and a bus that are neither stopped nor killed. monitored: the
+    bus is told of the queue at its start."""
+    names = [f"told-{number}" for number in range(4)]
+    told, others = iter(names), (f"other-{number}" for number in itertools.count())
+    with (
+        serving(tmp_path_factory.mktemp("shared") / "root", *FAST) as server,
+        bus_serving(server) as free,
+        bus_serving(server, "-q", ",".join(names)) as telling,
+    ):
+
+        def place(monitored: bool) -> Place:
+            everything = Place(telling, next(told), server) if monitored else Place(free, next(others), server)
+            everything.ask(new_queue(everything.qid))
+            return everything
+
+        yield place
+
+
 @pytest.mark.parametrize("monitored", [True, False])
 def test_the_bus_is_there_before_the_server(monitored: bool, tmp_path: Path) -> None:
     """Clients may come already. As soon as there is a server they are subscribed, and get what is pushed."""
-    with place(tmp_path, *(("-q", "q") if monitored else ()), server=False) as at, Client(at.bus) as wire:
+    with place(tmp_path, *(("-q", "q") if monitored else ()), server=False) as at, Client(at.bus, "q") as wire:
         wire.send(subscribe("q"))
         at.start_server("q")
         assert "<subscribe/>" in wire.line()
@@ -141,98 +171,97 @@ def test_the_server_restarts(how: str, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "n"])
-def test_a_monitored_queue_is_deleted(name: str, tmp_path: Path) -> None:
+def test_a_monitored_queue_is_deleted(name: str, shared: Shared) -> None:
     """It is made again, and its subscribers get what is pushed to it then."""
-    with place(tmp_path, "-q", "q") as at, at.connect(subscribe("q", name=name)) as wire:
-        at.ask(push("q", "before"))
+    at = shared(monitored=True)
+    with at.connect(subscribe(at.qid, name=name)) as wire:
+        at.ask(push(at.qid, "before"))
         before = wire.delivery()
-        assert code(at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))) == 0
-        deadline = time.monotonic() + WITHIN
-        while code(at.ask(push("q", "after"))) == 404:
-            assert time.monotonic() < deadline, at.bus.log()
-            time.sleep(0.01)
-        assert mids(wire.ask(acknowledge("q", *mids(before)))) == mids(before)
+        assert code(at.ask(request("delete-queue", f"<qid>{at.qid}</qid>", force="yes"))) == 0
+        assert at.server is not None
+        at.server.until(lambda: code(at.ask(push(at.qid, "after"))) != 404)
+        assert mids(wire.ask(acknowledge(at.qid, *mids(before)))) == mids(before)
         assert wire.handle() == "after"
-        at.wait_for("q", 0)
+        at.wait_for(at.qid, 0)
 
 
-def test_a_queue_is_deleted(tmp_path: Path) -> None:
+def test_a_queue_is_deleted(shared: Shared) -> None:
     """Each of its subscribers is told so, with the req of its subscription, and can subscribe again when it is back."""
+    at = shared(monitored=False)
     with (
-        place(tmp_path) as at,
-        at.connect(subscribe("q", req="one")) as one,
-        at.connect(subscribe("q", ack=False, req="two")) as two,
-        at.connect(subscribe("q", name="n", req="three")) as three,
+        at.connect(subscribe(at.qid, req="one")) as one,
+        at.connect(subscribe(at.qid, ack=False, req="two")) as two,
+        at.connect(subscribe(at.qid, name="n", req="three")) as three,
     ):
-        at.ask(request("delete-queue", "<qid>q</qid>"))
+        at.ask(request("delete-queue", f"<qid>{at.qid}</qid>"))
         for wire, known in ((one, "one"), (two, "two"), (three, "three")):
             wire.socket.settimeout(5)
             line = wire.line()
             assert (code(line), req(line)) == (404, known)
-        assert code(one.ask(subscribe("q", req="one"))) == 404
-        at.ask(new_queue("q"))
+        assert code(one.ask(subscribe(at.qid, req="one"))) == 404
+        at.ask(new_queue(at.qid))
         for wire, again in (
-            (one, subscribe("q", req="one")),
-            (two, subscribe("q", ack=False, req="two")),
-            (three, subscribe("q", name="n", req="three")),
+            (one, subscribe(at.qid, req="one")),
+            (two, subscribe(at.qid, ack=False, req="two")),
+            (three, subscribe(at.qid, name="n", req="three")),
         ):
             assert "<subscribe/>" in wire.ask(again)
-        at.ask(push("q", "new"))
+        at.ask(push(at.qid, "new"))
         assert one.handle() == "new"
         assert payloads(two.delivery()) == ["new"]
         assert three.handle() == "new"
-        at.wait_for("q", 0)
+        at.wait_for(at.qid, 0)
 
 
-def test_a_queue_is_deleted_and_there_again(tmp_path: Path) -> None:
+def test_a_queue_is_deleted_and_there_again(shared: Shared) -> None:
     """A durable name misses nothing of the new one, even if others subscribe to it first."""
-    with place(tmp_path) as at:
-        with at.connect(subscribe("q", name="n")):
-            pass
-        with at.connect(subscribe("q")) as wire:
-            at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))
-            assert code(wire.line()) == 404
-            at.ask(new_queue("q"))
-            assert "<subscribe/>" in wire.ask(subscribe("q"))
-            at.ask(push("q", "new"))
-            assert wire.handle() == "new"
-        with at.connect(subscribe("q", name="n")) as named:
-            named.socket.settimeout(5)
-            assert named.handle() == "new"
-        at.wait_for("bus:q:n", 0)
+    at = shared(monitored=False)
+    with at.connect(subscribe(at.qid, name="n")):
+        pass
+    with at.connect(subscribe(at.qid)) as wire:
+        at.ask(request("delete-queue", f"<qid>{at.qid}</qid>", force="yes"))
+        assert code(wire.line()) == 404
+        at.ask(new_queue(at.qid))
+        assert "<subscribe/>" in wire.ask(subscribe(at.qid))
+        at.ask(push(at.qid, "new"))
+        assert wire.handle() == "new"
+    with at.connect(subscribe(at.qid, name="n")) as named:
+        named.socket.settimeout(5)
+        assert named.handle() == "new"
+    at.wait_for(f"bus:{at.qid}:n", 0)
 
 
-def test_the_queue_of_a_name_is_deleted(tmp_path: Path) -> None:
+def test_the_queue_of_a_name_is_deleted(shared: Shared) -> None:
     """Its members are told so; others go on, and the name can be made anew."""
+    at = shared(monitored=True)
     with (
-        place(tmp_path, "-q", "q") as at,
-        at.connect(subscribe("q", name="n", req="named")) as named,
-        at.connect(subscribe("q")) as wire,
+        at.connect(subscribe(at.qid, name="n", req="named")) as named,
+        at.connect(subscribe(at.qid)) as wire,
     ):
-        at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))
+        at.ask(request("delete-queue", f"<qid>bus:{at.qid}:n</qid>", force="yes"))
         line = named.line()
         assert (code(line), req(line)) == (404, "named")
-        at.ask(push("q", "one"))
+        at.ask(push(at.qid, "one"))
         assert wire.handle() == "one"
-        assert "<subscribe/>" in named.ask(subscribe("q", name="n"))
-        at.ask(push("q", "two"))
+        assert "<subscribe/>" in named.ask(subscribe(at.qid, name="n"))
+        at.ask(push(at.qid, "two"))
         assert wire.handle() == "two"
         assert named.handle() == "two"
-        at.wait_for("q", 0)
-        at.wait_for("bus:q:n", 0)
+        at.wait_for(at.qid, 0)
+        at.wait_for(f"bus:{at.qid}:n", 0)
 
 
 @pytest.mark.parametrize("monitored", [True, False])
-def test_the_queue_of_a_name_is_deleted_while_nobody_is_there(monitored: bool, tmp_path: Path) -> None:
+def test_the_queue_of_a_name_is_deleted_while_nobody_is_there(monitored: bool, shared: Shared) -> None:
     """The next who subscribes to the name makes it anew, and stays."""
-    with place(tmp_path, *(("-q", "q") if monitored else ())) as at:
-        with at.connect(subscribe("q", name="n")):
-            pass
-        assert code(at.ask(request("delete-queue", "<qid>bus:q:n</qid>", force="yes"))) == 0
-        with at.connect(subscribe("q", name="n")) as named:
-            at.ask(push("q", "one"))
-            assert named.handle() == "one"
-        at.wait_for("bus:q:n", 0)
+    at = shared(monitored=monitored)
+    with at.connect(subscribe(at.qid, name="n")):
+        pass
+    assert code(at.ask(request("delete-queue", f"<qid>bus:{at.qid}:n</qid>", force="yes"))) == 0
+    with at.connect(subscribe(at.qid, name="n")) as named:
+        at.ask(push(at.qid, "one"))
+        assert named.handle() == "one"
+    at.wait_for(f"bus:{at.qid}:n", 0)
 
 
 def test_a_queue_is_deleted_while_a_name_has_no_room(tmp_path: Path) -> None:
@@ -247,8 +276,7 @@ def test_a_queue_is_deleted_while_a_name_has_no_room(tmp_path: Path) -> None:
                 at.ask(push("q", str(number)))
             assert payloads(named.delivery()) == ["0"]
             assert [payloads(plain.delivery())[0] for _ in range(3)] == ["0", "1", "2"]
-            while "has to be tried again" not in at.bus.log():
-                pass_time(0.01)
+            at.bus.until_logged("has to be tried again")
             at.ask(request("delete-queue", "<qid>q</qid>", force="yes"))
             assert code(named.line()) == code(plain.line()) == 404
         pass_time(2.5)  # the bus tries once a second what it tries again

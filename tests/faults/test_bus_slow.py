@@ -1,11 +1,12 @@
 """Subscribers that do not read, or do not acknowledge: the others notice nothing, and the bus keeps within bounds."""
 
 import contextlib
+import itertools
 import re
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ _COUNTS = re.compile(r'\b(new|ready|in-flight|delayed)="(\d+)"')
 class Reader:
     """A subscriber that reads when it is told to. slow: its side of the connection takes next to nothing in advance."""
 
-    def __init__(self, bus: BusProcess, *, ack: bool, prefetch: int = 0, slow: bool = True) -> None:
+    def __init__(self, bus: BusProcess, qid: str, *, ack: bool, prefetch: int = 0, slow: bool = True) -> None:
+        self._qid = qid
         self._socket = socket.socket()
         if slow:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
@@ -43,7 +45,7 @@ class Reader:
         self.found: list[int] = []
         self.end = ""
         """The error that the bus has sent at last."""
-        self._socket.sendall(subscribe("q", ack=ack, prefetch=prefetch).encode())
+        self._socket.sendall(subscribe(qid, ack=ack, prefetch=prefetch).encode())
         assert "<subscribe/>" in self._lines.readline().decode()
 
     def read(self, count: int, *, ack: bool = True) -> list[int]:
@@ -67,7 +69,7 @@ class Reader:
 
     def acknowledge(self, *found: int) -> None:
         with contextlib.suppress(OSError):  # it may have been sent away
-            self._socket.sendall(acknowledge("q", *found).encode())
+            self._socket.sendall(acknowledge(self._qid, *found).encode())
 
     def close(self) -> None:
         self._lines.close()
@@ -77,16 +79,17 @@ class Reader:
 class Scene:
     """A bus with one slow subscriber and several that are not."""
 
-    def __init__(self, server: ServerProcess, bus: BusProcess, others: int, slow: Reader) -> None:
+    def __init__(self, server: ServerProcess, bus: BusProcess, qid: str, others: int, slow: Reader) -> None:
         self.bus = bus
+        self.qid = qid
         self.slow = slow
         self.pushed: list[int] = []
         self.wire = Wire(server)
-        self._others = [Reader(bus, ack=bool(number % 2), slow=False) for number in range(others)]
+        self._others = [Reader(bus, qid, ack=bool(number % 2), slow=False) for number in range(others)]
 
     def batch(self) -> None:
         """What is pushed is with each of the others soon."""
-        pushed = mids(self.wire.ask(push_list("q", *["x" * PAYLOAD] * BATCH)))
+        pushed = mids(self.wire.ask(push_list(self.qid, *["x" * PAYLOAD] * BATCH)))
         assert len(pushed) == BATCH
         self.pushed += pushed
         for other in self._others:
@@ -94,7 +97,7 @@ class Scene:
 
     def counts(self) -> dict[str, int]:
         """Messages on the server, by their states."""
-        line = self.wire.ask(request("queue-stats", "<qid>q</qid>"))
+        line = self.wire.ask(request("queue-stats", f"<qid>{self.qid}</qid>"))
         return {state: int(number) for state, number in _COUNTS.findall(line)}
 
     def memory(self) -> int:
@@ -104,24 +107,34 @@ class Scene:
 
     def wait_until_empty(self) -> None:
         """Everything that was handled is deleted; what is in somebody's hands is not."""
-        while sum(self.counts().values()):
-            time.sleep(0.01)
+        self.wire.server.until(lambda: not sum(self.counts().values()))
 
     def close(self) -> None:
         for each in (*self._others, self.slow, self.wire):
             each.close()
 
 
-@contextlib.contextmanager
-def scene(folder: Path, others: int, *flags: str, ack: bool, prefetch: int = 0) -> Iterator[Scene]:
-    with serving(folder / "root", *FAST) as server:
-        with Wire(server) as wire:
-            wire.ask(new_queue("q"))
-        with bus_serving(server, "-q", "q", "--outbox", str(OUTBOX), "--max-hold", str(HOLD), *flags) as bus:
-            everything = Scene(server, bus, others, Reader(bus, ack=ack, prefetch=prefetch))
-            with contextlib.closing(everything):
-                yield everything
-            assert "ERROR" not in bus.log(), bus.log()
+Scenes = Callable[..., contextlib.AbstractContextManager[Scene]]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
+    """Makes scenes, each with a bus and a queue of its own, on one server."""
+    with serving(tmp_path_factory.mktemp("slow") / "root", *FAST) as server:
+
+        @contextlib.contextmanager
+        def scene(others: int, *flags: str, ack: bool, prefetch: int = 0) -> Iterator[Scene]:
+            qid = f"q{next(_numbers)}"
+            with Wire(server) as wire:
+                wire.ask(new_queue(qid))
+            with bus_serving(server, "-q", qid, "--outbox", str(OUTBOX), "--max-hold", str(HOLD), *flags) as bus:
+                everything = Scene(server, bus, qid, others, Reader(bus, qid, ack=ack, prefetch=prefetch))
+                with contextlib.closing(everything):
+                    yield everything
+                assert "ERROR" not in bus.log(), bus.log()
+
+        yield scene
 
 
 AMOUNT = [
@@ -152,10 +165,10 @@ def stop_reading(at: Scene, batches: int, seconds: float) -> int:
 
 @pytest.mark.parametrize(("others", "batches", "seconds"), AMOUNT)
 @pytest.mark.parametrize("ack", [True, False])
-def test_one_stops_reading(others: int, batches: int, seconds: float, ack: bool, tmp_path: Path) -> None:
+def test_one_stops_reading(others: int, batches: int, seconds: float, ack: bool, scene: Scenes) -> None:
     """The others get everything meanwhile, memory stays within its bound, and it gets everything in order afterwards.
     The long one takes 80 s."""
-    with scene(tmp_path, others, ack=ack) as at:
+    with scene(others, ack=ack) as at:
         waiting = stop_reading(at, batches, seconds)
         assert at.slow.read(waiting) == at.pushed[-waiting:]
         at.batch()
@@ -164,9 +177,9 @@ def test_one_stops_reading(others: int, batches: int, seconds: float, ack: bool,
 
 
 @pytest.mark.parametrize("ack", [True, False])
-def test_one_stops_reading_and_is_sent_away(ack: bool, tmp_path: Path) -> None:
+def test_one_stops_reading_and_is_sent_away(ack: bool, scene: Scenes) -> None:
     """With --policy disconnect it is, once more than the outbox waits for it; the others notice nothing."""
-    with scene(tmp_path, 9, "--policy", "disconnect", ack=ack, prefetch=HOLD) as at:
+    with scene(9, "--policy", "disconnect", ack=ack, prefetch=HOLD) as at:
         waiting = stop_reading(at, 25, 0)
         assert "a subscriber is disconnected" in at.bus.log()
         at.wait_until_empty()
@@ -175,18 +188,18 @@ def test_one_stops_reading_and_is_sent_away(ack: bool, tmp_path: Path) -> None:
         assert found == at.pushed[-waiting:][: len(found)]
 
 
-def test_one_holds_up_more_than_is_held(tmp_path: Path) -> None:
+def test_one_holds_up_more_than_is_held(scene: Scenes) -> None:
     """With --policy hold, too: once more than --max-hold messages wait for it. The others notice nothing."""
-    with scene(tmp_path, 9, "--max-hold", "100", ack=True) as at:
+    with scene(9, "--max-hold", "100", ack=True) as at:
         waiting = stop_reading(at, 15, 0)
         assert "a subscriber is disconnected" in at.bus.log()
         at.wait_until_empty()
         assert len(at.slow.read(waiting)) < waiting
 
 
-def test_one_does_not_acknowledge(tmp_path: Path) -> None:
+def test_one_does_not_acknowledge(scene: Scenes) -> None:
     """It gets as many as its prefetch says, and no more until it acknowledges; then everything, in order."""
-    with scene(tmp_path, 9, ack=True, prefetch=PREFETCH) as at:
+    with scene(9, ack=True, prefetch=PREFETCH) as at:
         waiting = 10 * BATCH
         for _ in range(10):
             at.batch()
@@ -198,9 +211,9 @@ def test_one_does_not_acknowledge(tmp_path: Path) -> None:
         at.wait_until_empty()
 
 
-def test_one_does_not_acknowledge_and_is_sent_away(tmp_path: Path) -> None:
+def test_one_does_not_acknowledge_and_is_sent_away(scene: Scenes) -> None:
     """With --policy disconnect, once more than the outbox waits for it; it reads, and is told why."""
-    with scene(tmp_path, 9, "--policy", "disconnect", ack=True, prefetch=PREFETCH) as at:
+    with scene(9, "--policy", "disconnect", ack=True, prefetch=PREFETCH) as at:
         for _ in range(5):
             at.batch()
         assert at.slow.read(11, ack=False) == at.pushed[:PREFETCH]
@@ -208,13 +221,13 @@ def test_one_does_not_acknowledge_and_is_sent_away(tmp_path: Path) -> None:
         at.wait_until_empty()
 
 
-def test_nobody_reads(tmp_path: Path) -> None:
+def test_nobody_reads(scene: Scenes) -> None:
     """What the bus takes out of the queue stays within its bound; the rest waits there. Then everybody gets it all."""
-    with scene(tmp_path, 0, ack=True) as at:
-        readers = [at.slow, Reader(at.bus, ack=True), Reader(at.bus, ack=False)]
+    with scene(0, ack=True) as at:
+        readers = [at.slow, Reader(at.bus, at.qid, ack=True), Reader(at.bus, at.qid, ack=False)]
         most = 0
         for _ in range(150):
-            at.pushed += mids(at.wire.ask(push_list("q", *["x" * PAYLOAD] * BATCH)))
+            at.pushed += mids(at.wire.ask(push_list(at.qid, *["x" * PAYLOAD] * BATCH)))
             most = max(most, at.counts()["in-flight"])
         print(f"{most} messages in the hands of the bus, of {len(at.pushed)}")
         assert most <= TAKEN

@@ -126,6 +126,17 @@ def test_a_stop_without_room_for_a_segment(make: Make) -> None:
 # -- nothing to do -----------------------------------------------------------------------------------------------------
 
 
+def test_a_small_segment_has_its_successor_early(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is full in some milliseconds: the next one is begun as soon as anything much is written, so that nobody waits
+    for it."""
+    segments_of(monkeypatch, 1 << 20, 64 << 20)
+    place = make()
+    place.queue("a")
+    place.push("a", bytes(1 << 18))
+    place.upkeep_all()
+    assert (place.root / ".journal" / "spare").stat().st_size == 4 << 20
+
+
 def test_nothing_to_do_with_a_compact_journal(make: Make) -> None:
     """What is written at leisure comes to an end: a queue that is filled and emptied leaves nothing to be done."""
     place = make()

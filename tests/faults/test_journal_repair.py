@@ -11,7 +11,7 @@ from broken_journals import Journal, Picture, Segment, Session, flip, made, smal
 from engines import Crash, FaultyDisk
 
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
+from qs_server.storage.engine import Durability, Options
 from qs_server.storage.journal.claim_records import Claim, Staged
 from qs_server.storage.journal.damage import messages_in
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame
@@ -220,6 +220,24 @@ def test_all_names_of_a_start_are_lost(damaged: Journal) -> None:
     files = {int(path.name): path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")}
     assert files == dict(zip(mids, (b"one", b"two"), strict=True))
     assert done.unplaced == 2
+
+
+def test_the_name_of_a_copys_source_is_lost(damaged: Journal) -> None:
+    """The copy has its payload for itself then, in its own queue."""
+    session = Session(damaged.root)
+    session.push("orders", b"alone")
+    session.engine.create("taken", Options())  # named in a frame of its own
+    [mid] = session.push("orders", b"copied")
+    session.engine.copy("orders", mid, ["taken"])
+    session.engine.commit()
+    session.crash()
+    last = damaged.recover().segments[-1]
+    clear(Path(last.path), last.frames[0])
+    done, _ = repaired(damaged)
+    assert {path.read_bytes() for path in Path(done.aside).glob("queue-number-*/*")} == {b"alone", b"copied"}
+    session = Session(damaged.root)
+    assert session.engine.queue("taken").get(mid, peek=True, visibility=None).payload == b"copied"
+    session.crash()
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])

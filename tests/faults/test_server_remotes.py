@@ -29,7 +29,7 @@ from documents import (
     text,
 )
 from memcached_serving import Memcached, needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made, until
+from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
 from serving import ServerProcess, Wire
 from sqs_serving import RefusedError
 
@@ -343,7 +343,7 @@ def test_memcached_is_restarted(
                 answer = wire.ask(asked)
                 assert (code(answer), f"memcached at {host}:{port}" in text(answer)) == (500, True), answer
                 assert "start it" in text(answer)
-            until(lambda: f"messages of '{name}' cannot be fetched" in shared.log())
+            shared.until_logged(f"messages of '{name}' cannot be fetched")
             works(other, local, "meanwhile")
         assert mids(wire.ask(push(name, "for the subscriber")))
         assert payloads(subscriber.line()) == ["for the subscriber"]
@@ -393,7 +393,7 @@ def test_a_subscriber_of_sqs_outlasts_it(elsewhere: Elsewhere, shared: ServerPro
     with Wire(shared) as subscriber:
         with before(elsewhere, fail):
             subscriber.ask(subscribe(at_sqs, visibility=FOR_EVER))
-            until(lambda: f"messages of '{at_sqs}' cannot be fetched" in shared.log())
+            shared.until_logged(f"messages of '{at_sqs}' cannot be fetched")
         first, second = subscriber.line(), subscriber.line()
         assert code(subscriber.ask(delete(at_sqs, *mids(first)))) == 0
     assert received(wire, at_sqs, 1) == payloads(second)

@@ -29,6 +29,13 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 
 
 @pytest.fixture
+def producer(shared_server: ServerProcess) -> Iterator[Wire]:
+    """A connection to the shared server."""
+    with Wire(shared_server) as wire:
+        yield wire
+
+
+@pytest.fixture
 def client(shared_server: ServerProcess) -> Iterator[QueueClient]:
     """A client of the shared server."""
     with QueueClient(shared_server.host, shared_server.port, timeout=20) as client:

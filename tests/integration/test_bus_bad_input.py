@@ -1,48 +1,59 @@
 """The real bus process and what a client can send wrong: the error it gets, that nothing changes, and others go on."""
 
+import contextlib
 import select
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bad_documents import BAD, state
 from bus_serving import BusProcess, bus_serving
 from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
-from serving import FAST, ServerProcess, Wire, serving
+from serving import ServerProcess, Wire
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server that nobody else uses."""
-    with serving(tmp_path / "root", *FAST) as process:
+def bus(server: ServerProcess) -> Iterator[BusProcess]:
+    """A bus of the test's own, on a server of its own."""
+    with bus_serving(server) as process:
         yield process
 
 
-@pytest.fixture
-def bus(server: ServerProcess, wire: Wire) -> Iterator[BusProcess]:
-    """A bus of the test's own, for any queue; there is a queue `q`."""
-    with bus_serving(server, "--max-connections", "4") as process:
+@pytest.fixture(scope="module")
+def shared_bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
+    """One bus for those tests of this file that do not look at the root: each has its own queue."""
+    with bus_serving(shared_server) as process:
         yield process
 
 
-@pytest.fixture
-def subscriber(bus: BusProcess, wire: Wire) -> Iterator[Wire]:
-    """Somebody else, with two messages in hand."""
-    wire.ask(push("q", "precious"), push("q", "also"))
+@contextlib.contextmanager
+def subscribed(server: ServerProcess, wire: Wire, bus: BusProcess, qid: str) -> Iterator[Wire]:
+    """Somebody else, subscribed to the queue, which is made if it is not there, with two messages in hand."""
+    wire.ask(new_queue(qid))
+    wire.ask(push(qid, "precious"), push(qid, "also"))
     with Wire(bus) as subscriber:
-        assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
+        assert code(subscriber.ask(subscribe(qid, ack="client", name="n"))) == 0
         assert all(is_delivery(subscriber.line()) for _ in range(2))
-        while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))):
-            select.select([], [], [], 0.002)
+        server.until(lambda: is_empty(wire, qid))
         yield subscriber
 
 
-def goes_on(wire: Wire, subscriber: Wire) -> bool:
+@pytest.fixture
+def subscriber(server: ServerProcess, wire: Wire, bus: BusProcess) -> Iterator[Wire]:
+    """One of the queue `q` on the test's own server."""
+    with subscribed(server, wire, bus, "q") as subscriber:
+        yield subscriber
+
+
+def is_empty(wire: Wire, qid: str) -> bool:
+    return mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state="all"))) == []
+
+
+def goes_on(wire: Wire, subscriber: Wire, qid: str = "q") -> bool:
     """Whether the one who did nothing wrong is served."""
-    pushed = mids(wire.ask(push("q", "new")))
+    pushed = mids(wire.ask(push(qid, "new")))
     assert mids(subscriber.line()) == pushed
-    return code(subscriber.ask(delete("q", pushed[0]))) == 0
+    return code(subscriber.ask(delete(qid, pushed[0]))) == 0
 
 
 def test_bad_input(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
@@ -83,23 +94,24 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_bad_requests_of_the_bus(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+def test_bad_requests_of_the_bus(shared_server: ServerProcess, producer: Wire, shared_bus: BusProcess) -> None:
     """What is wrong with the bus's own operations is 400 and says what; the connection stays and is not subscribed."""
-    with Wire(bus) as bad:
+    with subscribed(shared_server, producer, shared_bus, "q") as subscriber, Wire(shared_bus) as bad:
         for name, (sent, says) in WRONG.items():
             answer = bad.ask(sent)
             assert (name, code(answer)) == (name, 400), answer
             assert says in text(answer), name
-        assert goes_on(wire, subscriber)
+        assert goes_on(producer, subscriber)
         assert code(bad.ask(PING)) == 501
 
 
-def test_half_a_document_and_silence(server: ServerProcess, wire: Wire) -> None:
+def test_half_a_document_and_silence(shared_server: ServerProcess, producer: Wire) -> None:
     """--document-time: a document that has begun and does not end is 408, also one byte at a time, also of one who has
     a subscription; whoever is silent stays."""
-    with bus_serving(server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:
-        assert code(subscriber.ask(subscribe("q", ack="client", name="n"))) == 0
-        half_a_document(wire, bus, subscriber)
+    producer.ask(new_queue("half"))
+    with bus_serving(shared_server, "--document-time", "0.2") as bus, Wire(bus) as subscriber:
+        assert code(subscriber.ask(subscribe("half", ack="client", name="n"))) == 0
+        half_a_document(producer, bus, subscriber)
 
 
 def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
@@ -109,7 +121,7 @@ def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
         assert (code(line), "0.2 s" in text(line)) == (408, True)
         assert half.line() == ""
     with Wire(bus) as slow:
-        assert code(slow.ask(subscribe("q"))) == 0
+        assert code(slow.ask(subscribe("half"))) == 0
         for byte in PING[:-1]:
             try:
                 slow.send(byte)
@@ -119,7 +131,7 @@ def half_a_document(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
                 break
         assert code(slow.line()) == 408
     assert not select.select([subscriber.socket], [], [], 0.3)[0]
-    assert goes_on(wire, subscriber)
+    assert goes_on(wire, subscriber, "half")
 
 
 def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
@@ -139,8 +151,17 @@ def test_half_a_document_and_the_end(server: ServerProcess, wire: Wire, bus: Bus
     assert goes_on(wire, subscriber)
 
 
-def test_too_many_connections(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+def test_too_many_connections(shared_server: ServerProcess, producer: Wire) -> None:
     """--max-connections: who is one too many gets 429 and the end; when somebody goes there is room again."""
+    with (
+        bus_serving(shared_server, "--max-connections", "4") as bus,
+        subscribed(shared_server, producer, bus, "few") as subscriber,
+    ):
+        one_too_many(bus)
+        assert goes_on(producer, subscriber, "few")
+
+
+def one_too_many(bus: BusProcess) -> None:
     others = [Wire(bus) for _ in range(3)]
     for other in others:
         assert code(other.ask(PING)) == 501
@@ -157,48 +178,47 @@ def test_too_many_connections(wire: Wire, bus: BusProcess, subscriber: Wire) -> 
                 break
     for other in others:
         other.close()
-    assert goes_on(wire, subscriber)
 
 
-def test_a_subscriber_that_sends_garbage(wire: Wire, bus: BusProcess, subscriber: Wire) -> None:
+def test_a_subscriber_that_sends_garbage(shared_server: ServerProcess, producer: Wire, shared_bus: BusProcess) -> None:
     """A subscriber whose bytes become unreadable is told and closed; what it had in hand goes to another."""
-    with Wire(bus) as other:
-        assert code(other.ask(subscribe("q", ack="client", name="n"))) == 0
+    with subscribed(shared_server, producer, shared_bus, "read") as subscriber, Wire(shared_bus) as other:
+        assert code(other.ask(subscribe("read", ack="client", name="n"))) == 0
         subscriber.send(b"\0garbage")
         assert code(subscriber.line()) == 400
         assert subscriber.line() == ""
         assert all(is_delivery(other.line()) for _ in range(2))
-        assert goes_on(wire, other)
+        assert goes_on(producer, other, "read")
 
 
-def test_a_slow_subscriber(server: ServerProcess, wire: Wire) -> None:
+def test_a_slow_subscriber(shared_server: ServerProcess, producer: Wire) -> None:
     """--policy disconnect: who does not read is sent away with 429, once more waits for it than --outbox; the others
     get everything, and nothing is lost."""
     flags = ("--policy", "disconnect", "--outbox", "100000", "--linger", "5")
-    with bus_serving(server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:
-        assert code(slow.ask(subscribe("q"))) == 0
-        assert code(fast.ask(subscribe("q", ack="client"))) == 0
+    producer.ask(new_queue("slow"))
+    with bus_serving(shared_server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:
+        assert code(slow.ask(subscribe("slow"))) == 0
+        assert code(fast.ask(subscribe("slow", ack="client"))) == 0
         sent = 0
         while "is disconnected" not in bus.log():
-            mid = mids(wire.ask(push("q", "x" * 100_000)))
+            mid = mids(producer.ask(push("slow", "x" * 100_000)))
             assert mids(fast.line()) == mid
-            assert code(fast.ask(delete("q", mid[0]))) == 0
+            assert code(fast.ask(delete("slow", mid[0]))) == 0
             sent += 1
         lines = list(iter(slow.line, ""))
         assert (code(lines[-1]), "too slow" in text(lines[-1])) == (429, True)
         assert all(is_delivery(line) for line in lines[:-1])
         assert len(lines) - 1 < sent
         assert bus.log().count("is disconnected") == 1
-        while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))):
-            select.select([], [], [], 0.002)
+        shared_server.until(lambda: is_empty(producer, "slow"))
 
 
-def test_a_queue_with_a_difficult_name(wire: Wire, bus: BusProcess) -> None:
+def test_a_queue_with_a_difficult_name(producer: Wire, shared_bus: BusProcess) -> None:
     """Names with spaces inside, quotes, markup, slashes and other alphabets work, for queues and for names."""
     for name in ("a b", "&lt;&amp;&gt;", "'&quot;", "../x", "\N{GREEK SMALL LETTER ALPHA}", "a:b%"):
-        assert code(wire.ask(new_queue(name))) == 0
-        with Wire(bus) as plain, Wire(bus) as named:
+        assert code(producer.ask(new_queue(name))) == 0
+        with Wire(shared_bus) as plain, Wire(shared_bus) as named:
             assert code(plain.ask(subscribe(name))) == 0
             assert code(named.ask(subscribe(name, name=name.replace("'", "&apos;")))) == 0
-            pushed = mids(wire.ask(push(name, "x")))
+            pushed = mids(producer.ask(push(name, "x")))
             assert mids(plain.line()) == mids(named.line()) == pushed

@@ -72,12 +72,6 @@ def bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
 
 
 @pytest.fixture
-def producer(shared_server: ServerProcess) -> Iterator[Wire]:
-    with Wire(shared_server) as wire:
-        yield wire
-
-
-@pytest.fixture
 def q(producer: Wire) -> str:
     """A queue of the test's own."""
     name = f"queue-{next(_numbers)}"
@@ -114,15 +108,9 @@ def stored(producer: Wire, qid: str, state: str = "all") -> list[int]:
     return mids(producer.ask(request("list-messages", f"<qid>{qid}</qid>", state=state)))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Asks again and again; each time is an exchange with the server. The test's time-out ends it."""
-    while not condition():
-        select.select([], [], [], 0.002)
-
-
 def gone(producer: Wire, qid: str) -> bool:
     """Waits until the queue is empty."""
-    wait_until(lambda: stored(producer, qid) == [])
+    producer.server.until(lambda: stored(producer, qid) == [])
     return True
 
 
@@ -135,7 +123,7 @@ def test_a_client_that_only_connects(shared_server: ServerProcess, producer: Wir
     other = f"{q}-other"
     with bus_serving(shared_server, "-q", f"{q},{other}") as bus, Wire(bus) as silent, Wire(bus) as blank:
         blank.send(" \r\n\r\n\t")
-        wait_until(lambda: f"<queue>{other}</queue>" in producer.ask(request("list-queues")))
+        producer.server.until(lambda: f"<queue>{other}</queue>" in producer.ask(request("list-queues")))
         for wire in (silent, blank):  # from when on each of them gets messages, only it knows
             while not select.select([wire.socket], [], [], 0.02)[0]:
                 push_one(producer, q)
@@ -235,7 +223,7 @@ def test_what_was_there_before(connect: Connect, producer: Wire, q: str) -> None
     assert [mids(wire.line())[0] for _ in sent] == sent
     assert gone(producer, q)
     wire.close()
-    wait_until(lambda: push_one(producer, q) in stored(producer, q, "new"))
+    producer.server.until(lambda: push_one(producer, q) in stored(producer, q, "new"))
 
 
 def test_a_file_that_is_moved_in(connect: Connect, producer: Wire, shared_server: ServerProcess, q: str) -> None:
@@ -313,7 +301,8 @@ def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: s
     mid = push_one(producer, others[1])
     assert mids(wire.line()) == [mid]
     assert code(wire.ask(delete(others[1], mid))) == 0
-    wait_until(lambda: code(wire.ask(delete(others[0], first))) == 404)  # what it had of the first is not its any more
+    while code(wire.ask(delete(others[0], first))) != 404:
+        """What it had of the first is its own until the bus knows that the queue is gone, which it tells nobody."""
     assert code(producer.ask(request("delete-queue", f"<qid>{others[1]}</qid>", force="yes"))) == 0
     line = wire.line()
     assert (code(line), req(line)) == (404, "both")
@@ -353,7 +342,7 @@ def test_who_says_nothing_when_nobody_subscribes_any_more(shared_server: ServerP
                 assert code(other.ask(delete(q, handled))) == 0
                 other.close()
                 assert code(subscriber.ask(PING)) == 501  # the bus has seen that the other has gone, or does next
-        wait_until(lambda: push_one(producer, q) in stored(producer, q, "new"))
+        producer.server.until(lambda: push_one(producer, q) in stored(producer, q, "new"))
         with Wire(bus) as silent:
             while not select.select([silent.socket], [], [], 0.05)[0]:  # until the bus knows that it says nothing
                 push_one(producer, kept)
@@ -374,7 +363,7 @@ def test_queues_of_the_command(shared_server: ServerProcess, producer: Wire, q: 
     with bus_serving(shared_server, *flags) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe(*names))) == 0
         for name in names:
-            wait_until(lambda name=name: f"<queue>{name}</queue>" in producer.ask(request("list-queues")))
+            producer.server.until(lambda name=name: f"<queue>{name}</queue>" in producer.ask(request("list-queues")))
         for name in names:
             mid = push_one(producer, name)
             assert mids(wire.line()) == [mid]
@@ -388,7 +377,7 @@ def test_a_monitored_queue_that_is_deleted(shared_server: ServerProcess, produce
     with bus_serving(shared_server, "-q", q) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe(q))) == 0
         producer.ask(request("delete-queue", f"<qid>{q}</qid>", force="yes"))
-        wait_until(lambda: f"<queue>{q}</queue>" in producer.ask(request("list-queues")))
+        producer.server.until(lambda: f"<queue>{q}</queue>" in producer.ask(request("list-queues")))
         mid = push_one(producer, q)
         assert mids(wire.line()) == [mid]
 
@@ -403,7 +392,7 @@ def test_two_buses(shared_server: ServerProcess, producer: Wire, q: str) -> None
         Wire(second) as b,
     ):
         for qid in (one, two):
-            wait_until(lambda qid=qid: f"<queue>{qid}</queue>" in producer.ask(request("list-queues")))
+            producer.server.until(lambda qid=qid: f"<queue>{qid}</queue>" in producer.ask(request("list-queues")))
         a.ask(subscribe(one))
         b.ask(subscribe(two))
         sent = push_one(producer, one), push_one(producer, two)
@@ -519,7 +508,7 @@ def test_all_leave_without_acknowledging(connect: Connect, producer: Wire, q: st
     mid = push_one(producer, q)
     wire.line()
     wire.close()
-    wait_until(lambda: stored(producer, q, "ready") == [mid])
+    producer.server.until(lambda: stored(producer, q, "ready") == [mid])
     line = connect(subscribe(q)).line()
     assert (mids(line), receives(line)) == ([mid], 2)
     assert gone(producer, q)
@@ -686,7 +675,7 @@ def test_the_queue_behind_a_name_is_deleted(connect: Connect, producer: Wire, q:
     producer.ask(request("delete-queue", f"<qid>{q}</qid>", force="yes"))
     line = member.line()
     assert (code(line), req(line)) == (404, "m")
-    wait_until(lambda: stored(producer, f"bus:{q}:n", "ready") == [mid])
+    producer.server.until(lambda: stored(producer, f"bus:{q}:n", "ready") == [mid])
     producer.ask(new_queue(q))
     assert code(member.ask(subscribe(q, name="n", ack="client"))) == 0
     assert mids(member.line()) == [mid]

@@ -143,12 +143,12 @@ def started(program: str, kind: str, server: ServerProcess | ScriptedServer, *mo
 
 
 @pytest.mark.parametrize("kind", ["sync", "trio", "asyncio"])
-def test_parent_and_child_at_the_same_time(kind: str, server: ServerProcess) -> None:
+def test_parent_and_child_at_the_same_time(kind: str, shared_server: ServerProcess) -> None:
     """Parent and child use one client at the same time, and each gets the answers to its own requests only."""
-    with QueueClient(server.host, server.port) as client:
-        client.new_queue("parent")
-        client.new_queue("child")
-    with started(_BOTH, kind, server) as parent:
+    with QueueClient(shared_server.host, shared_server.port) as client:
+        client.new_queue("parent", exist_ok=True)
+        client.new_queue("child", exist_ok=True)
+    with started(_BOTH, kind, shared_server) as parent:
         output, _ = parent.communicate(timeout=2 * GIVE_UP)
     assert (parent.returncode, output) == (0, b"0\n")
 

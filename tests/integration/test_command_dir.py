@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from changes import until
 from dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
 from dirq.queue import Queue as OriginalQueue
 from vsqs_original import original, output
@@ -140,7 +141,7 @@ def test_original_dirq_adds(path: Path, layout: str) -> None:
     sink = start("sink", path, "--layout", layout, "--print")
     assert sink.stdout is not None
     assert sink.stdout.readline() == "free\n"
-    assert states(path) == ["locked"]
+    until(lambda: states(path) == ["locked"], *path.iterdir())  # sink prints a message before it removes it
     queue.add(element(layout, "new"))
     assert sink.stdout.readline() == "new\n"
     queue.unlock(names[0])

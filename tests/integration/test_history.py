@@ -6,11 +6,12 @@ import resource
 import signal
 import subprocess
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from changes import until
 from documents import (
     copy,
     delete,
@@ -63,101 +64,129 @@ def seen(line: Line) -> tuple[str, str, int, int, int, str]:
     return line["event"], line["queue"], line["mid"], line["size"], line["receives"], line["peer"]
 
 
+def storing(wire: Wire, storage: str) -> str:
+    """A new queue with that storage; its name."""
+    wire.ask(new_queue(storage, f'<options storage="{storage}"/>'))
+    return storage
+
+
+def work(one: Wire, two: Wire, storage: str) -> list[tuple[object, ...]]:
+    """Two clients do everything to the messages of a queue; what is to be in the record of it."""
+    a, b = address(one), address(two)
+    qid, copies = storing(one, storage), f"copies-{storage}"
+    one.ask(new_queue(copies, f'<options storage="{storage}"/>'))
+    [first] = mids(one.ask(push(qid, "12345")))
+    second, third = mids(two.ask(push_list(qid, "1", "22")))
+    assert mids(two.ask(receive(qid))) == [first]
+    two.ask(extend(qid, first, 60))
+    two.ask(release(qid, first))
+    assert mids(one.ask(receive(qid, max=2))) == [first, second]
+    one.ask(copy(qid, first, copies))
+    two.ask(delete(qid, first))
+    one.ask(delete_list(qid, second, 7))
+    one.ask(request("purge-queue", f"<qid>{qid}</qid>"))
+    one.ask(request("delete-queue", f"<qid>{copies}</qid>", force="yes"))
+    return [
+        ("pushed", qid, first, 5, 0, a),
+        ("pushed", qid, second, 1, 0, b),
+        ("pushed", qid, third, 2, 0, b),
+        ("received", qid, first, 5, 1, b),
+        ("extended", qid, first, 5, 1, b),
+        ("released", qid, first, 5, 1, b),
+        ("received", qid, first, 5, 2, a),
+        ("received", qid, second, 1, 1, a),
+        ("pushed", copies, first, 5, 0, a),
+        ("deleted", qid, first, 5, 2, b),
+        ("deleted", qid, second, 1, 1, a),
+        ("deleted", qid, third, 2, 0, a),
+        ("deleted", copies, first, a),
+    ]
+
+
 @pytest.mark.parametrize("durability", ["always", "none"])
-@pytest.mark.parametrize("storage", KEEPING)
-def test_what_clients_do(tmp_path: Path, storage: str, durability: str) -> None:
-    """Everything that several clients do to messages is in the record once, in order, with the address of each."""
+def test_what_clients_do(tmp_path: Path, durability: str) -> None:
+    """Everything that several clients do to messages, in each storage, is in the record once, in order, with the
+    address of each."""
     folder = tmp_path / "history"
-    flags = ("--storage", storage, "--durability", durability, "--history", str(folder))
+    flags = ("--durability", durability, "--history", str(folder))
     with serving(tmp_path / "root", *flags) as server, Wire(server) as one, Wire(server) as two:
-        a, b = address(one), address(two)
-        one.ask(new_queue("q"))
-        one.ask(new_queue("copies"))
-        [first] = mids(one.ask(push("q", "12345")))
-        second, third = mids(two.ask(push_list("q", "1", "22")))
-        assert mids(two.ask(receive("q"))) == [first]
-        two.ask(extend("q", first, 60))
-        two.ask(release("q", first))
-        assert mids(one.ask(receive("q", max=2))) == [first, second]
-        one.ask(copy("q", first, "copies"))
-        two.ask(delete("q", first))
-        one.ask(delete_list("q", second, 7))
-        one.ask(request("purge-queue", "<qid>q</qid>"))
-        one.ask(request("delete-queue", "<qid>copies</qid>", force="yes"))
+        expected = [line for storage in KEEPING for line in work(one, two, storage)]
         assert [path.name[0] for path in folder.iterdir()] == ["."]
     lines = lines_of(folder)
-    assert [seen(line) for line in lines[:-1]] == [
-        ("pushed", "q", first, 5, 0, a),
-        ("pushed", "q", second, 1, 0, b),
-        ("pushed", "q", third, 2, 0, b),
-        ("received", "q", first, 5, 1, b),
-        ("extended", "q", first, 5, 1, b),
-        ("released", "q", first, 5, 1, b),
-        ("received", "q", first, 5, 2, a),
-        ("received", "q", second, 1, 1, a),
-        ("pushed", "copies", first, 5, 0, a),
-        ("deleted", "q", first, 5, 2, b),
-        ("deleted", "q", second, 1, 1, a),
-        ("deleted", "q", third, 2, 0, a),
-    ]
-    last = lines[-1]
-    assert (last["event"], last["queue"], last["mid"], last["peer"]) == ("deleted", "copies", first, a)
+    # Not every storage knows the size and count of receives of what is deleted with its queue.
+    known = [len(what) == len(seen(line)) for line, what in zip(lines, expected, strict=True)]
+    found = [seen(line) if whole else (*seen(line)[:3], line["peer"]) for line, whole in zip(lines, known, strict=True)]
+    assert found == expected
     times = [line["time"] for line in lines]
     assert times == sorted(times)
-    assert lines[0]["time"] >= (first if storage in ("journal", "files") else 0)  # an id of dirq is no time
+    for line in lines:
+        if line["event"] == "pushed" and line["queue"] in ("journal", "files"):  # an id of dirq is no time
+            assert line["time"] >= line["mid"]
 
 
-@pytest.mark.parametrize("storage", KEEPING)
-def test_a_window_that_ends(tmp_path: Path, storage: str) -> None:
+def test_a_window_that_ends(tmp_path: Path) -> None:
     """A window that ends by its time is nobody's doing; the end of a delay is not in the record."""
     folder = tmp_path / "history"
-    flags = (*FAST, "--storage", storage, "--history", str(folder))
-    with serving(tmp_path / "root", *flags) as server, Wire(server) as wire:
-        wire.ask(new_queue("q"))
-        [delayed] = mids(wire.ask(push("q", "x", delay=0.05)))
-        assert mids(wire.ask(receive("q", wait=20, visibility=0.05))) == [delayed]
-        assert mids(wire.ask(receive("q", wait=20))) == [delayed]
+    expected: list[tuple[object, ...]] = []
+    with serving(tmp_path / "root", *FAST, "--history", str(folder)) as server, Wire(server) as wire:
         peer = address(wire)
-    assert [seen(line) for line in lines_of(folder)] == [
-        ("pushed", "q", delayed, 1, 0, peer),
-        ("received", "q", delayed, 1, 1, peer),
-        ("expired", "q", delayed, 1, 1, ""),
-        ("received", "q", delayed, 1, 2, peer),
-    ]
+        for qid in [storing(wire, storage) for storage in KEEPING]:
+            [delayed] = mids(wire.ask(push(qid, "x", delay=0.05)))
+            assert mids(wire.ask(receive(qid, wait=20, visibility=0.05))) == [delayed]
+            assert mids(wire.ask(receive(qid, wait=20))) == [delayed]
+            expected += [
+                ("pushed", qid, delayed, 1, 0, peer),
+                ("received", qid, delayed, 1, 1, peer),
+                ("expired", qid, delayed, 1, 1, ""),
+                ("received", qid, delayed, 1, 2, peer),
+            ]
+    assert [seen(line) for line in lines_of(folder)] == expected
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-@pytest.mark.parametrize("storage", KEEPING)
-def test_subscribers(tmp_path: Path, storage: str, durability: str) -> None:
-    """What is sent to a subscriber it has received; what it held when its connection ended it has released."""
+def test_subscribers(tmp_path: Path, durability: str) -> None:
+    """What is sent to a subscriber it has received; what it held when its connection ended it has released. In each
+    storage."""
     folder = tmp_path / "history"
-    flags = ("--storage", storage, "--durability", durability, "--history", str(folder))
+    expected: dict[tuple[str, int], list[tuple[object, ...]]] = {}
+    flags = ("--durability", durability, "--history", str(folder))
     with serving(tmp_path / "root", *flags) as server, Wire(server) as wire:
-        wire.ask(new_queue("q"))
-        with Wire(server) as subscriber:
-            subscriber.ask(subscribe("q"))
-            pushed = mids(wire.ask(push_list("q", "1", "22", "333")))
-            assert [mids(subscriber.line())[0] for _ in pushed] == pushed
-            subscriber.ask(delete("q", pushed[0]))
-            first = address(subscriber)
-        with Wire(server) as subscriber:
-            subscriber.ask(subscribe("q"))
-            assert [mids(subscriber.line())[0] for _ in pushed[1:]] == pushed[1:]
-            subscriber.ask(*(delete("q", mid) for mid in pushed[1:]))
-            second = address(subscriber)
-        peer = address(wire)
+        for storage in KEEPING:
+            expected |= subscribe_twice(server, wire, storing(wire, storage))
     lines = [seen(line) for line in lines_of(folder)]
+    for (qid, mid), events in expected.items():
+        assert [line for line in lines if line[1:3] == (qid, mid)] == events
+    assert len(lines) == sum(map(len, expected.values()))
+
+
+def subscribe_twice(server: ServerProcess, wire: Wire, qid: str) -> dict[tuple[str, int], list[tuple[object, ...]]]:
+    """A subscriber that deletes one of three messages, and another that deletes the rest; what is to be in the record
+    of each message."""
+    with Wire(server) as subscriber:
+        subscriber.ask(subscribe(qid))
+        pushed = mids(wire.ask(push_list(qid, "1", "22", "333")))
+        assert [mids(subscriber.line())[0] for _ in pushed] == pushed
+        subscriber.ask(delete(qid, pushed[0]))
+        first = address(subscriber)
+    with Wire(server) as subscriber:
+        subscriber.ask(subscribe(qid))
+        assert [mids(subscriber.line())[0] for _ in pushed[1:]] == pushed[1:]
+        subscriber.ask(*(delete(qid, mid) for mid in pushed[1:]))
+        second = address(subscriber)
+    peer = address(wire)
+    expected: dict[tuple[str, int], list[tuple[object, ...]]] = {}
     for size, mid in enumerate(pushed, 1):
-        expected = [("pushed", "q", mid, size, 0, peer), ("received", "q", mid, size, 1, first)]
+        events: list[tuple[object, ...]] = [("pushed", qid, mid, size, 0, peer), ("received", qid, mid, size, 1, first)]
         if size == 1:
-            expected += [("deleted", "q", mid, size, 1, first)]
+            events += [("deleted", qid, mid, size, 1, first)]
         else:
-            expected += [
-                ("released", "q", mid, size, 1, first),
-                ("received", "q", mid, size, 2, second),
-                ("deleted", "q", mid, size, 2, second),
+            events += [
+                ("released", qid, mid, size, 1, first),
+                ("received", qid, mid, size, 2, second),
+                ("deleted", qid, mid, size, 2, second),
             ]
-        assert [line for line in lines if line[2] == mid] == expected
+        expected[qid, mid] = events
+    return expected
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -188,13 +217,12 @@ def test_files_in_time(tmp_path: Path) -> None:
 
 def await_files(folder: Path, count: int) -> set[str]:
     """The finished files, once there are so many."""
-    tick = threading.Event()
-    for _ in range(2000):
-        names = {path.name for path in folder.iterdir() if PATTERN.fullmatch(path.name)}
-        if len(names) >= count:
-            return names
-        tick.wait(0.01)  # another process renames them, and says so to nobody
-    raise AssertionError(f"{sorted(path.name for path in folder.iterdir())}")
+
+    def finished() -> set[str]:
+        return {path.name for path in folder.iterdir() if PATTERN.fullmatch(path.name)}
+
+    until(lambda: len(finished()) >= count, folder)
+    return finished()
 
 
 def test_files_by_size(tmp_path: Path) -> None:
@@ -249,28 +277,27 @@ def test_kill(tmp_path: Path) -> None:
     assert {line["event"] for line in lines_of(folder)} == {"pushed"}
 
 
-@pytest.mark.parametrize("storage", KEEPING)
-def test_a_killed_servers_subscribers(tmp_path: Path, storage: str) -> None:
+def test_a_killed_servers_subscribers(tmp_path: Path) -> None:
     """What the subscribers of a killed server held is released by nobody: in the journal it is visible at the next
-    start, in the others when its window ends."""
+    start, in the other storages when its window ends."""
     folder = tmp_path / "history"
-    server = ServerProcess(tmp_path / "root", *FAST, "--storage", storage, "--history", str(folder))
+    server = ServerProcess(tmp_path / "root", *FAST, "--history", str(folder))
+    expected: list[tuple[object, ...]] = []
     try:
-        with Wire(server) as wire:
-            wire.ask(new_queue("q"))
-            wire.ask(subscribe("q"))
-            wire.send(push("q", "x"))
-            [mid] = {mid for _ in range(2) for mid in mids(wire.line())}
+        with ExitStack() as opened:
+            for storage in KEEPING:
+                wire = opened.enter_context(Wire(server))
+                qid, peer = storing(wire, storage), address(wire)
+                wire.ask(subscribe(qid))
+                wire.send(push(qid, "x"))
+                [mid] = {mid for _ in range(2) for mid in mids(wire.line())}
+                expected += [("pushed", qid, mid, 1, 0, peer), ("received", qid, mid, 1, 1, peer)]
             server.kill()
-            peer = address(wire)
         server.start()
         assert server.stop() == 0
     finally:
         server.kill()
-    assert [seen(line) for line in lines_of(folder)] == [
-        ("pushed", "q", mid, 1, 0, peer),
-        ("received", "q", mid, 1, 1, peer),
-    ]
+    assert [seen(line) for line in lines_of(folder)] == expected
 
 
 def test_a_record_that_cannot_grow(tmp_path: Path) -> None:

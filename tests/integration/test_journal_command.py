@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,13 +31,22 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+def in_process(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command, which is not started for that."""
+    try:
+        code = journal_command.main([*words])
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    return code, *capsys.readouterr()
+
+
 PUSHED = [f"message {number}" for number in range(20)]
 
 
-@pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    """The root of a server that was killed."""
-    root = tmp_path / "the root"
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a server has left that was killed. Nothing is to be changed there."""
+    root = tmp_path_factory.mktemp("killed") / "root"
     server = ServerProcess(root, "--storage", "journal")
     with Wire(server) as wire:
         wire.ask(new_queue("q"))
@@ -44,6 +54,12 @@ def killed(tmp_path: Path) -> Path:
             assert mids(wire.ask(push("q", payload)))
     server.kill()
     return root
+
+
+@pytest.fixture
+def killed(left: Path, tmp_path: Path) -> Path:
+    """The root of a server that was killed."""
+    return shutil.copytree(left, tmp_path / "the root")
 
 
 def start(root: Path) -> subprocess.CompletedProcess[str]:
@@ -143,15 +159,11 @@ def test_beside_a_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "repair"])
-def test_where_there_is_none(tmp_path: Path, command: str) -> None:
+def test_where_there_is_none(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A root without a journal: one line, exit code 1, and nothing is made."""
     for root in (tmp_path, tmp_path / "none"):
-        done = journal(command, "--root", str(root))
-        assert (done.returncode, done.stdout) == (1, "")
-        assert (
-            done.stderr
-            == f"queue-journal.py: there is no journal in {root}; --root names the directory of the queues\n"
-        )
+        says = f"queue-journal.py: there is no journal in {root}; --root names the directory of the queues\n"
+        assert in_process(capsys, command, "--root", str(root)) == (1, "", says)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,22 +184,22 @@ def test_a_file_that_is_a_link_to_nothing(killed: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["mend"], ["check", "--roo", "x"], ["repair", "-v"]])
-def test_wrong_usage(words: list[str]) -> None:
+def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """What is no command, or no flag of it: exit code 2."""
-    done = journal(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: queue-journal.py" in done.stderr
+    code, said, error = in_process(capsys, *words)
+    assert (code, said) == (2, "")
+    assert "usage: queue-journal.py" in error
 
 
-def test_help() -> None:
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Each help says what the command does and how it ends."""
     listed = journal("--help").stdout
     for command in ("check", "repair", "export", "backup", "convert"):
         assert f"\n    {command} " in listed
-        said = journal(command, "--help").stdout
+        _, said, _ = in_process(capsys, command, "--help")
         assert "Exit codes: 0" in said
         assert "--root DIR" in said
-    assert journal("--version").stdout.startswith("qs ")
+    assert in_process(capsys, "--version")[1].startswith("qs ")
 
 
 def test_the_reader_has_gone(killed: Path) -> None:
@@ -217,10 +229,9 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_root_is_a_file(tmp_path: Path) -> None:
+def test_the_root_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what it is."""
     file = tmp_path / "file"
     file.write_text("")
-    done = journal("check", "--root", str(file))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"queue-journal.py: {file} is a file; --root names the directory of the queues\n"
+    says = f"queue-journal.py: {file} is a file; --root names the directory of the queues\n"
+    assert in_process(capsys, "check", "--root", str(file)) == (1, "", says)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from serving import PROJECT, Listening, serving
+from serving import PROJECT, READY_WITHIN, Listening, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command
@@ -53,12 +53,20 @@ class Load(threading.Thread):
         self.deleting = 0
         """Numbers up to this one may have been deleted."""
         self.enough = threading.Event()
+        self._progress = threading.Condition()
+
+    def wait_for(self, pushed: int) -> None:
+        """Until numbers up to this one were answered."""
+        with self._progress:
+            assert self._progress.wait_for(lambda: self.pushed >= pushed, READY_WITHIN)
 
     def run(self) -> None:
         with self.client:
             while not self.enough.is_set():
                 self.client.push_many("q", [f"{self.pushed + each}".ljust(2000) for each in range(1, 21)])
-                self.pushed += 20
+                with self._progress:
+                    self.pushed += 20
+                    self._progress.notify()
                 if self.pushed > 100:
                     deliveries = self.client.receive("q", 20)
                     self.deleting += len(deliveries)
@@ -78,8 +86,7 @@ def test_a_backup_under_load_is_complete_up_to_a_moment(tmp_path: Path, capsys: 
         known: list[tuple[int, int]] = []
         try:
             for number in range(2):
-                while load.pushed < 1000 * (number + 1):
-                    load.enough.wait(0.01)
+                load.wait_for(1000 * (number + 1))
                 before = load.pushed
                 code, out, err = tool(capsys, "backup", "--root", root, "--to", tmp_path / f"backup{number}")
                 known.append((before, load.deleting))

@@ -2,11 +2,10 @@
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bus_serving import bus_serving
-from documents import code, is_delivery, mids, push, request, subscribe
+from documents import code, is_delivery, mids, new_queue, push, request, subscribe
 from serving import FAST, Listening, ServerProcess, Wire, serving
 from stalls import pass_time
 
@@ -30,9 +29,9 @@ class Slow:
             return [line.decode() for line in lines]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with serving(tmp_path / "root", *FAST, *FLAGS) as process:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("refused") / "root", *FAST, *FLAGS) as process:
         yield process
 
 
@@ -56,20 +55,21 @@ def test_by_the_server(server: ServerProcess, wire: Wire) -> None:
 def test_by_the_bus(server: ServerProcess, wire: Wire, ack: bool) -> None:
     """A subscriber that is sent away for being slow, and reads only when the time to linger is over, gets whole lines,
     and then the reason. Its messages are not kept for it meanwhile, and none is lost."""
-    with bus_serving(server, "-q", "q", "--policy", "disconnect", "--outbox", str(SIZE), *FLAGS) as bus:
+    qid = f"acknowledges-{ack}"
+    wire.ask(new_queue(qid))
+    with bus_serving(server, "-q", qid, "--policy", "disconnect", "--outbox", str(SIZE), *FLAGS) as bus:
         slow = Slow(bus)
-        slow.socket.sendall((subscribe("q", ack="client") if ack else subscribe("q")).encode())
+        slow.socket.sendall((subscribe(qid, ack="client") if ack else subscribe(qid)).encode())
         pushed: list[int] = []
         while "is disconnected" not in bus.log():
-            pushed += mids(wire.ask(push("q", "x" * SIZE)))
-        while mids(wire.ask(request("list-messages", "<qid>q</qid>", state="in-flight"))):
-            pass_time(0.005)
+            pushed += mids(wire.ask(push(qid, "x" * SIZE)))
+        server.until(lambda: not mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state="in-flight"))))
         pass_time(6 * LINGER)
         first, *lines = slow.rest()
         assert "<subscribe/>" in first
         assert [line for line in lines if not line.endswith("</qs>\r\n")] == []
         assert all(is_delivery(line) for line in lines[:-1])
         assert code(lines[-1]) == 429
-        left = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
+        left = mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state="all")))
         handled = [] if ack else [mid for line in lines for mid in mids(line)]
         assert sorted({*left, *handled}) == pushed

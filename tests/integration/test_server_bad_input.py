@@ -2,10 +2,8 @@
 
 import select
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from bad_documents import BAD, state
 from documents import (
     PING,
@@ -27,13 +25,6 @@ OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {
     "a queue that exists": (new_queue("q"), 409, "already an existing queue", False),
     "a queue that is not empty": (request("delete-queue", "<qid>q</qid>"), 409, "not empty", False),
 }
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server that nobody else uses."""
-    with serving(tmp_path / "root", *FAST) as process:
-        yield process
 
 
 def test_bad_input(server: ServerProcess, wire: Wire) -> None:

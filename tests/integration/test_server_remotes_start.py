@@ -13,6 +13,8 @@ from memcached_serving import needs_memcached
 from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
 from serving import COMMAND, FAST, READY_WITHIN, Wire, serving
 
+from qs_server.main.queue_server import read_options
+
 pytestmark = needs_memcached
 LIBRARIES = {"memcached": "pymemcache", "sqs": "boto3"}
 HIDING = """
@@ -150,9 +152,16 @@ def test_both_libraries_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "qsbus" not in server.log()
 
 
-def test_help() -> None:
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str, str]:
+    """Exit code, standard output and standard error of a command that ends when it has read its flags."""
+    with pytest.raises(SystemExit) as ended:
+        read_options(list(flags))
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """--help names the flags, what they are for, and their defaults."""
-    shown = " ".join(ended("--help").stdout.split())
+    shown = " ".join(refused(capsys, "--help")[1].split())
     for said in (
         "queues that other servers keep",
         "--memcached HOST[:PORT][,...]",
@@ -169,14 +178,14 @@ def test_help() -> None:
 @pytest.mark.parametrize(
     "written", ["", "localhost:", ":11211", "h:0", "h:65536", "h:x", "h:1,", "h:1,,h:2", "h:-1", "h:1:x"]
 )
-def test_a_memcached_that_cannot_be(tmp_path: Path, written: str) -> None:
+def test_a_memcached_that_cannot_be(capsys: pytest.CaptureFixture[str], written: str) -> None:
     """A wrong address is a usage error that says which and what it should be, exit code 2."""
-    done = ended("--root", str(tmp_path / "root"), "--port", "0", "--memcached", written)
-    assert (done.returncode, done.stdout) == (2, "")
-    last = done.stderr.splitlines()[-1]
+    exit_code, out, error = refused(capsys, "--memcached", written)
+    assert (exit_code, out) == (2, "")
+    last = error.splitlines()[-1]
     assert "--memcached" in last
     assert "HOST[:PORT]" in last
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,11 @@ def test_the_root_is_not_writable(tmp_path: Path) -> None:
     assert "Permission denied" in error
 
 
-def test_the_port_is_in_use(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_port_is_in_use(tmp_path: Path) -> None:
     """A port that another one has: one line that says so and what to do, exit code 1."""
-    exit_code, out, error = start_that_fails("--root", str(tmp_path / "two"), "--port", str(server.port))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        exit_code, out, error = start_that_fails("--root", str(tmp_path / "two"), "--port", port)
     assert (exit_code, out, one_line(error)) == (1, "", True), error
     assert "in use" in error
     assert "--port" in error
@@ -175,7 +177,7 @@ def test_a_graceful_stop(tmp_path: Path, sig: int) -> None:
         assert (req(answers[1]), code(answers[1])) in (("p", 0), ("p", 503))
         idle.close()
         waiting.close()
-        assert server.stop() == 0
+        assert server.wait() == 0
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as wire:
         assert len(mids(wire.ask(request("list-messages", "<qid>q</qid>", state="in-flight")))) == 1
 

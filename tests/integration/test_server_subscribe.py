@@ -33,25 +33,25 @@ with Queue(sys.argv[1], publish_only=True) as queue:
 """
 
 
-def test_what_another_process_publishes(server: ServerProcess, wire: Wire) -> None:
+def test_what_another_process_publishes(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
     """What a process with the library vsqs publishes is delivered as it comes, in order."""
-    assert code(wire.ask(subscribe("q"))) == 0
-    subprocess.run([sys.executable, "-c", PUBLISH, str(server.root / "q")], check=True, timeout=60)
-    assert [payloads(wire.line()) for _ in range(20)] == [[str(number)] for number in range(20)]
+    assert code(producer.ask(subscribe(qid))) == 0
+    subprocess.run([sys.executable, "-c", PUBLISH, str(shared_server.root / qid)], check=True, timeout=60)
+    assert [payloads(producer.line()) for _ in range(20)] == [[str(number)] for number in range(20)]
 
 
 @pytest.mark.parametrize("rudely", [True, False])
-def test_a_connection_that_is_lost(server: ServerProcess, wire: Wire, rudely: bool) -> None:
+def test_a_connection_that_is_lost(shared_server: ServerProcess, producer: Wire, qid: str, rudely: bool) -> None:
     """However a connection ends, with a FIN or a reset: what it held goes to the other subscriber at once."""
-    first = Wire(server)
-    assert code(first.ask(subscribe("q"))) == 0
-    pushed = mids(wire.ask(push_list("q", *["x" * 1000] * 50)))
+    first = Wire(shared_server)
+    assert code(first.ask(subscribe(qid))) == 0
+    pushed = mids(producer.ask(push_list(qid, *["x" * 1000] * 50)))
     assert mids(first.line()) == pushed[:1]
-    assert code(wire.ask(subscribe("q"))) == 0
+    assert code(producer.ask(subscribe(qid))) == 0
     if rudely:
         first.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
     first.close()
-    lines = [wire.line() for _ in pushed]
+    lines = [producer.line() for _ in pushed]
     assert [mids(line)[0] for line in lines] == pushed
     assert {receives(line) for line in lines} == {2}
 
@@ -96,18 +96,18 @@ def test_a_graceful_stop_with_subscribers(tmp_path: Path, storage: str) -> None:
         assert code(wire.line()) == 503
         assert wire.line() == ""
         wire.close()
-        assert server.stop() == 0
+        assert server.wait() == 0
     with serving(tmp_path / "root") as server, Wire(server) as wire:
         line = wire.ask(receive("q", max=9))
         assert (mids(line), receives(line)) == ([b], 2)
 
 
-def test_many_subscribers_share_a_queue(server: ServerProcess, wire: Wire) -> None:
+def test_many_subscribers_share_a_queue(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
     """Fifty connections on one queue: each message comes once, and nobody has more than one more than another."""
-    clients = [Wire(server) for _ in range(50)]
+    clients = [Wire(shared_server) for _ in range(50)]
     for client in clients:
-        assert code(client.ask(subscribe("q"))) == 0
-    pushed = [mid for _ in range(10) for mid in mids(wire.ask(push_list("q", *["x"] * 100)))]
+        assert code(client.ask(subscribe(qid))) == 0
+    pushed = [mid for _ in range(10) for mid in mids(producer.ask(push_list(qid, *["x"] * 100)))]
     shares = []
     for client in clients:
         client.send(request("ping"))

@@ -197,19 +197,19 @@ def test_a_queue_of_a_live_journal(server: ServerProcess, wire: Wire) -> None:
         queue.Queue(path)
 
 
-def test_publishing_leaves_claims_alone(server: ServerProcess, wire: Wire) -> None:
+def test_publishing_leaves_claims_alone(shared_server: ServerProcess, producer: Wire, qid: str) -> None:
     """What is in a claim, or staged, of a server that runs stays so when somebody publishes beside it."""
-    with QueueClient(server.host, server.port) as client:
-        client.push_many("q", [b"a", b"b"])
-        client.claim_messages("q", "consumer", 1)
-        client.stage_messages("q", "producer", [b"staged"], batch=0)
-        with queue.Queue(server.root / "q", publish_only=True) as publisher:
+    with QueueClient(shared_server.host, shared_server.port) as client:
+        client.push_many(qid, [b"a", b"b"])
+        client.claim_messages(qid, "consumer", 1)
+        client.stage_messages(qid, "producer", [b"staged"], batch=0)
+        with queue.Queue(shared_server.root / qid, publish_only=True) as publisher:
             publisher.publish(b"c")
-        assert [message.payload for message in client.get_claim("q", "consumer", 1)] == [b"a", b"b"]
-        client.publish_staged("q", "producer", 0, [(0, 0)])
+        assert [message.payload for message in client.get_claim(qid, "consumer", 1)] == [b"a", b"b"]
+        client.publish_staged(qid, "producer", 0, [(0, 0)])
         found: list[str] = []
         while len(found) < 2:  # the file is taken in when the server comes to it
-            found += payloads(wire.ask(receive("q", max=9, wait=LONG)))
+            found += payloads(producer.ask(receive(qid, max=9, wait=LONG)))
         assert sorted(found) == ["c", "staged"]
 
 
@@ -233,10 +233,12 @@ def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert "no more are named" in caplog.records[-1].getMessage()
 
 
-def test_a_file_that_is_no_message_in_a_queue_of_the_server(server: ServerProcess, wire: Wire) -> None:
+def test_a_file_that_is_no_message_in_a_queue_of_the_server(
+    shared_server: ServerProcess, producer: Wire, qid: str
+) -> None:
     """The server's log names it once, and takes up the one that comes after it."""
-    (server.root / "q" / "order.txt").write_text("one")
-    (server.root / "q" / ".tmp").write_text("two")
-    (server.root / "q" / ".tmp").rename(server.root / "q" / "1700000000000000")
-    assert payloads(wire.ask(receive("q", wait=LONG))) == ["two"]
-    assert server.log().count(f"{server.root}/q/order.txt is no message") == 1
+    (shared_server.root / qid / "order.txt").write_text("one")
+    (shared_server.root / qid / ".tmp").write_text("two")
+    (shared_server.root / qid / ".tmp").rename(shared_server.root / qid / "1700000000000000")
+    assert payloads(producer.ask(receive(qid, wait=LONG))) == ["two"]
+    assert shared_server.log().count(f"{shared_server.root}/{qid}/order.txt is no message") == 1

@@ -3,10 +3,11 @@
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import ServerProcess, exchange
+from serving import FAST, ServerProcess, exchange, serving
 
 HERE = Path(__file__).resolve().parent
 STEPS = (HERE / "steps.txt").read_text(encoding="utf-8").splitlines()
@@ -17,6 +18,20 @@ CLIENTS = {
     "java": ["java", str(HERE / "Client.java")],
 }
 TIME_LIMIT = 100
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all of them: each leaves it as it was."""
+    with serving(tmp_path_factory.mktemp("interop") / "root", *FAST) as process:
+        yield process
+
+
+def asked(server: ServerProcess, op: str) -> str:
+    """The answer to an operation on the queue that the clients use."""
+    with server.connect() as connection:
+        document = f'<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><{op}/></op><qid>interop</qid></qs>'
+        return exchange(connection, document)[0]
 
 
 def run(language: str, host: str, port: int) -> subprocess.CompletedProcess[str]:
@@ -45,13 +60,9 @@ def test_a_full_round(language: str, server: ServerProcess) -> None:
 @pytest.mark.parametrize("language", CLIENTS)
 def test_a_surprise_is_told(language: str, server: ServerProcess) -> None:
     """A client ends with 1 and says what it saw when an answer is not the one it counts on: the checks do check."""
-    with server.connect() as connection:
-        made = exchange(
-            connection,
-            '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><new-queue/></op><qid>interop</qid></qs>',
-        )
-    assert 'type="response"' in made[0]
+    assert 'type="response"' in asked(server, "new-queue")
     done = run(language, server.host, server.port)
+    assert 'type="response"' in asked(server, "delete-queue")
     assert done.returncode == 1
     assert "the queue interop is there already" in done.stderr
     assert done.stdout == ""

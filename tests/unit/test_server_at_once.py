@@ -285,18 +285,24 @@ async def test_stop_in_the_middle(tmp_path: Path, gate: Gate) -> None:
         assert [(req(answer), code(answer)) for answer in await other.rest()] == [("gathered", 0), ("", 503)]
 
 
+def stored_at_the_end(running: Serving) -> list[int]:
+    """Filled when the engine is closed: with how many new messages `q` holds then."""
+    found: list[int] = []
+    close = running.storage.close
+
+    def look_and_close() -> None:
+        found.append(running.storage.queue("q").stats().new)
+        close()
+
+    running.storage.close = look_and_close  # type: ignore[method-assign]
+    return found
+
+
 async def test_cut_off_in_the_middle(tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     """A server that is cut off while a batch is in the thread ends when that is over, and what was begun is done."""
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
         client, other = await held_in_the_thread(running, gate, push("q", "1"), receive("q", "q", wait=100))
-        found: list[int] = []
-        close = running.storage.close
-
-        def look_and_close() -> None:
-            found.append(running.storage.queue("q").stats().new)
-            close()
-
-        running.storage.close = look_and_close  # type: ignore[method-assign]
+        found = stored_at_the_end(running)
         running.server.stop()
         running.server.cut_off()
         await settled()
@@ -316,12 +322,16 @@ async def test_cut_off_and_a_fault_of_ours(
         raise KeyError("a bug")
 
     async with serving(tmp_path / "root", durability=Durability.ALWAYS, disk=gate) as running:
-        await held_in_the_thread(running, gate, push("q", "1"))
+        client, other = await held_in_the_thread(running, gate, push("q", "1"))
+        found = stored_at_the_end(running)
         monkeypatch.setattr("qs_schemas.Peer.send", broken)
         running.server.stop()
         running.server.cut_off()
         await settled()
         gate.open_again.set()
+        assert await client.rest() == await other.rest() == []
+    assert found == [1]
+    assert "Traceback" not in caplog.text
 
 
 async def test_gone_in_the_middle(tmp_path: Path, gate: Gate) -> None:

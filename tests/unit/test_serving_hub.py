@@ -196,13 +196,18 @@ async def test_a_reset(nursery: trio.Nursery, hub: CountingHub, how: str) -> Non
     assert transport.peer == "{}:{}".format(*client.getsockname())
     pair = Pair.__new__(Pair)
     pair.transport, pair.seen, pair.outcome = transport, [], None
-    nursery.start_soon(getattr(pair, how))
+    ended = trio.Event()
+
+    async def read() -> None:
+        await getattr(pair, how)()
+        ended.set()
+
+    nursery.start_soon(read)
     await settled()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     with trio.fail_after(10):
-        while pair.outcome is None:
-            await trio.sleep(0.001)
+        await ended.wait()
     assert pair.outcome is trio.BrokenResourceError
     await transport.aclose()
     await listener.aclose()
@@ -227,8 +232,7 @@ async def test_back_pressure(pair: Pair, hub: CountingHub, nursery: trio.Nursery
     assert 0 < len(sent) < 100_000_000
     assert pair.seen == []
     pair.transport.resume()
-    while sum(map(len, pair.seen)) < len(sent):
-        await trio.sleep(0)
+    await settled()
     assert b"".join(pair.seen) == sent
     assert max(map(len, pair.seen)) <= CHUNK
     assert pair.outcome is None

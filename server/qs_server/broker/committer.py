@@ -154,8 +154,10 @@ class Committer:
             # Nothing of the batch may be answered as done.
             known = isinstance(error, OSError)
             _logger.error("a commit failed, and what it covered is refused: %s", error, exc_info=not known)
+            durable = self._storage.roll_back()
             for work in works:
-                work.fail(error)
+                if work.early_commits >= durable:
+                    work.fail(error)
             if self.record is not None:
                 self.record.discard()
             effects = self._storage.effects()
@@ -204,7 +206,11 @@ class Committer:
         for work in works:
             if record is not None:
                 record.begin(work.peer)
-            work.advance(pushing=pushing)
+            if work.runnable:
+                try:
+                    work.advance(pushing=pushing)
+                finally:
+                    work.early_commits = self._storage.early_commits
         if record is not None:
             record.begin("")
 

@@ -46,6 +46,9 @@ class Work(Protocol):
     ended: Callable[[], None] | None
     """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
 
+    early_commits: int
+    """The engine's `early_commits` when something was last done for this work."""
+
     @property
     def peer(self) -> str:
         """The address of the client whose requests these are; empty when it is nobody's."""
@@ -81,6 +84,7 @@ class Chore:
         self.runnable = True
         self.failed = False
         self.ended: Callable[[], None] | None = None
+        self.early_commits = 0
 
     def pushes(self) -> list[PushMessage]:
         return []

@@ -52,3 +52,4 @@ def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]
         return
     for work, pushes in found[:taken]:
         work.pushed(islice(mids, len(pushes)))
+        work.early_commits = storage.early_commits

@@ -69,6 +69,7 @@ class Group:
         events, see `weight`."""
         self.weight = weight
         self.ended: Callable[[], None] | None = None
+        self.early_commits = 0
         self._events = events
         self._service = service
         self._outbox = outbox

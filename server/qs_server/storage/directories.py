@@ -151,6 +151,16 @@ class DirectoriesEngine(RootDirectory):
         first = self._first_expiry()
         return Effects(self._take_arrivals(), failed, None if first is None else first[0], self._journal.next_upkeep())
 
+    @property
+    def early_commits(self) -> int:
+        return self._journal.early_commits
+
+    def roll_back(self) -> int:
+        self._journal.roll_back()
+        if self._durability is Durability.ALWAYS and (self._staged or self._activity.dirty or self._root_dirty):
+            return 0  # what was changed in directories is not durable, whoever did it
+        return self._journal.early_commits
+
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
             return

@@ -374,6 +374,17 @@ class Engine(ABC):
     def effects(self) -> Effects:
         """Returns what has happened since the last call, or the last commit, without a commit."""
 
+    @property
+    def early_commits(self) -> int:
+        """How many commits there were, since ever, in the middle of a batch: each made durable what was changed before
+        it."""
+        return 0
+
+    def roll_back(self) -> int:
+        """Takes back what was changed since the last commit, as a batch has failed, with whatever error. Returns a
+        number: what was changed while `early_commits` was less than that is durable all the same."""
+        return 0
+
     def background_sync(self) -> Callable[[], None] | None:
         """With durability INTERVAL: returns what makes durable all that has happened so far, to be called in any thread
         while the engine goes on. None when nothing has."""

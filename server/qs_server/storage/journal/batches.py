@@ -12,6 +12,7 @@ from ..engine import NoSuchPartError, Options
 from ..names import check_name
 from . import records
 from .claim_records import EMPTY, Published, Staged
+from .places import segment_of
 from .store import Store, record_size
 from .table import READY, MessageTable
 
@@ -30,15 +31,36 @@ class Publishing(Protocol):
     def add_published(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None: ...
 
 
+class Publication:
+    """A batch that was published, and what its staged records have become."""
+
+    __slots__ = ("_firsts", "place", "record")
+
+    def __init__(self, place: int, record: Published) -> None:
+        """place: of the record."""
+        self.place = place
+        self.record = record
+        self._firsts: dict[tuple[int, int], int] = {}
+        first = record.first
+        for number, attempt, count in record.parts:
+            self._firsts[number, attempt] = first
+            first += count
+
+    def id_of(self, staged: Staged) -> int | None:
+        """The id of the message that a staged record of the batch has become; None: none."""
+        first = self._firsts.get((staged.part, staged.attempt))
+        return None if first is None else first + staged.position
+
+
 @dataclass(slots=True)
 class Producer:
     """last: the last batch that was published, -1: none; place: of the record that says so; staged: place and size of
-    each message, by its position; publications: of which staged records may still be in the log."""
+    each message, by its position; publications: those of which staged records may still be in the log, by batch."""
 
     last: int = -1
     place: int = 0
     staged: dict[Name, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    publications: list[tuple[int, Published]] = field(default_factory=list)
+    publications: dict[int, Publication] = field(default_factory=dict)
 
 
 class LogBatches:
@@ -121,7 +143,7 @@ class LogBatches:
         self._drop_older(producer, record.batch)
         producer.last, producer.place = record.batch, place
         if record.parts:
-            producer.publications.append((place, record))
+            producer.publications[record.batch] = Publication(place, record)
         if mids:
             self._queue.add_published(mids, [where for where, _ in found], [size for _, size in found])
 
@@ -134,7 +156,7 @@ class LogBatches:
 
     def _unpublish(self, producer: Producer, before: tuple[int, int, dict[Name, dict[int, tuple[int, int]]]]) -> None:
         producer.last, producer.place, producer.staged = before
-        producer.publications = [each for each in producer.publications if each[1].batch <= producer.last]
+        producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
         """Drops all that is staged: the queue is gone."""
@@ -172,12 +194,13 @@ class LogBatches:
         for number, attempt, count in record.parts:
             for position, (where, size) in producer.staged.pop((record.batch, number, attempt), {}).items():
                 self._store.usage.drop(where, record_size(size))
-                self._queue.table.restore(mid + position, where, size, READY)
+                if self._queue.table.is_news(mid + position, place):
+                    self._queue.table.restore(mid + position, where, size, READY)
             mid += count
         self._drop_older(producer, record.batch)
         producer.last, producer.place = record.batch, place
         if record.parts:
-            producer.publications.append((place, record))
+            producer.publications[record.batch] = Publication(place, record)
 
     def move(self, place: int, record: Staged) -> bool:
         """Copies a staged record to the end of the log if it is needed as such; whether it was. OSError."""
@@ -198,14 +221,8 @@ class LogBatches:
     def id_of(self, record: Staged) -> int | None:
         """The id of the message that a staged record has become, None when it was not published."""
         known = self.producers.get(record.producer)
-        for _, publication in () if known is None else known.publications:
-            if publication.batch == record.batch:
-                mid = publication.first
-                for number, attempt, count in publication.parts:
-                    if (number, attempt) == (record.part, record.attempt):
-                        return mid + record.position
-                    mid += count
-        return None
+        publication = None if known is None else known.publications.get(record.batch)
+        return None if publication is None else publication.id_of(record)
 
     def carry(self, segment: int) -> None:
         """Says again at the end of the log what only segments up to that one say. OSError."""
@@ -221,4 +238,6 @@ class LogBatches:
     def forget_publications(self, segment: int) -> None:
         """The segment is removed: the staged records of what was published in it are gone too."""
         for known in self.producers.values():
-            known.publications = [each for each in known.publications if each[0] >> 32 > segment]
+            known.publications = {
+                batch: each for batch, each in known.publications.items() if segment_of(each.place) > segment
+            }

@@ -2,8 +2,8 @@
 
 It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
 
-What it says of messages may be newer than its position: records are applied once more from there, and say what is true
-after them. Everything but which messages there are, where, and what hides them, is as it was at the position.
+It is written while the queues change, so that parts of it are newer than its position, from which on records are
+applied once more. Of messages it says which records it knows already; all other records say what is true after them.
 
 The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
 8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
@@ -21,7 +21,7 @@ from .places import Position
 from .recovery import map_file
 
 NAME = "checkpoint"
-_MAGIC = b"qs-checkpoint 2\n"
+_MAGIC = b"qs-checkpoint 3\n"
 _END = struct.Struct("<QI")
 
 
@@ -53,11 +53,15 @@ class CheckpointWriter:
         self._write(numbers.tobytes())
         return [at, len(numbers)]
 
-    def finish(self, content: dict[str, Any]) -> None:
-        """Writes what the columns are, and gives the file its name, durably. OSError."""
+    def end(self, content: dict[str, Any]) -> None:
+        """Writes what the columns are. OSError."""
         text = json.dumps(content, separators=(",", ":")).encode()
         self._write(text)
         self._disk.write(self._fd, _END.pack(len(text), self._checksum))
+
+    def publish(self) -> None:
+        """Gives the file its name, durably, in whatever thread: that takes long. What the file says must be durable in
+        the log before. OSError."""
         self._disk.fsync(self._fd)
         self._close()
         self._disk.rename(self._path, f"{self._directory}/{NAME}")

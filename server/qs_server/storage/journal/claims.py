@@ -250,7 +250,7 @@ class LogClaims:
         held = Held(record, place, set(record.gone))
         consumer.claims[record.seq] = held
         for mid in held.left():
-            if self._queue.table.index.expiry(mid) is not None:
+            if self._queue.table.index.expiry(mid) is not None and self._queue.table.is_news(mid, place):
                 self._queue.table.index.withhold(mid)
 
     def settle(self) -> None:
@@ -273,7 +273,7 @@ class LogClaims:
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         """Takes up that claims were acknowledged, or one released."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
-        withheld = [mid for mid in record.mids if self._is_withheld(mid)]
+        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._queue.table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
             consumer.claims.pop(record.seq, None)
             self._give_back(withheld)

@@ -19,7 +19,7 @@ from .opening import Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
 from .replay import Replay
-from .snapshot import read_snapshot, write_snapshot
+from .snapshot import Snapshot, read_snapshot, write_snapshot
 from .store import CACHE, Store
 from .upkeep import Upkeep
 
@@ -29,6 +29,10 @@ _NOTES = 50_000
 """Microseconds after which notes are written though nothing else is."""
 _TRY_AGAIN = 1 * SECOND
 """After which what could not be done is tried again."""
+_FORGET = 60 * SECOND
+"""After which old keys are forgotten, while there are any keys."""
+_KEYS = 64
+"""Keys, in fours, that are forgotten between two looks at the time."""
 _CHECKPOINT = 256 << 20
 """Bytes of log after which the next checkpoint is made."""
 
@@ -53,9 +57,11 @@ class LogKeeper:
         self._numbers = 0
         self._replayed = False
         self._notes_due: int | None = None
+        self._keys_due: int | None = None
         self._not_before = 0
         self._running: Upkeep | None = None
-        self._snapshot: _Snapshot | None = None
+        self._snapshot: Snapshot | None = None
+        self._written: Snapshot | None = None  # and not durable yet
         self._checkpointed: Position | None = None
         self._complaint = ""
         self._making_room = False
@@ -177,7 +183,7 @@ class LogKeeper:
                 raise BadCheckpointError("it is of another journal")
             if reader.position.segment not in headers:
                 raise BadCheckpointError("the segment in which it ends is not there")
-            replay.queues = read_snapshot(reader, replay.make, store)
+            replay.queues = read_snapshot(reader, replay.make, store, self._clock())
             replay.last_number = reader.content["numbers"]
             replay.oldest = reader.content["oldest"]
         except FileNotFoundError:
@@ -252,6 +258,16 @@ class LogKeeper:
             raise
         store.commit()
 
+    @property
+    def early_commits(self) -> int:
+        """See Engine."""
+        return 0 if self._store is None else self._store.early_commits
+
+    def roll_back(self) -> None:
+        """See Engine."""
+        if self._store is not None:
+            self._store.roll_back()
+
     def _note_removals_or_wait(self, store: Store) -> None:
         try:
             self._note_removals(store)
@@ -277,13 +293,16 @@ class LogKeeper:
         own = 0 if self._has_work(store, compaction) else self._notes_due
         if own is not None:
             own = max(own, self._not_before)
-        files = self._doors.due()
-        return own if files is None else files if own is None else min(own, files)
+        if store.keyed and self._keys_due is None:
+            self._keys_due = self._clock() + _FORGET
+        others = [due for due in (self._doors.due(), self._keys_due) if due is not None]
+        return own if not others else min(others) if own is None else min(own, *others)
 
     def _has_work(self, store: Store, compaction: Compaction) -> bool:
         log = store.log
         return (
             self._snapshot is not None
+            or self._written is not None
             or compaction.wanted
             or log.has_garbage
             or log.wants_spare is not None
@@ -303,6 +322,7 @@ class LogKeeper:
                 self._put_off(error)
         upkeep = Upkeep(store.log, self._disk, spare=self._clock() >= self._not_before)
         upkeep.intake = self._take_in(store)
+        upkeep.checkpoint, self._written = self._written, None
         if not upkeep:
             return None
         self._running = upkeep
@@ -312,13 +332,27 @@ class LogKeeper:
         if self._notes_due is not None and self._clock() >= self._notes_due:
             self._notes_due = None
             store.commit_early()
-        if self._snapshot is not None:
+        if self._keys_due is not None and self._clock() >= self._keys_due:
+            self._forget_keys(store)
+        elif self._snapshot is not None:
             store.commit_early()  # nothing may be in a checkpoint that is taken back
-            self._snapshot = self._snapshot.step()
+            if self._snapshot.step():
+                self._written, self._snapshot = self._snapshot, None
         elif compaction.wanted:
             compaction.step()
         elif self._wants_checkpoint(store):
             self._snapshot = self._begin_snapshot(store)
+
+    def _forget_keys(self, store: Store) -> None:
+        """Forgets old keys, in the queues to which nobody pushes any more too: they would hold segments."""
+        until, now = perf_counter() + SLICE, self._clock()
+        for keys in list(store.keyed):
+            while keys.forget_old(now, _KEYS):
+                if perf_counter() >= until:
+                    return  # goes on with the next slice
+            if not keys:
+                store.keyed.discard(keys)
+        self._keys_due = None
 
     def _take_in(self, store: Store) -> Intake | None:
         """Goes on with files that somebody has put into the directory of a queue."""
@@ -402,14 +436,13 @@ class LogKeeper:
         since = 0 if self._checkpointed is None else self._checkpointed.segment
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
-    def _begin_snapshot(self, store: Store) -> "_Snapshot":
+    def _begin_snapshot(self, store: Store) -> Snapshot:
         store.commit_early()
-        if (sync := store.log.background_sync()) is not None:
-            sync()  # what it says must not be newer than the log
         position = store.log.position
         writer = CheckpointWriter(self._directory, self._disk)
         self._checkpointed = position
-        return _Snapshot(writer, write_snapshot(writer, position, list(self._queues.values()), store, self._numbers))
+        work = write_snapshot(writer, position, list(self._queues.values()), store, self._numbers)
+        return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:
         """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
@@ -417,24 +450,30 @@ class LogKeeper:
         store = self._store
         if store is None or store.log.failed is not None or not store.log.used:
             return None if store is None else store.log.failed
-        if self._snapshot is not None:
-            self._snapshot.give_up()
+        self._finish_running()
+        for begun in (self._snapshot, self._written):
+            if begun is not None:
+                begun.give_up()
         store.commit(notes=True)
         try:
-            snapshot: _Snapshot | None = self._begin_snapshot(store)
-            while snapshot is not None:
-                snapshot = snapshot.step()
+            snapshot = self._begin_snapshot(store)
+            while not snapshot.step():
+                continue
+            snapshot.publish()
         except FileNotFoundError as error:
             return error  # the directory is gone, and with it what was in it
         except OSError as error:
             _logger.warning("no checkpoint could be written (%s): the next start reads all of the journal", error)
         return None
 
+    def _finish_running(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.run()
+
     def close(self) -> None:
         """Lets go of the files."""
-        if self._running is not None:
-            self._running.run()
-            self._running = None
+        self._finish_running()
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -445,28 +484,3 @@ def _require_segments(store: Store, opened: Opened) -> None:
     missing = store.usage.segments() - {header.number for header in opened.headers}
     if missing:
         raise BadCheckpointError(f"segment {min(missing)} has messages of it, and is not there")
-
-
-class _Snapshot:
-    """A checkpoint that is being written."""
-
-    def __init__(self, writer: CheckpointWriter, work: Iterator[None]) -> None:
-        self._writer = writer
-        self._work = work
-
-    def step(self) -> "_Snapshot | None":
-        """Writes for as long as a slice may take; None when that was the last one. OSError: the checkpoint before
-        stays."""
-        until = perf_counter() + SLICE
-        try:
-            for _ in self._work:
-                if perf_counter() >= until:
-                    return self
-        except BaseException:
-            self._writer.give_up()
-            raise
-        return None
-
-    def give_up(self) -> None:
-        """Writes no more of it."""
-        self._writer.give_up()

@@ -1,9 +1,18 @@
-"""The keys of idempotent pushes: which message a key stands for, while a repeated push has to be recognised."""
+"""The keys of idempotent pushes: which message a key stands for, while a repeated push has to be recognised.
 
+A known key is needed, and counts as live bytes of the segment that says it, as a message does. Without that, compaction
+would copy segments of nothing else round and round.
+"""
+
+from collections import Counter, deque
 from collections.abc import Iterator
 from hashlib import blake2b
+from typing import NamedTuple
 
 from ..engine import SECOND
+from .places import place_of
+from .records import KEY_SIZE
+from .store import Store
 
 WINDOW = 300 * SECOND
 """How long a key is remembered after its push."""
@@ -17,41 +26,73 @@ def digest(key: str) -> bytes:
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Keys:
-    """Of one queue."""
+class Known(NamedTuple):
+    """key: its digest; mid: the message that was pushed with it; at: when; segment: the one that says so."""
 
-    def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, int, int]] = {}
-        """Digest -> (id, time of the push, segment that says so), in the order in which they were noted."""
+    key: bytes
+    mid: int
+    at: int
+    segment: int
+
+
+class Keys:
+    """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
+
+    def __init__(self, store: Store) -> None:
+        """store: counts their bytes."""
+        self._store = store
+        self.known: dict[bytes, Known] = {}
+        """By their digests."""
+        self._order: deque[list[Known]] = deque()  # as they were noted; also what was forgotten or noted anew since
 
     def find(self, key: bytes, now: int) -> int | None:
         """The message that was pushed with a key, if that was not too long ago."""
         found = self.known.get(key)
-        return found[0] if found is not None and found[1] > now - WINDOW else None
+        return found.mid if found is not None and found.at > now - WINDOW else None
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
         """A message has been pushed with a key."""
-        self.known.pop(key, None)
-        self.known[key] = mid, at, segment
+        self.forget(key)
+        self.known[key] = known = Known(key, mid, at, segment)
+        if not self._order or len(self._order[-1]) >= _LOOK:
+            self._order.append([])
+        self._order[-1].append(known)
+        self._store.usage.add(place_of(segment, 0), KEY_SIZE)
+        self._store.keyed.add(self)
 
     def forget(self, key: bytes) -> None:
-        """The push did not happen."""
-        self.known.pop(key, None)
+        """Forgets a key: its push did not happen, or was too long ago."""
+        known = self.known.pop(key, None)
+        if known is not None:
+            self._store.usage.drop(place_of(known.segment, 0), KEY_SIZE)
 
-    def forget_old(self, now: int, count: int) -> None:
-        """Those whose time is over, a few for each of so many pushes."""
+    def forget_old(self, now: int, count: int) -> bool:
+        """Forgets those whose time is over, a few for each of so many pushes. Whether there may be more of them."""
         for _ in range(4 * count):
-            first = next(iter(self.known), None)
-            if first is None or self.known[first][1] > now - WINDOW:
-                return
-            del self.known[first]
+            if not self._order:
+                return False
+            first = self._order[0][0]
+            if self.known.get(first.key) is first:
+                if first.at > now - WINDOW:
+                    return False
+                self.forget(first.key)
+            del self._order[0][0]
+            if not self._order[0]:
+                self._order.popleft()
+        return True
 
-    def before(self, segment: int, now: int) -> Iterator[tuple[bytes, int, int, int] | None]:
-        """Those which only older segments know of: key, id, time of the push, and which segment that is; None now and
-        then, as there may be a million to look at. They may change meanwhile."""
-        for looked_at, key in enumerate(list(self.known), 1):
-            found = self.known.get(key)
-            if found is not None and found[2] < segment and found[1] > now - WINDOW:
-                yield key, *found
-            if looked_at % _LOOK == 0:
-                yield None
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def pages(self) -> Iterator[list[Known]]:
+        """All of them, some at a time, as there may be a million. They may change between two pages: those that are
+        noted meanwhile are among them or not."""
+        for chunk in list(self._order):
+            yield [each for each in chunk if self.known.get(each.key) is each]
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        for segment, count in Counter(known.segment for known in self.known.values()).items():
+            self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
+        self.known.clear()
+        self._order.clear()

@@ -22,7 +22,7 @@ from .opening import Opened
 from .places import Position, place_of
 from .recovery import segment_name
 from .segment import SegmentWriter
-from .supply import Supply
+from .supply import Supply, enough_of
 
 _logger = logging.getLogger(__name__)
 _RESERVE = 1 << 20
@@ -354,13 +354,12 @@ class Log:
     @property
     def wants_spare(self) -> int | None:
         """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
-        when a segment can be recycled, and late when one soon can."""
+        when a segment can be recycled."""
         writer = self._writer
         if writer is None:
             return None
-        left = writer.room / writer.header.size
-        enough = 1 / 8 if self.is_shrinking() else 1 / 2
-        return self.supply.wanted if self._obsolete or left < enough else None
+        enough = enough_of(writer.header.size, shrinking=self.is_shrinking())
+        return self.supply.wanted if self._obsolete or writer.room < enough else None
 
     @property
     def size(self) -> int:

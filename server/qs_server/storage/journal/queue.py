@@ -32,7 +32,7 @@ from .batches import LogBatches
 from .claims import LogClaims
 from .door import Door, Doors
 from .intake import File
-from .keys import Keys, digest
+from .keys import WINDOW, Keys, digest
 from .places import segment_of
 from .reader import DamagedRecordError
 from .store import Store, record_size
@@ -53,7 +53,7 @@ class LogQueue:
         self.path = path
         self.qid = qid
         self.options = options
-        self.keys = Keys()
+        self.keys = Keys(store)
         self.counts = Stats()
         self._unit = 1000 if options.timestamps == "ms" else 1
         self.table = MessageTable(qid, number, store, shared.activity, self._unit)
@@ -94,7 +94,7 @@ class LogQueue:
 
     def reset(self) -> None:
         """Forgets everything, to be read in another way."""
-        self.keys = Keys()
+        self.keys = Keys(self._store)
         self.table.reset()
         self.taken.clear()
         self.claims.consumers.clear()
@@ -103,12 +103,14 @@ class LogQueue:
     def clear(self) -> None:
         """Holds nothing and knows nothing any more: the queue is gone."""
         self.table.clear()
+        self.keys.clear()
         self.batches.clear()
         self._store.leave(self.number)
         self.reset()
 
     def settle(self) -> None:
         """After a start: what is visible is announced, and when the next message will be; files are looked for."""
+        self.table.known_upto.clear()
         self.rescan()
         self.claims.settle()
         if self.table.index.ready:
@@ -637,17 +639,18 @@ class LogQueue:
             self._store.usage.add(place, record_size(size))  # it is staged again
 
     def carry_keys(self, segment: int, now: int) -> Iterator[None]:
-        """Says again at the end of the log which keys only segments up to that one know of. Yields now and then.
-        OSError."""
-        for found in self.keys.before(segment + 1, now):
-            if found is None:
-                yield
-                continue
-            key, mid, at, where = found
-            self._log.reserve(records.SMALL)
-            place = self._log.append(records.key_of(self.number, mid, key, at))
-            self._store.undo.append((self.keys.note, key, mid, at, where))
-            self.keys.note(key, mid, at, place >> 32)
+        """Says again at the end of the log which keys only segments up to that one know of, and forgets those whose
+        time is over. Yields now and then. OSError."""
+        for page in self.keys.pages():
+            for known in page:
+                if known.at <= now - WINDOW:
+                    self.keys.forget(known.key)
+                elif known.segment <= segment:
+                    self._log.reserve(records.KEY_SIZE)
+                    place = self._log.append(records.key_of(self.number, known.mid, known.key, known.at))
+                    self._store.undo.append((self.keys.note, *known))
+                    self.keys.note(known.key, known.mid, known.at, segment_of(place))
+            yield
 
     # -- the directory --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ A segment that is full is read in windows of 1 MiB, a few of which are kept: a c
 is served from large reads.
 """
 
+import errno
 import os
 import struct
 from zlib import crc32
@@ -48,6 +49,14 @@ class Reader:
 
     def body(self, place: int) -> memoryview:
         """The body of the record at a place, checked. DamagedRecordError, OSError."""
+        try:
+            return self._body(place)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise self._damaged(place, "the disk cannot read it") from error
+
+    def _body(self, place: int) -> memoryview:
         segment, start = segment_of(place), start_of(place)
         head = self._read(segment, start, HEAD.size)
         if len(head) < HEAD.size:
@@ -69,9 +78,17 @@ class Reader:
 
     def _read(self, segment: int, start: int, length: int) -> memoryview:
         """At most that many bytes."""
-        at = start & -WINDOW
         if segment == self._log.number or length > WINDOW:  # a window of what is being written would soon be too old
             return memoryview(self._disk.pread(self._file(segment), length, start))
+        try:
+            return self._read_from_windows(segment, start, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return memoryview(self._disk.pread(self._file(segment), length, start))  # others there may be unreadable
+
+    def _read_from_windows(self, segment: int, start: int, length: int) -> memoryview:
+        at = start & -WINDOW
         if start + length <= at + WINDOW:
             return memoryview(self._window(segment, at))[start - at : start - at + length]
         head = self._window(segment, at)[start - at :]

@@ -74,6 +74,8 @@ PUSH_SIZE = HEAD.size + _PUSH.size
 """Bytes of a PUSH beside its payload."""
 MOVED_SIZE = HEAD.size + _MOVED.size
 """Bytes of a MOVED beside its payload."""
+KEY_SIZE = HEAD.size + _KEY.size
+"""Bytes of a KEY."""
 SMALL = HEAD.size + max(_STATE.size, _DELETE.size, _KEY.size, _CHECKPOINT.size, _SHARED.size)
 """Bytes that any record without a payload or a name takes at most."""
 

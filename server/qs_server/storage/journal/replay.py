@@ -12,6 +12,8 @@ from .places import place_of
 from .queue import LogQueue
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
 
+_OF_MESSAGES = (Push, Moved, Shared, State, Delete)
+
 
 class Replay:
     """Makes the queues that the log knows, and applies records to them."""
@@ -52,6 +54,8 @@ class Replay:
         if run.mids:
             queue = self.queues.get(run.number)
             if queue is not None:
+                run.keep(queue.table.is_news)
+            if queue is not None and run.mids:
                 queue.table.restore_run(run.mids, run.places, run.sizes)
             self._run.clear()
 
@@ -69,7 +73,12 @@ class Replay:
             del self.queues[record.number]
             queue.clear()
             return
-        _apply_to(queue, place, record)
+        if isinstance(record, _OF_MESSAGES) and not queue.table.is_news(record.mid, place):
+            queue.table.saw(record.mid)
+            if isinstance(record, Push) and record.key is not None:
+                queue.keys.note(record.key, record.mid, record.at, place >> 32)
+        else:
+            _apply_to(queue, place, record)
 
     def _name(self, record: Queue) -> None:
         self.last_number = max(self.last_number, record.number)
@@ -91,6 +100,13 @@ class _Run:
         self.mids: list[int] = []
         self.places: list[int] = []
         self.sizes: list[int] = []
+
+    def keep(self, is_news: Callable[[int, int], bool]) -> None:
+        """Leaves out what a checkpoint knows."""
+        if is_news(self.mids[0], self.places[0]):
+            return
+        found = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_news(*each[:2])]
+        self.mids, self.places, self.sizes = ([each[at] for each in found] for at in range(3))
 
 
 def _apply_to(queue: LogQueue, place: int, record: Record) -> None:

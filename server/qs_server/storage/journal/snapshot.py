@@ -4,156 +4,185 @@ import struct
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
+from time import perf_counter
 from typing import Any
 
 from ..index.message_index import Index
 from ..index.midmap import MidMap
-from .batches import Producer
+from ..names import MAX_MID
+from .batches import Producer, Publication
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, Held
-from .places import Position
+from .compaction import SLICE
+from .keys import WINDOW
+from .log import Log
+from .places import Position, place_of
 from .queue import LogQueue
 from .store import Store, record_size
 from .table import MessageTable
 
 _KEY = struct.Struct("<QQ")
 
-_PAGES = 4
-"""Chunks of messages that are written at a time: some 4,000."""
-_AT_A_TIME = 4096
+_PAGES = 1
+"""Chunks of messages that are written at a time: some 1,000."""
+_AT_A_TIME = 1024
 """Entries of anything else."""
+
+
+class Snapshot:
+    """A checkpoint that is being written."""
+
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: Log) -> None:
+        self._writer = writer
+        self._work = work
+        self._log = log
+        self._sync: Callable[[], None] | None = None
+
+    def step(self) -> bool:
+        """Writes for as long as a slice may take, of what is in the log. Whether all is written, to be published.
+        OSError: the checkpoint before stays."""
+        until = perf_counter() + SLICE
+        try:
+            for _ in self._work:
+                if perf_counter() >= until:
+                    return False
+        except BaseException:
+            self._writer.give_up()
+            raise
+        self._sync = self._log.background_sync()
+        return True
+
+    def publish(self) -> None:
+        """Makes it the checkpoint of the log, durably, in whatever thread. OSError: the one before stays."""
+        try:
+            if self._sync is not None:
+                self._sync()  # what the checkpoint says must not be newer than the log
+            self._writer.publish()
+        except BaseException:
+            self._writer.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Writes no more of it."""
+        self._writer.give_up()
 
 
 def write_snapshot(
     writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store, numbers: int
 ) -> Iterator[None]:
-    """Writes the queues. What changes while they are written is taken as it is at the position, but for which messages
-    there are: so everything else is captured before the first pause. numbers: the greatest that a queue was given.
-    OSError."""
+    """Writes the queues, piece by piece, while they change. Claims and batches of a queue come before its messages, and
+    each piece of those says which records it knows: a start applies to them only those that come later. numbers: the
+    greatest that a queue was given. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
         "oldest": log.oldest,
         "numbers": numbers,
         "salts": {number: salt.hex() for number, salt in log.salts.items()},
-        "families": [sorted(family) for family in {id(family): family for family in store.families.values()}.values()],
     }
-    captured = [(queue, _small(queue)) for queue in queues]
     entries = content["queues"] = []
-    yield
-    for queue, small in captured:
-        entry = yield from _write_small(writer, small)
+    for queue in queues:
+        entry: dict[str, Any] = {"number": queue.number, "qid": queue.qid}
         entries.append(entry)
-        yield from _write_messages(writer, queue, entry)
-    writer.finish(content)
+        entry["consumers"] = yield from _write_consumers(writer, queue)
+        entry["producers"] = yield from _write_producers(writer, queue)
+        entry["messages"] = yield from _write_messages(writer, queue, log)
+        entry["keys"] = yield from _write_parts(
+            writer, ((*_KEY.unpack(key), *about) for page in queue.keys.pages() for key, *about in page)
+        )
+        entry["taken"] = [[token, place] for token, place in queue.taken.items()]
+        entry["last"] = queue.last_mid
+        yield
+    content["families"] = [
+        sorted(family) for family in {id(family): family for family in store.families.values()}.values()
+    ]
+    writer.end(content)
 
 
-def _write_messages(writer: CheckpointWriter, queue: LogQueue, entry: dict[str, Any]) -> Iterator[None]:
+def _write_messages(writer: CheckpointWriter, queue: LogQueue, log: Log) -> Generator[None, None, list[list[Any]]]:
+    """Each entry: the last id that it is about, the place of the next record when it was taken, and columns: ids,
+    sizes, places, and of those to which that applies, ids and ends of windows, ids of delayed ones, ids and receives.
+    The last entry is about all ids that are left: there are no messages of them."""
     table = queue.table
-    entry["messages"] = []
+    entries: list[list[Any]] = []
     after = -1
     while True:
-        keys, sizes, places = array("Q"), array("Q"), array("Q")
-        for (mids, facts), (_, where) in islice(
+        mids, facts, places = array("Q"), array("Q"), array("Q")
+        for (some, theirs), (_, where) in islice(
             zip(table.index.messages.pages(after), table.places.pages(after), strict=True), _PAGES
         ):
-            keys += mids
-            sizes += array("Q", map(Index.size_in, facts))
+            mids += some
+            facts += theirs
             places += where
-        if not keys:
-            return
-        after = keys[-1]
-        entry["messages"].append([writer.column(keys), writer.column(sizes), writer.column(places)])
+        now = log.position
+        stamp = place_of(now.segment, now.start)
+        if not mids:
+            entries.append([MAX_MID, stamp])
+            return entries
+        after = mids[-1]
+        sizes = array("Q", map(Index.size_in, facts))
+        columns = (mids, sizes, places, *_states(table, mids, facts))
+        entries.append([after, stamp, *map(writer.column, columns)])
         yield
 
 
-def _small(queue: LogQueue) -> dict[str, Any]:
-    """Everything of a queue but its messages: columns are arrays still, or what gives their parts. That is copied here,
-    a million entries in some milliseconds, and made into numbers later."""
-    table = queue.table
-    hidden = [(mids[:], expiries[:]) for mids, expiries in table.index.hidden.pages(-1)]
-    return {
-        "number": table.number,
-        "qid": table.qid,
-        "last": table.last_mid,
-        "hidden": _hidden(hidden, set(table.held)),
-        "delayed": _delayed(hidden, table),
-        "receives": _parts(table.receives.copy().items()),
-        "taken": [[token, place] for token, place in queue.taken.items()],
-        "keys": _parts((*_KEY.unpack(key), *about) for key, about in queue.keys.known.copy().items()),
-        "consumers": {name: _consumer(found) for name, found in queue.claims.consumers.items()},
-        "producers": {name: _producer(found) for name, found in queue.batches.producers.items()},
-    }
+def _states(table: MessageTable, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
+    hidden, held, receives = table.index.hidden, table.held, table.receives
+    found = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
+    yield array("Q", [each for mid, end in found if end is not None and mid not in held for each in (mid, end)])
+    delayed = table.index.delayed
+    yield array("Q", [mid for mid, fact in zip(mids, facts, strict=True) if delayed and Index.delayed_in(fact)])
+    yield array("Q", [each for mid in mids if mid in receives for each in (mid, receives[mid])] if receives else [])
 
 
-def _parts(rows: Iterable[Iterable[int]]) -> "Iterator[array[int]]":
+def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Generator[None, None, list[list[int]]]:
     """Rows of numbers, some at a time."""
+    columns: list[list[int]] = []
     rows = iter(rows)
     while some := array("Q", chain.from_iterable(islice(rows, _AT_A_TIME))):
-        yield some
+        columns.append(writer.column(some))
+        yield
+    return columns
 
 
-def _hidden(pages: "list[tuple[array[int], array[int]]]", held: set[int]) -> "Iterator[array[int]]":
-    for mids, expiries in pages:
-        yield array(
-            "Q",
-            [each for mid, expiry in zip(mids, expiries, strict=True) for each in (mid, 0 if mid in held else expiry)],
-        )
-
-
-def _delayed(pages: "list[tuple[array[int], array[int]]]", table: MessageTable) -> "Iterator[array[int]]":
-    """Which of them are, by now: of one that is not any more, there is a record."""
-    for mids, _ in pages:
-        facts = table.index.messages.values_of(mids)
-        yield array(
-            "Q", [mid for mid, fact in zip(mids, facts, strict=True) if fact is not None and Index.delayed_in(fact)]
-        )
-
-
-def _consumer(found: Consumer) -> dict[str, Any]:
-    claims = [
-        [seq, held.place, held.record.since, held.record.size, array("Q", held.record.mids), sorted(held.gone)]
-        for seq, held in found.claims.items()
-    ]
-    return {"acked": found.acked, "place": found.place, "claims": claims}
-
-
-def _producer(found: Producer) -> dict[str, Any]:
-    staged = [
-        [list(name), array("Q", [each for position, at in part.items() for each in (position, *at)])]
-        for name, part in found.staged.items()
-    ]
-    publications = [[place, record.batch, record.first, list(record.parts)] for place, record in found.publications]
-    return {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
-
-
-def _write_small(writer: CheckpointWriter, value: Any) -> Generator[None, None, Any]:
-    """Writes each column; the same value with where they are in their places."""
-    if isinstance(value, array):
-        return writer.column(value)
-    written: Any = value
-    if isinstance(value, dict):
-        written = {}
-        for key, each in value.items():
-            written[key] = yield from _write_small(writer, each)
-    elif isinstance(value, Generator):
-        written = []
-        for part in value:
-            written.append(writer.column(part))
+def _write_consumers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
+    written: dict[str, Any] = {}
+    for name, found in list(queue.claims.consumers.items()):
+        claims: list[list[Any]] = []
+        written[name] = {"acked": found.acked, "place": found.place, "claims": claims}
+        for seq, held in list(found.claims.items()):
+            mids = writer.column(array("Q", held.record.mids))
+            claims.append([seq, held.place, held.record.since, held.record.size, mids, sorted(held.gone)])
             yield
-    elif isinstance(value, list) and any(isinstance(each, (array, list, dict)) for each in value):
-        written = []
-        for each in value:
-            written.append((yield from _write_small(writer, each)))
+    return written
+
+
+def _write_producers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
+    """A batch that is published while its parts are written has its record behind all that is written before it."""
+    written: dict[str, Any] = {}
+    for name, found in list(queue.batches.producers.items()):
+        publications = [
+            [each.place, batch, each.record.first, list(each.record.parts)]
+            for batch, each in found.publications.items()
+        ]
+        staged: list[list[Any]] = []
+        written[name] = {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
+        for part_name, part in list(found.staged.items()):
+            rows = ((position, *part[position]) for position in list(part) if position in part)
+            columns = yield from _write_parts(writer, rows)
+            staged.append([list(part_name), columns])
+        yield
     return written
 
 
 # -- back -----------------------------------------------------------------------------------------------------------
 
 
-def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store) -> dict[int, LogQueue]:
-    """The queues as the checkpoint has them, by their numbers."""
+def read_snapshot(
+    reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store, now: int
+) -> dict[int, LogQueue]:
+    """The queues as the checkpoint has them, by their numbers. now: microseconds since the Epoch."""
     queues: dict[int, LogQueue] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
@@ -161,7 +190,8 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue]
         queue.taken.update(entry["taken"])
         flat = _joined(reader, entry["keys"])
         for one, other, mid, at, where in zip(*[iter(flat)] * 5, strict=True):
-            queue.keys.note(_KEY.pack(one, other), mid, at, where)
+            if at > now - WINDOW:  # else the segment that says it may be gone
+                queue.keys.note(_KEY.pack(one, other), mid, at, where)
         for name, found in entry["consumers"].items():
             queue.claims.consumers[name] = _read_consumer(reader, queue, name, found)
         for name, found in entry["producers"].items():
@@ -175,20 +205,18 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], LogQueue]
 
 def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, Any], store: Store) -> None:
     table = queue.table
-    mids, sizes, places = array("Q"), array("Q"), array("Q")
-    for columns in entry["messages"]:
-        some = [reader.column(where) for where in columns]
-        mids, sizes, places = mids + some[0], sizes + some[1], places + some[2]
-    flat = _joined(reader, entry["hidden"])
-    delayed = set(_joined(reader, entry["delayed"]))
-    hidden = {mid: (expiry, mid in delayed) for mid, expiry in zip(flat[::2], flat[1::2], strict=True) if expiry}
-    table.index = Index.of(mids, sizes, hidden)
+    mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
+    for last, stamp, *columns in entry["messages"]:
+        table.known_upto.append((last, stamp))
+        for whole, where in zip((mids, sizes, places, hidden, delayed, receives), columns, strict=False):
+            whole.extend(reader.column(where))
+    are_delayed = set(delayed)
+    ends = {mid: (end, mid in are_delayed) for mid, end in zip(hidden[::2], hidden[1::2], strict=True)}
+    table.index = Index.of(mids, sizes, ends)
     table.places = MidMap.of(mids, places)
-    flat = _joined(reader, entry["receives"])
-    for mid, receives in zip(flat[::2], flat[1::2], strict=True):
-        if mid in table.index.messages:
-            table.receives[mid] = receives
-            table.index.new.discard(mid)
+    for mid, count in zip(receives[::2], receives[1::2], strict=True):
+        table.receives[mid] = count
+        table.index.new.discard(mid)
     table.last_mid = entry["last"]
     _count(store, places, sizes)
 
@@ -237,12 +265,12 @@ def _read_producer(
 ) -> Producer:
     producer = Producer(found["last"], found["place"])
     for batch, where in found["staged"]:
-        flat = reader.column(where)
+        flat = _joined(reader, where)
         part = {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
         producer.staged[batch[0], batch[1], batch[2]] = part
         for place, size in part.values():
             store.usage.add(place, record_size(size))
     for place, batch, first, parts in found["publications"]:
         record = Published(queue.number, batch, first, name, [(part[0], part[1], part[2]) for part in parts])
-        producer.publications.append((place, record))
+        producer.publications[batch] = Publication(place, record)
     return producer

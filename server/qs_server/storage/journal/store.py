@@ -50,9 +50,13 @@ class Store:
         """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""
         self.tables: dict[int, Holder] = {}
         """The queues, by their numbers."""
+        self.early_commits = 0
+        """How often something was committed in the middle of a batch."""
         self.rollbacks = 0
         """How often changes were taken back."""
         self.families: dict[int, set[int]] = {}  # queues that may share payloads
+        self.keyed: set[Any] = set()
+        """The keys of the queues that know any, perhaps old ones."""
         self._failure: OSError | None = None
 
     # -- commits --------------------------------------------------------------------------------------------------
@@ -80,6 +84,7 @@ class Store:
         except OSError as error:
             self._failure = error if changed else None
             raise
+        self.early_commits += 1
 
     def roll_back(self) -> None:
         """What was changed since the last commit has not happened."""
@@ -152,6 +157,7 @@ class Store:
         """Forgets what was read of a log at a start, to read it in another way."""
         self.usage = Usage()
         self.families.clear()
+        self.keyed.clear()
         self.tables.clear()
         self.undo.clear()
 

@@ -20,6 +20,14 @@ SPARE = "spare"
 NEXT = "next"
 
 
+def enough_of(size: int, *, shrinking: bool) -> int:
+    """How many bytes of a segment of that size are left when the next one should be made: while it takes more, nobody
+    has to wait for that one. shrinking: a segment can soon be recycled."""
+    if size < LARGEST_SEGMENT:
+        return size // 8 * 7  # it is full in some milliseconds, and the next one takes longer to make than it did
+    return size // 8 if shrinking else size // 2
+
+
 class Supply:
     """Of one journal. For the engine's thread, but for `make_spare`."""
 

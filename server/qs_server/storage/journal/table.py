@@ -4,6 +4,7 @@ stands in the log.
 Changes of the table are not recorded here: see `queue.py` for those of requests, `replay.py` for those of a start.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..activity import Activity
@@ -43,6 +44,9 @@ class MessageTable:
         self.held: set[int] = set()
         """Those of the hidden messages that are visible again if the process ends: subscribers have them."""
         self.last_mid = -1
+        self.known_upto: list[tuple[int, int]] = []
+        """At a start from a checkpoint: which records it knows, by ids. Of messages with ids up to the first number,
+        those before the place that is the second one."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -121,10 +125,16 @@ class MessageTable:
 
     # -- a start --------------------------------------------------------------------------------------------------
 
+    def is_news(self, mid: int, place: int) -> bool:
+        """Whether the record at a place says something of a message that the checkpoint did not know."""
+        known = self.known_upto
+        return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
+
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
         """Takes up messages that were pushed, visible at once, side by side in one segment."""
         last = self.index.messages.last()
-        if last is not None and last >= mids[0]:
+        copied = bool(self.known_upto) and self.number in self._store.families  # a checkpoint may have copies of them
+        if copied or (last is not None and last >= mids[0]):
             for mid, place, size in zip(mids, places, sizes, strict=True):
                 self.restore(mid, place, size, READY)
             return

@@ -6,6 +6,7 @@ import logging
 from ..disk import Disk
 from .intake import Intake
 from .log import Log
+from .snapshot import Snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -30,18 +31,32 @@ class Upkeep:
         self._spare_error: OSError | None = None
         self.intake: Intake | None = None
         """Work on the directory of a queue."""
+        self.checkpoint: Snapshot | None = None
+        """What is written of it is to be made durable."""
 
     def __bool__(self) -> bool:
-        return bool(self._garbage) or self._spare is not None or self.intake is not None
+        return bool(self._garbage or self._spare is not None or self.intake is not None or self.checkpoint is not None)
 
     def run(self) -> None:
         """Does it. Raises nothing."""
+        if self._sync_log():
+            self._remove_garbage()
+            if self.intake is not None:
+                self.intake.run()
+            self._make_spare()
+        self._publish_checkpoint()
+
+    def _sync_log(self) -> bool:
+        """Whether all is durable that was copied from what is removed: else a power loss could take both."""
         try:
             if self._sync is not None:
-                self._sync()  # else a power loss could take what was copied, and what it was copied from
+                self._sync()
         except OSError as error:
             self._left, self.error = self._garbage, error
-            return
+            return False
+        return True
+
+    def _remove_garbage(self) -> None:
         for path in reversed(self._garbage):
             try:
                 self._remove(path)
@@ -50,14 +65,22 @@ class Upkeep:
             except OSError as error:
                 self._left.append(path)
                 self.error = error
-        if self.intake is not None:
-            self.intake.run()
+
+    def _make_spare(self) -> None:
         try:
             if self._spare is not None and not self._made:
                 self._log.supply.make_spare(self._spare)
                 self._made = True
         except OSError as error:
             self._spare_error = error
+
+    def _publish_checkpoint(self) -> None:
+        checkpoint, self.checkpoint = self.checkpoint, None
+        try:
+            if checkpoint is not None:
+                checkpoint.publish()
+        except OSError as error:
+            self.error = error
 
     def _remove(self, path: str) -> None:
         """Removes a segment, or makes it the spare one."""
