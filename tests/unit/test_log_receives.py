@@ -84,7 +84,7 @@ def test_a_payload_that_the_disk_cannot_read(
     while sealed and engine._journal.open().log.number == 1:
         engine.queue("q").push([Draft(b"y" * 100_000)])
         engine.commit()
-    queue = engine._queue("q")
+    queue = engine.queue("q")
     assert isinstance(queue, LogQueue)
     start = start_of(queue.table.places.get(mids[0]) or 0)
     disk.error, disk.broken = errno.EIO, (start + 100, start + 5000)

@@ -157,7 +157,7 @@ class DirectoriesEngine(RootDirectory):
 
     def roll_back(self) -> int:
         self._journal.roll_back()
-        if self._durability is Durability.ALWAYS and (self._staged or self._activity.dirty or self._root_dirty):
+        if self._durability is Durability.ALWAYS and (self._activity.staged or self._activity.dirty or self._root_dirty):
             return 0  # what was changed in directories is not durable, whoever did it
         return self._journal.early_commits
 
