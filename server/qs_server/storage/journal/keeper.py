@@ -397,16 +397,24 @@ class LogKeeper:
             _logger.warning("there is room for more of the journal again")
 
     def _make_room(self) -> bool:
-        """On a full disk: removes what is not needed any more, at once. Whether there was anything. OSError."""
+        """Removes what is not needed any more, at once, as the disk is full. Returns whether there was anything.
+        OSError for another reason than that compaction has no room either."""
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._making_room:
             return False
         self._making_room = True
         try:
+            if self._running is not None:  # it may be filling the last room with a spare segment, or have just made one
+                self._running.run()
+                self._running.settle()
             freed = self._remove_garbage(store)
             while not freed and compaction.run():
                 freed = self._remove_garbage(store)
             return freed
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            return False  # what asked for room may need less than a segment's live messages
         finally:
             self._making_room = False
 

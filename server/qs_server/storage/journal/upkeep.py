@@ -2,6 +2,7 @@
 ready."""
 
 import logging
+import threading
 
 from ..disk import Disk
 from .intake import Intake
@@ -22,6 +23,9 @@ class Upkeep:
         self._spare = log.wants_spare if spare else None
         self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
         self._sync = log.background_sync() if self._garbage else None
+        self._running = threading.Lock()
+        self._done = False
+        self._settled = False
         self._left: list[str] = []
         self._made = False
         self._recycled = False
@@ -38,7 +42,13 @@ class Upkeep:
         return bool(self._garbage or self._spare is not None or self.intake is not None or self.checkpoint is not None)
 
     def run(self) -> None:
-        """Does it. Raises nothing."""
+        """Does it, once; waits for another thread that is doing it. Raises nothing."""
+        with self._running:
+            if not self._done:
+                self._done = True
+                self._run()
+
+    def _run(self) -> None:
         if self._sync_log():
             self._remove_garbage()
             if self.intake is not None:
@@ -90,7 +100,10 @@ class Upkeep:
             self._made = self._recycled = self._log.supply.recycle(path, self._spare)
 
     def settle(self) -> None:
-        """Tells the log what has been done. To be called where the log is used."""
+        """Tells the log what has been done, once. To be called where the log is used."""
+        if self._settled:
+            return
+        self._settled = True
         self._log.give_back_garbage(self._left)
         if self._spare is None:
             return
