@@ -33,7 +33,8 @@ class Checkpoints(Short):
         for number in (1, 2):
             writer = CheckpointWriter(disk.root, disk)
             where = writer.column(array("Q", range(1000 * number)))
-            writer.finish({"position": [1, 2, 3], "number": number, "where": where})
+            writer.end({"position": [1, 2, 3], "number": number, "where": where})
+            writer.publish()
             disk.mark("answered", number)
 
     def look(self, root: str, image: Image, answered: int) -> None:

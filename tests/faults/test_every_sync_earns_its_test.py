@@ -107,7 +107,7 @@ def test_the_tables_are_of_this_source() -> None:
     [
         ("claims journal-buffered", "journal/segment.py SegmentWriter.write: sync"),
         ("claims journal", "journal/segment.py SegmentWriter._open: open O_DSYNC"),
-        ("checkpoints", "journal/checkpoint.py CheckpointWriter.finish: fsync"),
+        ("checkpoints", "journal/checkpoint.py CheckpointWriter.publish: fsync"),
         ("published", "vsqs.py Queue._open: make_directories"),
     ],
 )

@@ -54,9 +54,9 @@ def test_a_restart(tmp_path: Path, durability: str) -> None:
         assert mids(wire.ask(push("q", "new")))[0] > delayed[0]
 
 
-@pytest.fixture(name="small_disk")
-def _small_disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path / "small", "512k") as mounted:
+@pytest.fixture(name="small_disk", params=["512k"])
+def _small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", request.param) as mounted:
         yield mounted
 
 
@@ -90,6 +90,7 @@ def test_a_full_disk(small_disk: Path, durability: str) -> None:
             assert mids(later.ask(listed)) == stored[2:] + new
 
 
+@pytest.mark.parametrize("small_disk", ["512k", "1m", "4m"], indirect=True)
 @pytest.mark.parametrize("durability", ["always", "none"])
 def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
     """The same with a journal: what is acknowledged makes room once segments are compacted."""

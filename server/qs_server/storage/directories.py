@@ -119,6 +119,8 @@ class DirectoriesEngine(RootDirectory):
                 "a message cannot be copied to a queue whose ids have another unit (timestamps), or are those of "
                 "another kind of storage (dirq)"
             )
+        if isinstance(source, LogQueue):
+            source.reserve_copies(sum(isinstance(target, LogQueue) for target in targets))
         done: list[EngineQueue] = []
         try:
             for target in targets:
@@ -157,7 +159,8 @@ class DirectoriesEngine(RootDirectory):
 
     def roll_back(self) -> int:
         self._journal.roll_back()
-        if self._durability is Durability.ALWAYS and (self._activity.staged or self._activity.dirty or self._root_dirty):
+        changed = self._activity.staged or self._activity.dirty or self._root_dirty
+        if self._durability is Durability.ALWAYS and changed:
             return 0  # what was changed in directories is not durable, whoever did it
         return self._journal.early_commits
 

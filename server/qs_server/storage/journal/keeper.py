@@ -306,6 +306,7 @@ class LogKeeper:
             or compaction.wanted
             or log.has_garbage
             or log.wants_spare is not None
+            or log.wants_reserve is not None
             or self._wants_checkpoint(store)
         )
 

@@ -286,7 +286,9 @@ class Log:
         number = self.number + 1
         first = list(self.first_records())
         begin = 2 * BLOCK + padded(FRAME_HEAD + sum(records.HEAD.size + len(body) for body in first))
-        size, path, recycled = self.supply.take(begin + padded(needed), push=push, exact=exact)
+        size, path, recycled = self.supply.take(
+            begin + padded(needed), push=push, exact=exact, largest=max(self.sizes.values(), default=0)
+        )
         self._sync_last()
         oldest = next(iter(self.sizes), number)
         header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
@@ -360,6 +362,11 @@ class Log:
             return None
         enough = enough_of(writer.header.size, shrinking=self.is_shrinking())
         return self.supply.wanted if self._obsolete or writer.room < enough else None
+
+    @property
+    def wants_reserve(self) -> int | None:
+        """The size of the reserve that should be made; None: it is there, or it is too soon."""
+        return None if self._writer is None else self.supply.wanted_reserve(max(self.sizes.values()))
 
     @property
     def size(self) -> int:

@@ -533,6 +533,12 @@ class LogQueue:
         self.table.saw(mid)
         return True
 
+    def reserve_copies(self, count: int) -> None:
+        """Makes sure that a message of this queue can be copied to so many others in one frame, so that a crash leaves
+        all of the copies or none. OSError."""
+        if count:
+            self._log.reserve(records.SMALL * count, push=True)
+
     def _share(self, mid: int, source: "LogQueue") -> None:
         """Stores a message whose payload is that of another queue's."""
         place, size = source.table.places.get(mid) or 0, source.table.index.size(mid)

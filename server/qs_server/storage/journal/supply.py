@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 
 from ..disk import Disk, has_no_room
+from .frames import BLOCK
 from .segment import make_file
 
 FIRST_SEGMENT = 1 << 20
@@ -18,6 +19,9 @@ SMALLEST = 128 << 10
 """Bytes that a segment has beside what is needed at once, unless the disk is nearly full."""
 SPARE = "spare"
 NEXT = "next"
+RESERVE_NEXT = "reserve-next"
+RESERVE = "reserve"
+"""Kept for compaction and for deletes on a full disk: pushes get no new segment unless it is there."""
 
 
 def enough_of(size: int, *, shrinking: bool) -> int:
@@ -41,34 +45,66 @@ class Supply:
         self.shortage: OSError | None = None
         """Why not even a small spare can be made, if so."""
         self._next_size = FIRST_SEGMENT
+        self._reserve = 0
+        """Bytes of the reserve."""
 
     def clear(self) -> None:
         """Removes what a server that was killed has left, or what is not needed any more."""
         self._spare = None
-        for name in (SPARE, NEXT):
+        for name in (SPARE, NEXT, RESERVE_NEXT):
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{self._directory}/{name}")
+        with suppress(FileNotFoundError):
+            self._reserve = self._disk.lstat(f"{self._directory}/{RESERVE}").st_size // BLOCK * BLOCK
 
-    def take(self, needed: int, *, push: bool, exact: bool) -> tuple[int, str, bool]:
+    def wanted_reserve(self, largest: int) -> int | None:
+        """The size of the reserve that there should be, if it is not. largest: bytes of the largest segment, all of
+        whose messages may have to be copied."""
+        return largest if self._reserve < largest else None
+
+    def make_reserve(self, size: int, name: str = RESERVE_NEXT) -> None:
+        """Makes the reserve, or a larger one, in whatever thread; `has_reserve` says so where the engine runs. name:
+        while it is being made; not that of another thread. OSError."""
+        path = f"{self._directory}/{name}"
+        make_file(path, size, self._disk, sync=self._sync)
+        self._disk.rename(path, f"{self._directory}/{RESERVE}")
+
+    def has_reserve(self, size: int) -> None:
+        """There is a reserve now."""
+        self._reserve = size
+
+    def take(self, needed: int, *, push: bool, exact: bool, largest: int = 0) -> tuple[int, str, bool]:
         """A file with that many bytes at least: its size, its path, and whether it is recycled. push: for pushes, which
-        leave the spare one to what makes room when the disk is full; exact: it may have no room for anything else.
-        OSError: none can be made."""
+        leave the spare one and the reserve to what makes room when the disk is full; exact: it may have no room for
+        anything else; largest: see `wanted_reserve`. OSError: none can be made."""
+        if push and (reserve := self.wanted_reserve(largest)) is not None:
+            self.make_reserve(reserve, NEXT)
+            self.has_reserve(reserve)
         spare, usual = self._spare, needed + SMALLEST
         if spare is not None and spare >= usual and not (push and self._tight):
             self._spare = None
             return spare, f"{self._directory}/{SPARE}", self._recycled
         path = f"{self._directory}/{NEXT}"
-        sizes = [max(self._next_size, usual), usual, *([needed] if exact else [])]
-        for size in sizes:
-            try:
-                make_file(path, size, self._disk, sync=self._sync)
-            except OSError as error:
-                if not has_no_room(error):
-                    raise
-            else:
-                self._grow(size)
+        for size in (max(self._next_size, usual), usual):
+            if self._make(path, size):
                 return size, path, False
+        if not push and needed <= self._reserve:
+            size, self._reserve = self._reserve, 0
+            return size, f"{self._directory}/{RESERVE}", True
+        if exact and self._make(path, needed):
+            return needed, path, False
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def _make(self, path: str, size: int) -> bool:
+        """Makes a segment file. Returns False when there is no room for it. OSError."""
+        try:
+            make_file(path, size, self._disk, sync=self._sync)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            return False
+        self._grow(size)
+        return True
 
     def _grow(self, size: int) -> None:
         self._next_size = min(max(size, FIRST_SEGMENT) * 4, LARGEST_SEGMENT)

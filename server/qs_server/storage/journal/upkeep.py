@@ -21,6 +21,7 @@ class Upkeep:
         self._log = log
         self._disk = disk
         self._spare = log.wants_spare if spare else None
+        self._reserve = log.wants_reserve if spare else None
         self._garbage = log.take_garbage(all_of_it=not spare or self._spare is not None)
         self._sync = log.background_sync() if self._garbage else None
         self._running = threading.Lock()
@@ -39,7 +40,8 @@ class Upkeep:
         """What is written of it is to be made durable."""
 
     def __bool__(self) -> bool:
-        return bool(self._garbage or self._spare is not None or self.intake is not None or self.checkpoint is not None)
+        has_files = self._garbage or self._spare is not None or self._reserve is not None
+        return bool(has_files or self.intake is not None or self.checkpoint is not None)
 
     def run(self) -> None:
         """Does it, once; waits for another thread that is doing it. Raises nothing."""
@@ -53,6 +55,7 @@ class Upkeep:
             self._remove_garbage()
             if self.intake is not None:
                 self.intake.run()
+            self._make_reserve()
             self._make_spare()
         self._publish_checkpoint()
 
@@ -75,6 +78,13 @@ class Upkeep:
             except OSError as error:
                 self._left.append(path)
                 self.error = error
+
+    def _make_reserve(self) -> None:
+        try:
+            if self._reserve is not None:
+                self._log.supply.make_reserve(self._reserve)
+        except OSError as error:
+            self._reserve, self.error = None, error
 
     def _make_spare(self) -> None:
         try:
@@ -105,6 +115,8 @@ class Upkeep:
             return
         self._settled = True
         self._log.give_back_garbage(self._left)
+        if self._reserve is not None:
+            self._log.supply.has_reserve(self._reserve)
         if self._spare is None:
             return
         if self._made:
