@@ -106,9 +106,13 @@ BAD: dict[str, tuple[str | bytes, int, str, bool]] = {
 }  # fmt: skip
 
 
+_AT_LEISURE = ("spare", "next", "reserve", "reserve-next")
+
+
 def state(wire: Wire, root: Path) -> tuple[list[str], str]:
-    """Every name in the root directory, and every message as a client sees it."""
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    """Every name in the root directory but those of files that the journal makes at leisure, and every message as a
+    client sees it."""
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name not in _AT_LEISURE)
     listed = mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all")))
     found = [
         re.sub(' resp="[^"]*"', "", wire.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes")))

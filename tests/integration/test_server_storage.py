@@ -103,7 +103,9 @@ def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
             stored += mids(answer)
         assert code(answer) == 507
         assert len(stored) > 10
-        assert code(wire.ask(push_list("q", *["y" * 9000] * 40))) == 507
+        while code(answer := wire.ask(push_list("q", *["y" * 9000] * 40))) == 0:  # a spare segment gave up its room
+            stored += mids(answer)
+        assert code(answer) == 507
         assert mids(wire.ask(request("list-messages", "<qid>q</qid>", state="all"))) == stored
         received: list[int] = []
         while found := mids(wire.ask(receive("q", max=1000))):

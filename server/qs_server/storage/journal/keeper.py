@@ -76,6 +76,7 @@ class LogKeeper:
             self._store = store
             compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
             store.log.make_room = self._make_room
+            store.log.settle_upkeep = self._settle_running
             store.log.is_shrinking = lambda: compaction.wanted
         return self._store
 
@@ -405,9 +406,6 @@ class LogKeeper:
             return False
         self._making_room = True
         try:
-            if self._running is not None:  # it may be filling the last room with a spare segment, or have just made one
-                self._running.run()
-                self._running.settle()
             freed = self._remove_garbage(store)
             while not freed and compaction.run():
                 freed = self._remove_garbage(store)
@@ -418,6 +416,14 @@ class LogKeeper:
             return False  # what asked for room may need less than a segment's live messages
         finally:
             self._making_room = False
+
+    def _settle_running(self) -> bool:
+        """Waits for upkeep that is under way. Returns whether there was any."""
+        if self._running is None or self._running.is_settled:
+            return False
+        self._running.run()
+        self._running.settle()
+        return True
 
     def _remove_garbage(self, store: Store) -> bool:
         upkeep = Upkeep(store.log, self._disk, spare=False)

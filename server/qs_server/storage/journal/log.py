@@ -83,6 +83,8 @@ class Log:
         """Whether the disk was full when it was last asked for another segment."""
         self.is_shrinking: Callable[[], bool] = lambda: False
         """Whether compaction is at work."""
+        self.settle_upkeep: Callable[[], bool] = lambda: False
+        """Waits for what is made or removed in another thread. Returns whether there was anything."""
         self.make_room: Callable[[], bool] = lambda: False
         """Frees room on a full disk; whether it has. OSError."""
         self.commit_batch: Callable[[], None] = self.commit
@@ -134,7 +136,7 @@ class Log:
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
         """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
         try:
-            self._begin_segment(needed, push=push, exact=copy)
+            self._begin_or_wait(needed, push=push, exact=copy)
         except OSError as error:
             if not has_no_room(error):
                 raise
@@ -146,6 +148,16 @@ class Log:
                 self._begin_segment(needed, push=False, exact=True)
         else:
             self.tight = self.tight and not push
+
+    def _begin_or_wait(self, needed: int, *, push: bool, exact: bool) -> None:
+        """Begins a new segment. When there is no room, a spare one that is being made may have taken it: tries again
+        after that. OSError."""
+        try:
+            self._begin_segment(needed, push=push, exact=exact)
+        except OSError as error:
+            if not has_no_room(error) or not self.settle_upkeep():
+                raise
+            self._begin_segment(needed, push=push, exact=exact)
 
     def _leave(self, writer: SegmentWriter, *, push: bool, copy: bool) -> int:
         return self._kept(writer) if push else self._kept(writer) // 2 if copy else 0

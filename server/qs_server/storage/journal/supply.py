@@ -9,7 +9,6 @@ import os
 from contextlib import suppress
 
 from ..disk import Disk, has_no_room
-from .frames import BLOCK
 from .segment import make_file
 
 FIRST_SEGMENT = 1 << 20
@@ -55,22 +54,21 @@ class Supply:
             with suppress(FileNotFoundError):
                 self._disk.unlink(f"{self._directory}/{name}")
         with suppress(FileNotFoundError):
-            self._reserve = self._disk.lstat(f"{self._directory}/{RESERVE}").st_size // BLOCK * BLOCK
+            self._reserve = self._disk.lstat(f"{self._directory}/{RESERVE}").st_size
 
     def wanted_reserve(self, largest: int) -> int | None:
         """The size of the reserve that there should be, if it is not. largest: bytes of the largest segment, all of
         whose messages may have to be copied."""
         return largest if self._reserve < largest else None
 
-    def make_reserve(self, size: int, name: str = RESERVE_NEXT) -> None:
-        """Makes the reserve, or a larger one, in whatever thread; `has_reserve` says so where the engine runs. name:
-        while it is being made; not that of another thread. OSError."""
-        path = f"{self._directory}/{name}"
-        make_file(path, size, self._disk, sync=self._sync)
-        self._disk.rename(path, f"{self._directory}/{RESERVE}")
+    def make_reserve(self, size: int) -> None:
+        """Makes the file for the reserve, in whatever thread; `take_reserve` makes it the reserve where the engine
+        runs. OSError."""
+        make_file(f"{self._directory}/{RESERVE_NEXT}", size, self._disk, sync=self._sync)
 
-    def has_reserve(self, size: int) -> None:
-        """There is a reserve now."""
+    def take_reserve(self, size: int, name: str = RESERVE_NEXT) -> None:
+        """Makes a file of that size the reserve, instead of the one that there is. OSError."""
+        self._disk.rename(f"{self._directory}/{name}", f"{self._directory}/{RESERVE}")
         self._reserve = size
 
     def take(self, needed: int, *, push: bool, exact: bool, largest: int = 0) -> tuple[int, str, bool]:
@@ -78,8 +76,8 @@ class Supply:
         leave the spare one and the reserve to what makes room when the disk is full; exact: it may have no room for
         anything else; largest: see `wanted_reserve`. OSError: none can be made."""
         if push and (reserve := self.wanted_reserve(largest)) is not None:
-            self.make_reserve(reserve, NEXT)
-            self.has_reserve(reserve)
+            make_file(f"{self._directory}/{NEXT}", reserve, self._disk, sync=self._sync)
+            self.take_reserve(reserve, NEXT)
         spare, usual = self._spare, needed + SMALLEST
         if spare is not None and spare >= usual and not (push and self._tight):
             self._spare = None

@@ -26,7 +26,7 @@ class Upkeep:
         self._sync = log.background_sync() if self._garbage else None
         self._running = threading.Lock()
         self._done = False
-        self._settled = False
+        self.is_settled = False
         self._left: list[str] = []
         self._made = False
         self._recycled = False
@@ -111,12 +111,15 @@ class Upkeep:
 
     def settle(self) -> None:
         """Tells the log what has been done, once. To be called where the log is used."""
-        if self._settled:
+        if self.is_settled:
             return
-        self._settled = True
+        self.is_settled = True
         self._log.give_back_garbage(self._left)
-        if self._reserve is not None:
-            self._log.supply.has_reserve(self._reserve)
+        try:
+            if self._reserve is not None:
+                self._log.supply.take_reserve(self._reserve)
+        except OSError as error:
+            self.error = error
         if self._spare is None:
             return
         if self._made:
