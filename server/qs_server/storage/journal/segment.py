@@ -22,7 +22,11 @@ _zeros = mmap.mmap(-1, _CHUNK)
 
 
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
-    """A file of zeros that has all its blocks. Nothing stays of one that could not be made."""
+    """Makes a file of zeros that has all its blocks. Nothing stays of one that could not be made; where it cannot fit,
+    nothing is written, so that a refusal costs no time and takes no room from others. OSError."""
+    room = os.statvfs(os.path.dirname(path))
+    if size > room.f_bfree * room.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         for at in range(0, size, _CHUNK):
