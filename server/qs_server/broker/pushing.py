@@ -25,18 +25,17 @@ def push_together(storage: Engine, works: Sequence[Work]) -> None:
         if pushes:
             runs.setdefault(pushes[0].qid or "", []).append((work, pushes))
     for qid, found in runs.items():
-        if len(found) + len(found[0][1]) > _ENOUGH and _merges_pushes(storage, qid):
+        if len(found) + len(found[0][1]) > _ENOUGH:
             _push(storage, qid, found)
 
 
-def _merges_pushes(storage: Engine, qid: str) -> bool:
-    try:
-        return storage.queue(qid).merges_pushes
-    except (StorageError, OSError):
-        return False
-
-
 def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]) -> None:
+    try:
+        queue = storage.queue(qid)
+    except (StorageError, OSError):
+        return
+    if not queue.merges_pushes:
+        return
     drafts: list[Draft] = []
     size = taken = 0
     for _, pushes in found:
@@ -47,7 +46,7 @@ def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]
         drafts += map(Draft, payloads)
         taken += 1
     try:
-        mids = iter(storage.queue(qid).push(drafts))
+        mids = iter(queue.push(drafts))
     except (StorageError, OSError):
         return
     for work, pushes in found[:taken]:
