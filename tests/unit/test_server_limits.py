@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     code,
     mids,
@@ -16,8 +16,8 @@ from documents import (
     req,
     request,
 )
-from memory_serving import Client, Clock, Serving, clock_of, serving
-from stocks import stock
+from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.stocks import stock
 
 from qs_schemas import ListMessages, Message
 from qs_server.broker.subscriber import Subscriber

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from crashing import Place, places, segments_of
+from support.crashing import Place, places, segments_of
 
 from qs_schemas import PushMessage
 from qs_server.broker.committer import Committer

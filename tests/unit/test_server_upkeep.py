@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from stocks import stock
+from support.stocks import stock
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer

@@ -6,7 +6,7 @@ import re
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -18,7 +18,7 @@ from documents import (
     req,
     request,
 )
-from memory_serving import EPOCH, Client, Clock, Serving
+from support.memory_serving import EPOCH, Client, Clock, Serving
 
 from qs_server.broker.jobs import Chore, Pause
 from qs_server.broker.waiting import Waiters
