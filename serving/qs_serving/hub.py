@@ -45,8 +45,8 @@ class Hub:
     def __init__(
         self, on_poll_end: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter
     ) -> None:
-        """on_poll_end: is called at the end of every sweep; False when the loop's tasks are to have their turn now. clock:
-        seconds, to bound a turn by."""
+        """on_poll_end: is called after each poll cycle, and returns False when the loop's tasks are to have their turn
+        now. clock: seconds, to bound a turn by."""
         self._clock = clock
         self._epoll = select.epoll()
         self._readers: dict[int, Reader] = {}

@@ -31,7 +31,6 @@ class Work:
 class Upkept:
     """An engine that has nothing but upkeep: so many slices of a tenth of a second, the first one due at a time."""
 
-    commit_is_cheap = True
     early_commits = 0
 
     def roll_back(self) -> int:
@@ -43,7 +42,7 @@ class Upkept:
         self.finished = 0
 
     def effects(self) -> Effects:
-        return Effects({}, {}, None, self.next_upkeep())
+        return Effects({}, {}, None, self.next_upkeep(), commit_is_cheap=True)
 
     commit = effects
 

@@ -15,6 +15,7 @@ from .compaction import SLICE, Compaction
 from .door import Door, Doors
 from .frames import Header
 from .intake import Intake
+from .log import QUICK
 from .opening import Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
@@ -40,15 +41,25 @@ _CHECKPOINT = 256 << 20
 class LogKeeper:
     """Everything that an engine asks of its log."""
 
-    def __init__(self, root: str, clock: Clock, durability: Durability, disk: Disk, cache: int = CACHE) -> None:
-        """Opens nothing: see `open`."""
+    def __init__(  # noqa: PLR0917
+        self,
+        root: str,
+        clock: Clock,
+        durability: Durability,
+        disk: Disk,
+        cache: int = CACHE,
+        committed_early: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch."""
+        self._committed_early = committed_early
         self._root = root
         self._directory = f"{root}/{DIRECTORY}"
         self._clock = clock
         self._durability = durability
         self._disk = disk
         self._cache = cache
-        self._queues: dict[str, LogQueue] = {}
+        self.queues: dict[str, LogQueue] = {}
+        """The queues of the log, by name."""
         self._store: Store | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
@@ -72,9 +83,10 @@ class LogKeeper:
         """Takes the log, though there may be no queue yet. InUseError, OSError."""
         if self._store is None:
             store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
+            store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
-            compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
+            compaction = self._compaction = Compaction(store, self.queues.values, self._clock)
             store.log.make_room = self._make_room
             store.log.settle_upkeep = self._settle_running
             store.log.is_shrinking = lambda: compaction.wanted
@@ -86,7 +98,7 @@ class LogKeeper:
         if self._replayed:
             self._note_removals(store)  # before another queue of the name is announced
         queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
-        self._queues[qid] = queue
+        self.queues[qid] = queue
         if self._replayed:
             self._name(queue)
             queue.announce()
@@ -107,15 +119,15 @@ class LogKeeper:
             return
         replay = self._read(store, shared)
         for number, queue in replay.queues.items():
-            if self._queues.get(queue.qid) is not queue:
+            if self.queues.get(queue.qid) is not queue:
                 self._leave_out(number, queue, kinds)
         self._numbers = max(self._numbers, replay.last_number)
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             if replay.queues.get(queue.number) is queue:
                 store.tables[queue.number] = queue.table
             else:
                 self._name(queue)
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             queue.settle()
         store.undo.clear()
 
@@ -126,10 +138,10 @@ class LogKeeper:
         self._replayed = True
         replay = self._read(store, shared)
         for queue in replay.queues.values():
-            self._queues[queue.qid] = queue
+            self.queues[queue.qid] = queue
         self._numbers = replay.last_number
         store.undo.clear()
-        return dict(self._queues)
+        return dict(self.queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """A queue that the log knows, and the root does not have as one of the log."""
@@ -151,7 +163,7 @@ class LogKeeper:
         """What the log says: from a checkpoint on, or all of it."""
 
         def make(qid: str, number: int) -> LogQueue:
-            queue = self._queues.get(qid)
+            queue = self.queues.get(qid)
             if queue is None:
                 queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
             queue.table.number = number
@@ -166,7 +178,7 @@ class LogKeeper:
             _require_segments(store, opened)
         except BadCheckpointError as error:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
-            for queue in self._queues.values():
+            for queue in self.queues.values():
                 queue.reset()
             store.reset()
             replay, begin = Replay(make), None
@@ -194,29 +206,24 @@ class LogKeeper:
         return reader.position
 
     def _announcements(self) -> Iterable[bytes]:
-        return [queue.record() for queue in self._queues.values()]
+        return [queue.record() for queue in self.queues.values()]
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    @property
-    def queues(self) -> int:
-        """How many there are."""
-        return len(self._queues)
-
     def has(self, qid: str) -> bool:
         """Whether a queue is one of them."""
-        return qid in self._queues
+        return qid in self.queues
 
     def forget(self, queue: LogQueue) -> None:
         """A queue's directory has gone. That is recorded before there can be another one of the name."""
-        if self._queues.get(queue.qid) is not queue or self._store is None:
+        if self.queues.get(queue.qid) is not queue or self._store is None:
             return
         if self._store.undo:
             try:
                 self._store.commit_early()
             except OSError as error:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
-        del self._queues[queue.qid]
+        del self.queues[queue.qid]
         queue.clear()
         self._removals.append(queue.number)
 
@@ -242,27 +249,20 @@ class LogKeeper:
     @property
     def commit_is_cheap(self) -> bool:
         """Whether a commit is over soon enough to wait for it."""
-        return self._store is not None and self._store.log.commit_is_cheap
+        return self._store is not None and self._store.log.cost < QUICK
 
-    def commit(self, before: Callable[[], None] = lambda: None) -> None:
-        """Makes durable everything that was asked of the queues since the last one. before: what has to succeed first.
-        OSError: it has been taken back."""
+    def commit(self) -> None:
+        """Makes durable everything that was asked of the queues since the last one. OSError: it has been taken back."""
         store = self._store
         if store is None:
-            before()
             return
-        try:
-            before()
-            self._note_removals_or_wait(store)
-        except OSError:
-            store.roll_back()
-            raise
+        if self._removals:
+            try:
+                self._note_removals_or_wait(store)
+            except OSError:
+                store.roll_back()
+                raise
         store.commit()
-
-    @property
-    def early_commits(self) -> int:
-        """See Engine."""
-        return 0 if self._store is None else self._store.early_commits
 
     def roll_back(self) -> None:
         """See Engine."""
@@ -456,7 +456,7 @@ class LogKeeper:
         position = store.log.position
         writer = CheckpointWriter(self._directory, self._disk)
         self._checkpointed = position
-        work = write_snapshot(writer, position, list(self._queues.values()), store, self._numbers)
+        work = write_snapshot(writer, position, list(self.queues.values()), store, self._numbers)
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:

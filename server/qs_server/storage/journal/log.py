@@ -29,7 +29,7 @@ _RESERVE = 1 << 20
 """Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
 FRAME = 32 << 20
 """Bytes of records after which a frame is written though its batch goes on."""
-_QUICK = 0.003
+QUICK = 0.003
 """Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
 _NOTES = 64 << 10
 """Bytes of notes after which a commit writes them though nothing else is to be written."""
@@ -76,7 +76,8 @@ class Log:
         self.supply = Supply(directory, disk, sync=self._keep)
         self._obsolete: list[str] = []
         self._failed: OSError | None = None
-        self._cost = 0.0
+        self.cost = 0.0
+        """Seconds that a write and its sync take, on average."""
         self.first_records: Callable[[], Iterable[bytes]] = tuple
         """What a new segment has to begin with: a QUEUE for each queue."""
         self.tight = False
@@ -105,11 +106,6 @@ class Log:
             write_last(self._lock, self.number, self._disk)
 
     # -- writing --------------------------------------------------------------------------------------------------
-
-    @property
-    def commit_is_cheap(self) -> bool:
-        """Whether a commit is over soon enough to wait for it."""
-        return self._cost < _QUICK
 
     @property
     def failed(self) -> OSError | None:
@@ -250,7 +246,7 @@ class Log:
                 self._fail(error)
             self._count_left()
             raise
-        self._cost += (self._clock() - started - self._cost) / 8
+        self.cost += (self._clock() - started - self.cost) / 8
         self.sequence += 1
         self._names.clear()
         self._count_left()

@@ -50,8 +50,8 @@ class Store:
         """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""
         self.tables: dict[int, Holder] = {}
         """The queues, by their numbers."""
-        self.early_commits = 0
-        """How often something was committed in the middle of a batch."""
+        self.committed_early: Callable[[], None] = lambda: None
+        """Called after a commit in the middle of a batch."""
         self.rollbacks = 0
         """How often changes were taken back."""
         self.families: dict[int, set[int]] = {}  # queues that may share payloads
@@ -84,7 +84,7 @@ class Store:
         except OSError as error:
             self._failure = error if changed else None
             raise
-        self.early_commits += 1
+        self.committed_early()
 
     def roll_back(self) -> None:
         """What was changed since the last commit has not happened."""
