@@ -4,9 +4,9 @@ from pathlib import Path
 
 from engines import FaultyDisk, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.settings import read_options
 from qs_server.tools.journal.convert import Conversion
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from engines import FaultyDisk, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
-from qs_server.storage.journal.engine import JournalEngine
 
 LOTS = 1 << 40
 HOUR = 3600 * SECOND

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from engines import FaultyDisk, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
-from qs_server.storage.journal.engine import JournalEngine
 
 
 class Doors:

@@ -16,8 +16,8 @@ from power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
 from power_loss_nodes import EVERYTHING, NOTHING
 from power_loss_world import World
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Durability
-from qs_server.storage.journal.engine import JournalEngine
 
 
 class Run(NamedTuple):

@@ -8,11 +8,10 @@ from engines import WithoutAttributes
 from power_loss_model import STRICT, Held, Leniency
 from power_loss_run import Background, Make
 
+from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Durability, Engine
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.journal import compaction, keeper, supply
-from qs_server.storage.journal.engine import JournalEngine
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from power_loss_disk import QuietDisk, RecordingDisk
 from power_loss_engines import without_attributes
 from power_loss_short import Short
 
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.remote.engine import RemoteEngine
 from qs_server.storage.vsqs import Queue
 

@@ -15,11 +15,10 @@ from power_loss_disk import QuietDisk, RecordingDisk
 from power_loss_short import Short
 from power_loss_world import World
 
+from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.journal.checkpoint import NAME, CheckpointReader, CheckpointWriter
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import FRAME_HEAD
 from qs_server.storage.journal.lock import forget_last, take_lock
 from qs_server.storage.journal.recovery import JournalDamagedError

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, precondition, rule
 
 from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.dirq.mids import mid_at, name_of
 from qs_server.storage.dirq.names import is_directory
-from qs_server.storage.dirqueue.mids import mid_at, name_of
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

@@ -11,9 +11,9 @@ from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, invariant, precondition, rule
 
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
-from qs_server.storage.files import FilesEngine
 
 
 class FilesMachine(EngineMachine):
