@@ -96,7 +96,7 @@ def test_a_purge_at_each_step(tmp_path: Path, layout: str, operation: str) -> No
 
 def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push gives up when its directory was removed again and again; nothing is left, and the next one is taken."""
-    monkeypatch.setattr("qs_server.storage.dirqueue.layout.ATTEMPTS", 5)
+    monkeypatch.setattr("qs_server.storage.dirq.layout.ATTEMPTS", 5)
     disk = SteppingDisk()
     engine = shared.open(disk)
 

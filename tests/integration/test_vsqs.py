@@ -10,8 +10,8 @@ from support.engines import ManualClock
 from support.serving import ServerProcess, Wire
 
 from qs_client import QueueClient
-from qs_server.storage import foreign
 from qs_server.storage import vsqs as queue
+from qs_server.storage.files import ignored as foreign
 
 LONG = 20
 """Seconds: only a failure waits that long."""

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.remote.engine import RemoteEngine
 from qs_server.storage.vsqs import Queue
 from support.engines import ManualClock

@@ -73,6 +73,7 @@ def _run(place: Place) -> Callable[..., None]:
             committer.enqueue(work)
         assert committer.on_poll_end()
 
+    run(Ask(lambda: None))  # a first batch tells the committer that commits are quick
     return run
 
 

@@ -13,12 +13,16 @@ from qs_serving.listening import StartError
 
 from ..broker.remotes import Remotes
 from ..history.record import History
-from ..storage.directories import DirectoriesEngine
-from ..storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
+from ..storage.directories import (
+    DirectoriesEngine,
+    DirqEngine,
+    DirqSimpleEngine,
+    FilesEngine,
+    JournalEngine,
+    NullEngine,
+)
 from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock, Durability, Engine, StorageError
-from ..storage.files import FilesEngine
-from ..storage.journal.engine import JournalEngine
 from ..storage.names import qid_of
 from ..storage.remote.engine import RemoteEngine
 from ..storage.remote.memcached import MemcachedEngine

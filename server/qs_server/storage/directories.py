@@ -7,6 +7,7 @@ program that knows the layouts may share the root while they run; the journal ha
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
+from typing import ClassVar
 
 from .disk import Disk
 from .engine import (
@@ -14,6 +15,7 @@ from .engine import (
     Clock,
     Durability,
     Effects,
+    Feature,
     Message,
     Options,
     StorageError,
@@ -315,3 +317,42 @@ def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
     found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
     first = min(found, key=itemgetter(0), default=None)
     return None if first is None else first[1:]
+
+
+class JournalEngine(DirectoriesEngine):
+    """New queues, and directories without options, are queues of the journal."""
+
+    name = "journal"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
+
+
+class FilesEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the vsqs layout."""
+
+    name = "files"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
+
+
+_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.MILLISECONDS})
+"""An id is the name of an element, and the elements of a list get their names one after the other."""
+
+
+class DirqSimpleEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the layout of dirq's QueueSimple."""
+
+    name = "dirq-simple"
+    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
+
+
+class DirqEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the layout of dirq's Queue."""
+
+    name = "dirq"
+    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
+
+
+class NullEngine(DirectoriesEngine):
+    """New queues, and directories without options, keep nothing."""
+
+    name = "null"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEEP, Feature.DURABLE})

@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ..activity import Activity
-from ..attributes import Attributes
-from ..directory import Shared
 from ..disk import Disk
 from ..engine import Clock, Durability
+from ..files.attributes import Attributes
+from ..files.directory import Shared
 from ..names import WITHHELD
 from ..watch import Watch
 from .keeper import LogKeeper

@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import ClassVar
 
 from ..capacity import require_room
-from ..directory import Shared
 from ..engine import (
     Draft,
     Message,
@@ -24,6 +23,7 @@ from ..engine import (
     Stats,
     StorageError,
 )
+from ..files.directory import Shared
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
 from ..queues import EngineQueue

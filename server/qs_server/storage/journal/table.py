@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..activity import Activity
-from ..directory import FAR
+from ..files.directory import FAR
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..names import WITHHELD

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from ...storage.directories import DirectoriesEngine
+from ...storage.directories import DirectoriesEngine, JournalEngine
 from ...storage.disk import Disk
 from ...storage.engine import Clock, Durability, StorageError
-from ...storage.journal.engine import JournalEngine
 from ...storage.journal.offline import OfflineJournal
 from ...storage.journal.reader import DamagedRecordError
 from ...storage.names import NEW, directory_of, parse_message

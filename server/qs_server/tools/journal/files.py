@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterable
 
-from ...storage.attributes import Attributes, store_for
 from ...storage.disk import Disk
 from ...storage.engine import StorageError
+from ...storage.files.attributes import Attributes, store_for
 from ...storage.journal.offline import Stored
 from ...storage.names import NEW, message_name, parse_message
 from .progress import Progress

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import eq
 
-from .activity import Activity
+from ..activity import Activity
+from ..disk import Disk
+from ..engine import SECOND, Clock, Durability, Options
+from ..index.message_index import Index
+from ..lifecycle import Lifecycle
+from ..names import MAX_MID, NEW, message_name, parse_message, ready_among
+from ..watch import Watch
 from .attributes import Attributes, store_for
-from .disk import Disk
-from .engine import SECOND, Clock, Durability, Options
-from .foreign import ForeignNames
-from .index.message_index import Index
-from .lifecycle import Lifecycle
-from .names import MAX_MID, NEW, message_name, parse_message, ready_among
+from .ignored import ForeignNames
 from .staging import finish_batches
-from .watch import Watch
 
 _logger = logging.getLogger(__name__)
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

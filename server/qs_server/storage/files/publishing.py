@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Sequence
 
+from ..capacity import require_room
+from ..engine import Draft, Durability, Options, QueueFullError, Stats, UnsupportedError
+from ..names import MAX_MID, message_name
+from ..recording import RecordingDirectory
 from .attributes import Attributes
-from .capacity import require_room
 from .directory import Shared
-from .engine import Draft, Durability, Options, QueueFullError, Stats, UnsupportedError
-from .names import MAX_MID, message_name
-from .recording import RecordingDirectory
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from ..capacity import require_room
 from ..engine import SECOND, Draft, OtherMessageError, QueueFullError, Stats, UnsupportedError
-from ..publishing import STAGED
+from ..files.publishing import STAGED
 from ..queues import EngineQueue
+from .element_state import Sight
 from .layout import Staged
+from .lease_metadata import Marks, stamp
 from .listing import Listing
-from .marks import Marks, stamp
 from .mids import FAR, MAX_MID, following, mid_at
-from .sights import Sight
 
 _logger = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..dirq import QueueError
-from ..dirq.schema import Schema
 from ..engine import Options, StorageError, UnsupportedError
+from . import QueueError
+from .schema import Schema
 
 DEFAULT_SCHEMA = "body=binary"
 DEFAULT_BODY = "body"

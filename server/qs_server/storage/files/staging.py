@@ -11,8 +11,8 @@ import logging
 import os
 from dataclasses import dataclass
 
-from .disk import Disk
-from .names import message_name, parse_message
+from ..disk import Disk
+from ..names import message_name, parse_message
 
 _logger = logging.getLogger(__name__)
 _BATCH = ".batch-"

@@ -18,8 +18,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..attributes import SidecarFiles, store_for
 from ..disk import NO_ROOM, Disk
+from ..files.attributes import SidecarFiles, store_for
 
 _STATE = "user.qs.state"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})

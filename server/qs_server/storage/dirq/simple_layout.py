@@ -5,13 +5,13 @@ import os
 import stat
 
 from .. import inotify
-from ..directory import READ
-from ..dirq import QueueSimple
-from ..dirq.folders import names_in
-from ..dirq.names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 from ..disk import Disk
+from ..files.directory import READ
+from . import QueueSimple
+from .folders import names_in
 from .layout import IsOld, Layout, Listed, Owner, Staged
 from .mids import mid_of, name_of
+from .names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 
 GRANULARITY = 60
 """Seconds of which the elements share an intermediate directory: dirq's own default."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ..dirq.names import ATTEMPTS, is_directory
 from ..disk import Disk
+from .names import ATTEMPTS, is_directory
 
 _logger = logging.getLogger(__name__)
 

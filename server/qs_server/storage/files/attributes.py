@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from .disk import NO_ROOM, Disk
+from ..disk import NO_ROOM, Disk
 
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"

@@ -4,13 +4,13 @@ import contextlib
 import logging
 from typing import Protocol
 
-from ..directory import Shared
 from ..engine import Durability, Options
+from ..files.directory import Shared
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event
 from .layout import Layout
-from .marks import marks_for
+from .lease_metadata import marks_for
 from .mids import FAR, name_of, time_of
 
 _logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 
-from .engine import Clock, Options, State, Stats
-from .index.message_index import Index
+from ..engine import Clock, Options, State, Stats
+from .message_index import Index
 
 
 class IndexedQueue(ABC):

@@ -11,9 +11,7 @@ import os
 import stat
 from typing import ClassVar
 
-from .attributes import Attributes
-from .directory import READ, STALE_AFTER
-from .engine import (
+from ..engine import (
     Message,
     NoSuchMessageError,
     NoSuchQueueError,
@@ -21,9 +19,11 @@ from .engine import (
     Receipt,
     StaleReceiptError,
 )
-from .indexed import IndexedQueue
+from ..index.queries import IndexedQueue
+from ..queues import EngineQueue
+from .attributes import Attributes
+from .directory import READ, STALE_AFTER
 from .publishing import PublishingDirectory
-from .queues import EngineQueue
 from .staging import Staged
 
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})

@@ -9,9 +9,13 @@ import secrets
 import stat
 
 from .. import inotify
-from ..dirq import Queue
-from ..dirq.folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
-from ..dirq.names import (
+from ..disk import Disk
+from . import Queue
+from .body import Body
+from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from .layout import IsOld, Layout, Listed, Owner, Staged
+from .mids import mid_of, name_of
+from .names import (
     ATTEMPTS,
     DELAYED_SUFFIX,
     LOCKED_DIRECTORY,
@@ -20,11 +24,7 @@ from ..dirq.names import (
     is_being_added,
     is_element,
 )
-from ..disk import Disk
-from .body import Body
-from .layout import IsOld, Layout, Listed, Owner, Staged
-from .mids import mid_of, name_of
-from .simple import read_file
+from .simple_layout import read_file
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000

@@ -5,16 +5,16 @@ import logging
 import os
 from array import array
 
-from ..directory import Shared
-from ..dirq.folders import names_in
-from ..dirq.names import is_directory
 from ..engine import SECOND, Options
+from ..files.directory import Shared
 from ..index.message_index import Index
 from ..index.midmap import MidMap
-from .elements import number_of
+from .element_state import Sights
+from .folders import names_in
 from .mids import FAR, mid_of, name_of
-from .sights import Sights
-from .simple import is_name
+from .names import is_directory
+from .places import number_of
+from .simple_layout import is_name
 
 _logger = logging.getLogger(__name__)
 _IDLE = 3600

@@ -7,7 +7,6 @@ them.
 
 from typing import ClassVar
 
-from ..directory import Shared
 from ..engine import (
     SECOND,
     Message,
@@ -16,14 +15,15 @@ from ..engine import (
     Receipt,
     StaleReceiptError,
 )
-from ..indexed import IndexedQueue
+from ..files.directory import Shared
+from ..index.queries import IndexedQueue
 from .body import body_of
+from .element_state import FOREIGN, Sight
 from .layout import Layout
-from .marks import Marks, stamp
-from .normal import NormalLayout
-from .publishing import PublishingElements
-from .sights import FOREIGN, Sight
-from .simple import SimpleLayout
+from .lease_metadata import Marks, stamp
+from .queue_layout import NormalLayout
+from .simple_layout import SimpleLayout
+from .writer import PublishingElements
 
 _SLICE = 1000
 """Elements that one slice of lazy loading looks at: some 30 ms at most."""

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..directory import READ
 from ..engine import SECOND
-from .elements import Elements
-from .marks import Marks, is_ours
+from ..files.directory import READ
+from .lease_metadata import Marks, is_ours
+from .places import Elements
 
 _logger = logging.getLogger(__name__)
 FOREIGN = 1 << 62
