@@ -26,8 +26,8 @@ from .directory import Shared
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
 from .filequeue import FileQueue
-from .in_use import JOURNAL, QueueInUseError, check_no_server
-from .names import parse_message
+from .in_use import QueueInUseError, check_no_server
+from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
 from .watch import Watch
 

@@ -9,7 +9,9 @@ from time import perf_counter
 from ..directory import Shared
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from ..names import JOURNAL
 from . import records
+from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import SLICE, Compaction
 from .door import Door, Doors
@@ -20,11 +22,10 @@ from .places import Position
 from .queue import LogQueue
 from .replay import Replay
 from .snapshot import Snapshot, read_snapshot, write_snapshot
-from .store import CACHE, Store
+from .store import Store
 from .upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
-DIRECTORY = ".journal"
 _NOTES = 50_000
 """Microseconds after which notes are written though nothing else is."""
 _TRY_AGAIN = 1 * SECOND
@@ -43,7 +44,7 @@ class LogKeeper:
     def __init__(self, root: str, clock: Clock, durability: Durability, disk: Disk, cache: int = CACHE) -> None:
         """Opens nothing: see `open`."""
         self._root = root
-        self._directory = f"{root}/{DIRECTORY}"
+        self._directory = f"{root}/{JOURNAL}"
         self._clock = clock
         self._durability = durability
         self._disk = disk
