@@ -6,11 +6,11 @@ from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
 import pytest
-from claim_calls import REOPENED
-from contract_bench import guarded, memcached_bench, needs, sqs_bench
-from engines import ENGINES, EVERY_ENGINE, Bench
-from memcached_serving import Memcached
-from sqs_serving import CREDENTIALS, SqsServer, sqs_serving
+from support.claim_calls import REOPENED
+from support.contract_bench import guarded, memcached_bench, needs, sqs_bench
+from support.engines import ENGINES, EVERY_ENGINE, Bench
+from support.memcached_serving import Memcached
+from support.sqs_serving import CREDENTIALS, SqsServer, sqs_serving
 
 from qs_server.storage.engine import Engine, Feature
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
-from engines import Bench, ManualClock
+from support.claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
+from support.engines import Bench, ManualClock
 
 from qs_server.storage.engine import (
     BadQueueNameError,

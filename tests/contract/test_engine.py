@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
-from contract_bench import needs
-from engines import Bench, arrived
+from support.contract_bench import needs
+from support.engines import Bench, arrived
 
 from qs_server.storage.engine import (
     DEFAULT_VISIBILITY,

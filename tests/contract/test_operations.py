@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     NS,
     PING,
     code,
@@ -26,7 +26,7 @@ from documents import (
     text,
     unsubscribe,
 )
-from memory_serving import EPOCH, Client, clock_of, serving
+from support.memory_serving import EPOCH, Client, clock_of, serving
 
 from qs_schemas import OPERATIONS
 from qs_server.operations.messages import HANDLERS

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 from qs_server.tools import layouts, ls
 from qs_server.tools import qs_dir as dir_command

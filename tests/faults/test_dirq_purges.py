@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_disks import PurgingDisk, SteppingDisk
-from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
-from engines import Crash, WithoutAttributes, failed
+from support.dirq_disks import PurgingDisk, SteppingDisk
+from support.dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
+from support.engines import Crash, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq import Queue

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import FaultyDisk, ManualClock
+from support.engines import FaultyDisk, ManualClock
 
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import supply

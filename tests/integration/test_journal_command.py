@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from broken_journals import flip, middle_of
-from documents import mids, new_queue, payloads, push, receive
-from serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
+from support.broken_journals import flip, middle_of
+from support.documents import mids, new_queue, payloads, push, receive
+from support.serving import COMMAND, PROJECT, READY_WITHIN, ServerProcess, Wire
 
 from qs_server.main import queue_journal as journal_command
 from qs_server.storage.disk import Disk

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyspark
 import pytest
-from archives import asked, rows
 from lxml import etree
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from spark_queues import SparkQueue
+from support.archives import asked, rows
+from support.spark_queues import SparkQueue
 
 from qs_pipeline.archive import archive
 from qs_pipeline.command import main

@@ -6,10 +6,10 @@ import typing
 from typing import Any
 
 import pytest
-from documents import as_asked
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.documents import as_asked
+from support.examples import examples
 
 from qs_schemas import (
     OPERATIONS,

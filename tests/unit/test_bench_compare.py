@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 _BENCH = str(PROJECT / "scripts" / "bench")
 

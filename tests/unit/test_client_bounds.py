@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted_server import answering, client_of, scripted
+from support.scripted_server import answering, client_of, scripted
 
 from qs_client import AsyncBusClient, AsyncQueueClient, BusClient, Draft, QueueClient, Receipt, ReceiveMessage
 

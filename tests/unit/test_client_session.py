@@ -1,7 +1,7 @@
 """The session: which message belongs to which request or subscription, without a connection."""
 
 import pytest
-from scripted_server import answer_bytes
+from support.scripted_server import answer_bytes
 
 from qs_client import (
     Delivery,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from crashing import LOTS, Place, segments_of
+from support.crashing import LOTS, Place, segments_of
 
 from qs_server.storage.engine import Draft, Durability, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, ManualClock
+from support.engines import EPOCH, ManualClock
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from claim_ledger import QUEUE, Ledger
+from support.claim_ledger import QUEUE, Ledger
 
 from qs_client import Conflict, NotImplementedByServer, Stale
 from qs_pipeline.claiming import Claims, search

@@ -1,7 +1,7 @@
 """Several requests on their way at once: each answer belongs to its request, and nothing is left behind."""
 
 import pytest
-from scripted_server import SOON, Conversation, answering, client_of, scripted
+from support.scripted_server import SOON, Conversation, answering, client_of, scripted
 
 from qs_client import Error, GetMessage, Message, NoAnswer, NotFound, ServerUnavailable
 from qs_pipeline.pipelining import answers, exchanges

@@ -3,8 +3,8 @@
 import pickle
 
 import pytest
-from claim_ledger import QUEUE, Ledger
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from support.claim_ledger import QUEUE, Ledger
 
 from qs_client import BadRequest
 from qs_pipeline.claiming import Claims

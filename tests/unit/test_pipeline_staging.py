@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from claim_ledger import QUEUE, Ledger, LedgerClient
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from support.claim_ledger import QUEUE, Ledger, LedgerClient
 
 from qs_client import Full, ServerUnavailable
 from qs_pipeline.connecting import Server

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import EPOCH
-from power_loss import lay_out, pick_up, points, power_loss
-from power_loss_disk import DERIVED, HARMLESS, RECORDED, Entry, RecordingDisk, everything_recorded
-from power_loss_nodes import EVERYTHING, NOTHING
-from power_loss_pages import PAGE, Pages
-from power_loss_world import World
+from support.engines import EPOCH
+from support.power_loss import lay_out, pick_up, points, power_loss
+from support.power_loss_disk import DERIVED, HARMLESS, RECORDED, Entry, RecordingDisk, everything_recorded
+from support.power_loss_nodes import EVERYTHING, NOTHING
+from support.power_loss_pages import PAGE, Pages
+from support.power_loss_world import World
 
 from qs_server.storage.disk import Disk
 

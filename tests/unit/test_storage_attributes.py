@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
+from support.engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
 
 from qs_server.storage.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
 from qs_server.storage.disk import Disk

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, Crash, FaultyDisk, ManualClock
+from support.engines import EPOCH, Crash, FaultyDisk, ManualClock
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import (

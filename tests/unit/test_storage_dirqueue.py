@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, ManualClock
+from support.engines import EPOCH, ManualClock
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine

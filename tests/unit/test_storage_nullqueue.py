@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock, arrived
+from support.engines import EPOCH, ManualClock, arrived
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirqueue.engines import NullEngine

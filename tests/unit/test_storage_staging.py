@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
+from support.engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, arrived, files_engine
+from support.engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_server.storage import inotify
 from qs_server.storage.directory import MessageDirectory

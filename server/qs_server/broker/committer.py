@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ..storage.engine import Durability, Effects, Engine
-from .jobs import Chore, Record, Work
+from .jobs import Job, Record, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
@@ -33,7 +33,7 @@ class Committer:
         self._waiting: list[Work] = []
         self._more = trio.Event()
         self._dirty = trio.Event()
-        self._rest: Chore | None = None
+        self._rest: Job | None = None
         self._outdated = False
         self.batch_done: Callable[[], None] = lambda: None
         """Called in the loop at the end of every batch."""
@@ -71,11 +71,11 @@ class Committer:
         self._waiting.append(work)
         self._more.set()
 
-    def gather(self, work: Work) -> None:
-        """Has the work advanced with what else comes in this sweep of the hub: `swept`, or `hurry`, is called later."""
+    def enqueue(self, work: Work) -> None:
+        """Has the work advanced with what else comes in this sweep of the hub: `on_poll_end`, or `hurry`, is called later."""
         self._waiting.append(work)
 
-    def swept(self) -> bool:
+    def on_poll_end(self) -> bool:
         """At the end of a sweep: runs what has gathered, at once if that is for the loop. False when there is something
         left that `serve` has to do."""
         if (self._waiting or self._outdated) and not self.busy and self._in_loop:
@@ -92,7 +92,7 @@ class Committer:
             self._outdated = True
             return True
         if not self.busy:
-            self.post(Chore())
+            self.post(Job())
         return False
 
     def hurry(self) -> None:
@@ -102,7 +102,7 @@ class Committer:
     async def give_back(self) -> None:
         """Once nobody is connected any more: finishes what those held who have gone."""
         while self._subscriptions.leaving:
-            await self.run(Chore(self._subscriptions.give_back))
+            await self.run(Job(self._subscriptions.give_back))
             await trio.lowlevel.checkpoint()
 
     async def serve(self) -> None:
@@ -239,7 +239,7 @@ class Committer:
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
-            self._rest = Chore(self._subscriptions.give_back, SLICE)
+            self._rest = Job(self._subscriptions.give_back, SLICE)
             self.post(self._rest)
         for work in works:
             pause = work.pause

@@ -71,7 +71,7 @@ class Work(Protocol):
         """The commit has failed: nothing that was done can be answered for."""
 
 
-class Chore:
+class Job:
     """A function to run once on the engine, for nobody in particular."""
 
     pause = None

@@ -8,7 +8,7 @@ from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
-from ..broker.jobs import Chore
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.stock import Fetching
 from ..broker.subscriptions import Subscriptions
@@ -48,7 +48,7 @@ class Server(Acceptor[Connection]):
         self._subscriptions = Subscriptions(self._fetching.stock, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
-        self._hub.swept = self._committer.swept
+        self._hub.on_poll_end = self._committer.on_poll_end
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -98,7 +98,7 @@ class Server(Acceptor[Connection]):
                 await self._expire()
 
     async def _expire(self) -> None:
-        chore = Chore(lambda: self._storage.expire(_EXPIRE_SLICE))
+        chore = Job(lambda: self._storage.expire(_EXPIRE_SLICE))
         await self._committer.run(chore)
         if chore.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due

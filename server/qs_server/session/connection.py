@@ -1,6 +1,6 @@
 """One connection: its requests, in groups of what is at hand, applied and answered in order.
 
-A group that is answered at once never wakes the connection's task: from the hub's sweep it goes into the committer's
+a batch of requests that is answered at once never wakes the connection's task: from the hub's sweep it goes into the committer's
 batch, and when that is over its answers go straight to the socket. The task takes over, with everything as it is, where
 there is something to wait for, or something to do but to answer.
 """
@@ -17,14 +17,14 @@ from qs_serving.transport import Transport
 
 from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
-from ..broker.jobs import Chore
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..broker.waiting import Waiters
 from ..operations.service import Service
 from ..storage.engine import Engine
-from .requests import Group, weight
+from .requests import RequestBatch, weight
 
 _GROUP = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""
@@ -66,7 +66,7 @@ class Connection(Conversation):
         )
         self._committer = committer
         self._waiters = waiters
-        self._group: Group | None = None  # that is under way
+        self._group: RequestBatch | None = None  # that is under way
         self._sent = True  # the answers that were made last have been taken by the socket
         self._landed: trio.Event | None = None  # set when it has come out of its batch, for a task that has to go
 
@@ -87,19 +87,19 @@ class Connection(Conversation):
     def _written(self, token: Any) -> None:
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.has_read(token):
-            self._committer.post(Chore(partial(self._subscriptions.feed_all, subscriber)))
+            self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     async def _begin_subscriptions(self) -> None:
         """After the answers that say so."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
-            await self._committer.run(Chore(partial(self._subscriptions.start, subscriber)))
+            await self._committer.run(Job(partial(self._subscriptions.start, subscriber)))
 
     async def leave(self) -> None:
         """The client has gone: what it was sent and has not acknowledged becomes visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
-            await self._committer.run(Chore(partial(self._subscriptions.drop, subscriber)))
+            await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -107,14 +107,14 @@ class Connection(Conversation):
     def _at_hand(self) -> bool:
         return self._group is not None or super()._at_hand
 
-    def _next_group(self) -> Group:
+    def _next_group(self) -> RequestBatch:
         queue = self._events
         events = [queue.popleft()]  # nearly always the only one, and of one message
         held = weight(events[0])
         while queue and len(events) < _GROUP and (more := held + weight(queue[0])) <= _MESSAGES:
             events.append(queue.popleft())
             held = more
-        return Group(events, self._service, self._limits.outbox, held)
+        return RequestBatch(events, self._service, self._limits.outbox, held)
 
     # without the task
 
@@ -123,7 +123,7 @@ class Connection(Conversation):
         self._interruptible = None  # what is begun is finished
         self._group = group = self._next_group()
         group.ended = self._advanced
-        self._committer.gather(group)
+        self._committer.enqueue(group)
 
     def _advanced(self) -> None:
         """The batch with the group is over, and the task is asleep, or has to go and waits for this."""
@@ -149,7 +149,7 @@ class Connection(Conversation):
             return False
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
-            self._committer.post(Chore(partial(self._subscriptions.start, subscriber)))
+            self._committer.post(Job(partial(self._subscriptions.start, subscriber)))
         if group.unsettled or self._stopping:
             return False
         self._group = None
@@ -165,7 +165,7 @@ class Connection(Conversation):
                 await self._abandon(self._group)
             raise
 
-    async def _abandon(self, group: Group) -> None:
+    async def _abandon(self, group: RequestBatch) -> None:
         """The task has to go, and the group is under way: what is begun is finished."""
         if group.ended is not None:
             self._landed = trio.Event()
@@ -200,7 +200,7 @@ class Connection(Conversation):
         self._parse()
         return True
 
-    async def _advance(self, group: Group) -> None:
+    async def _advance(self, group: RequestBatch) -> None:
         await self._committer.run(group)
         self._put(group.take_answers())
 
@@ -212,7 +212,7 @@ class Connection(Conversation):
             self._sent = not answers or self._outbox.put(b"".join(map(self._peer.send, answers)))
         return self._sent
 
-    async def _wait(self, group: Group) -> None:
+    async def _wait(self, group: RequestBatch) -> None:
         """Until what the group waits for is over. Meanwhile, what comes in is taken up to the bound."""
         pause = group.pause
         if pause is not None and pause.call is not None:

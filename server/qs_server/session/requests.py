@@ -61,7 +61,7 @@ def weight(event: Message | Fault) -> int:
     return 1 if count is None else count(event)
 
 
-class Group:
+class RequestBatch:
     """Requests and faults in the order in which they came, and their answers."""
 
     def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int, weight: int = 1) -> None:
