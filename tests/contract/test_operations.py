@@ -29,7 +29,7 @@ from support.documents import (
 from support.memory_serving import EPOCH, Client, clock_of, serving
 
 from qs_schemas import OPERATIONS
-from qs_server.operations.messages import HANDLERS
+from qs_server.operations.table import HANDLERS
 from qs_server.storage.disk import Disk
 
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for

@@ -22,10 +22,10 @@ from support.stocks import stock
 from qs_schemas import ListMessages, Message
 from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.main.opening import wall_clock
 from qs_server.main.options import ServerLimits
 from qs_server.operations.service import Service
 from qs_server.session.requests import RequestBatch
+from qs_server.storage.engine import wall_clock
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 

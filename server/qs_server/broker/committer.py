@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ..storage.engine import Durability, Effects, Engine
-from .jobs import Job, Record, Work
+from ..storage.lifecycle import Record
+from .jobs import Job, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters

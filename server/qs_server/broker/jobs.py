@@ -106,16 +106,3 @@ class Job:
     def fail(self, error: Exception) -> None:
         self.failed = True
         _logger.error("leases or changes of other programs could not be followed: %s", error)
-
-
-class Record(Protocol):
-    """What keeps a record of what batches do. Nothing that it is asked to raises anything."""
-
-    def begin(self, peer: str) -> None:
-        """What follows is done for a client, by its address; empty: for nobody."""
-
-    def commit(self) -> None:
-        """What has been done since the last call is there to stay."""
-
-    def discard(self) -> None:
-        """It is not."""

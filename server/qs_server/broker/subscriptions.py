@@ -16,7 +16,7 @@ from qs_serving.answers import new_resp
 
 from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from ..storage.engine import Message as Received
-from .jobs import Record
+from ..storage.lifecycle import Record
 from .leases import Key, Leases
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 

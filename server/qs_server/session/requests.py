@@ -29,9 +29,10 @@ from qs_serving.answers import new_resp
 
 from ..broker.jobs import Pause
 from ..operations.errors import disk_error, error_answer, refused, storage_error
-from ..operations.messages import HANDLERS, first_mid, is_plain_push
+from ..operations.messages import first_mid, is_plain_push
 from ..operations.remote_requests import handler_of
 from ..operations.service import Answer, BadRequestError, Service
+from ..operations.table import HANDLERS
 from ..storage import engine
 
 _logger = logging.getLogger(__name__)

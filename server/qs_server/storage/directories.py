@@ -22,9 +22,9 @@ from .engine import (
     UnfinishedError,
     UnsupportedError,
 )
+from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
-from .journal.store import CACHE
 from .lifecycle import Lifecycle
 from .queues import EngineQueue
 from .root import RootDirectory

@@ -7,6 +7,7 @@ What is asked of a queue happens at once, for everybody to see. Engine.commit ma
 that many requests share one sync. A push that fails after it was answered is one of the effects of that commit.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ DEFAULT_VISIBILITY = 30 * SECOND
 
 Clock = Callable[[], int]
 """Gives the time in microseconds since the Epoch."""
+
+
+def wall_clock() -> int:
+    """Microseconds since the Epoch, by the system's clock."""
+    return time.time_ns() // 1000
 
 
 class StorageError(Exception):

@@ -28,6 +28,9 @@ from .files.directory import Shared
 from .files.queue import FileQueue
 from .in_use import JOURNAL, QueueInUseError, check_no_server
 from .names import parse_message
+from .filequeue import FileQueue
+from .in_use import QueueInUseError, check_no_server
+from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
 from .watch import Watch
 

@@ -30,6 +30,15 @@ class Attributes(NamedTuple):
     delayed: int = 0
 
 
+class Stored(NamedTuple):
+    """A message as a file of the layout vsqs has it. expiry: hidden until then, 0: visible."""
+
+    mid: int
+    expiry: int
+    attributes: Attributes
+    payload: bytes
+
+
 class AttributeStore(ABC):
     """Keeps the attributes of the messages in one directory. path: of the file as it is named now."""
 

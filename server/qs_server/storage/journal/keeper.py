@@ -9,7 +9,9 @@ from time import perf_counter
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
 from ..files.directory import Shared
+from ..names import JOURNAL
 from . import records
+from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import SLICE, Compaction
 from .door import Door, Doors
@@ -21,11 +23,10 @@ from .places import Position
 from .queue import LogQueue
 from .replay import Replay
 from .snapshot import Snapshot, read_snapshot, write_snapshot
-from .store import CACHE, Store
+from .store import Store
 from .upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
-DIRECTORY = ".journal"
 _NOTES = 50_000
 """Microseconds after which notes are written though nothing else is."""
 _TRY_AGAIN = 1 * SECOND
@@ -53,7 +54,7 @@ class LogKeeper:
         """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch."""
         self._committed_early = committed_early
         self._root = root
-        self._directory = f"{root}/{DIRECTORY}"
+        self._directory = f"{root}/{JOURNAL}"
         self._clock = clock
         self._durability = durability
         self._disk = disk

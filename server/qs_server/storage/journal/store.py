@@ -11,13 +11,10 @@ from ..disk import Disk
 from ..engine import Durability
 from ..index.midmap import MidMap
 from . import records
-from .cache import PayloadCache
+from .cache import CACHE, PayloadCache
 from .log import Log
 from .reader import Reader
 from .usage import Usage
-
-CACHE = 64 << 20
-"""Bytes of payloads in memory."""
 
 
 def record_size(size: int) -> int:
