@@ -1,6 +1,6 @@
 """XML payloads as typed columns: schema files of three kinds, payloads that fit and payloads that do not.
 
-What is found wrong with a payload is tested without Spark: tests/unit/test_pipeline_documents.py."""
+What is found wrong with a payload is tested without Spark: tests/unit/pipeline/test_documents.py."""
 
 import json
 import zipfile

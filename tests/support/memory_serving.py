@@ -16,7 +16,6 @@ from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import Server
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
 from qs_server.storage.engine import Durability, wall_clock
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport

@@ -11,8 +11,6 @@ from typing import TypeVar
 from qs_serving.listening import StartError
 
 from ..broker.remotes import Remotes
-<<<<<<< HEAD
-from ..history.record import History
 from ..storage.directories import (
     DirectoriesEngine,
     DirqEngine,
@@ -23,15 +21,7 @@ from ..storage.directories import (
 )
 from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock, Durability, Engine, StorageError
-=======
-from ..storage.directories import DirectoriesEngine
-from ..storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
-from ..storage.disk import Disk, reason_of
-from ..storage.engine import Clock, Durability, Engine, StorageError
-from ..storage.files import FilesEngine
-from ..storage.journal.engine import JournalEngine
 from ..storage.lifecycle import Lifecycle
->>>>>>> tools
 from ..storage.names import qid_of
 from ..storage.remote.engine import RemoteEngine
 from ..storage.remote.memcached import MemcachedEngine

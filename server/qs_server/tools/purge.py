@@ -10,11 +10,9 @@ from typing import Any
 from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
-from ..storage.engine import Durability
+from ..storage.engine import Durability, wall_clock
 from ..storage.files.directory import Shared
 from ..storage.files.queue import FileQueue
-from ..storage.engine import Durability, wall_clock
-from ..storage.filequeue import FileQueue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options

@@ -5,11 +5,9 @@ from types import TracebackType
 from typing import Self
 
 from ..activity import Activity
-from ..attributes import Attributes, Stored
-from ..directory import Shared
 from ..disk import Disk
 from ..engine import Clock, Durability
-from ..files.attributes import Attributes
+from ..files.attributes import Attributes, Stored
 from ..files.directory import Shared
 from ..names import WITHHELD
 from ..watch import Watch

@@ -15,9 +15,7 @@ from dataclasses import replace
 
 from ...storage.directories import DirectoriesEngine, JournalEngine
 from ...storage.disk import Disk
-from ...storage.engine import Clock, Durability, StorageError
 from ...storage.engine import Clock, Durability, StorageError, wall_clock
-from ...storage.journal.engine import JournalEngine
 from ...storage.journal.offline import OfflineJournal
 from ...storage.names import NEW, directory_of, parse_message
 from ...storage.settings import FILE, read_options, write_options

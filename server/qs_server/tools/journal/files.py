@@ -5,9 +5,7 @@ from collections.abc import Iterable
 
 from ...storage.disk import Disk
 from ...storage.engine import StorageError
-from ...storage.files.attributes import Attributes, store_for
-from ...storage.journal.offline import Stored
-from ...storage.attributes import Attributes, Stored, store_for
+from ...storage.files.attributes import Attributes, Stored, store_for
 from ...storage.names import NEW, message_name, parse_message
 from ..meter import Meter
 
