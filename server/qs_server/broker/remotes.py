@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 from ..storage.engine import Message as Stored
 from ..storage.engine import NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
@@ -12,6 +13,7 @@ from ..storage.lifecycle import Event, Lifecycle
 from ..storage.remote.engine import RemoteEngine, RemoteError
 
 _logger = logging.getLogger(__name__)
+_registered = attrgetter("registered")
 
 
 class Remotes:
@@ -42,10 +44,7 @@ class Remotes:
     @property
     def used(self) -> bool:
         """Whether there is any such queue."""
-        for engine in self.engines.values():  # at each request: no generator
-            if engine.registered:
-                return True
-        return bool(self.out_of_reach)
+        return bool(self.out_of_reach) or any(map(_registered, self.engines.values()))
 
     def of(self, qid: str) -> RemoteEngine | None:
         """Who keeps a queue; None: nobody here. UnsupportedError when it is out of reach."""

@@ -167,13 +167,12 @@ class RootDirectory(Engine):
         return queue is not None and queue.in_place()
 
     def queue(self, qid: str) -> EngineQueue:
-        if qid not in self._queues:
-            self.refresh()  # somebody may just have made it
-        elif self._watch.pending > _REPORTS:
-            self.refresh()
         queue = self._queues.get(qid)
-        if queue is None:
-            raise NoSuchQueueError(f"there is no queue {qid!r}")
+        if queue is None or len(self._watch.expected) > _REPORTS:
+            self.refresh()  # somebody may just have made it
+            queue = self._queues.get(qid)
+            if queue is None:
+                raise NoSuchQueueError(f"there is no queue {qid!r}")
         return queue
 
     def _publish_staged(self) -> None:
