@@ -35,7 +35,8 @@ def test_patience() -> None:
     patience = Patience()
     assert f"tried {patience.attempts} times, with pauses from {patience.pause} s on" in WORDS
     assert (
-        f"{patience.connect_timeout:.0f} s are for a connection and {patience.read_timeout:.0f} s for an answer" in WORDS
+        f"{patience.connect_timeout:.0f} s are for a connection and {patience.read_timeout:.0f} s for an answer"
+        in WORDS
     )
     assert f"for up to {patience.longest_poll} seconds" in WORDS
 
