@@ -102,6 +102,7 @@ class BusSession:
         self._late = False  # and that has been said
         self._session: Session | None = None
         self._in_hand: GetMessage | None = None
+        self._unasked: set[tuple[str | None, int | None]] = set()
 
     @contextlib.contextmanager
     def insisting(self, *, patient: bool = False) -> Iterator[None]:
@@ -153,6 +154,8 @@ class BusSession:
         if self._request.ack is None:
             raise ValueError("this subscription leaves acknowledging to the bus: subscribe(..., ack=True)")
         self._in_hand = None
+        if isinstance(request, ReleaseMessage):
+            self._unasked.discard((message.qid, message.mid))
         asked = self._session.ask(request)
         asked.wake = lambda: self._confirmed(asked)
         return True
@@ -162,6 +165,7 @@ class BusSession:
         assert session is not None  # noqa: S101 - what a driver sends for this step
         self._session = session
         subscription = session.subscribe(replace(self._request))
+        self._unasked.clear()
         session.stray = lambda message: self._stray(subscription, message)
         answer = yield from self._answer(session, subscription)
         self._late = False
@@ -174,7 +178,8 @@ class BusSession:
             while (message := self._routed(session.next_delivery, subscription)) is None:
                 yield Read(None)
             self._in_hand = message
-            yield Give(message)
+            if not self._is_repeated(message):
+                yield Give(message)
             if self._request.ack is not None:
                 self.settle(message, DeleteMessage(message.qid, message.mid))
                 yield Send()
@@ -208,10 +213,20 @@ class BusSession:
             raise self._place.misfit(error) from None
 
     def _stray(self, subscription: Subscription, message: Message) -> None:
-        """The bus subscribes who is silent for a moment to everything. Should this connection have been that slow, then
-        what came in that way counts as handled by now, so it is handed out."""
+        """Hands out a message that came before the subscription: the bus subscribes a client that says nothing for 0.25
+        s to everything. Some seconds later the bus counts such a message as handled, so it would otherwise be lost."""
         if isinstance(message, GetMessage) and message.req is None and message.qid in self._request.queues:
+            self._unasked.add((message.qid, message.mid))
             subscription.put(message)
+
+    def _is_repeated(self, message: GetMessage) -> bool:
+        """Returns whether the message was handed out before the subscription was taken. Within those seconds the bus
+        gives such a message back to its queue, and delivers it again to the subscription."""
+        key = message.qid, message.mid
+        if message.req is None or key not in self._unasked:
+            return False
+        self._unasked.remove(key)
+        return True
 
     def _confirmed(self, asked: Pending) -> None:
         answer = asked.answer

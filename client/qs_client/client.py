@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -263,10 +264,12 @@ class QueueClient(Settings):
                 self._give_back(releases)
 
     def _give_back(self, releases: list[ReleaseMessage]) -> None:
-        other = self._open()
+        """Releases messages on a new connection, in LINGER seconds at most for each of its two steps."""
+        other = self._open(LINGER)
         try:
+            deadline = other.deadline(LINGER)
             for asked in [other.session.ask(release) for release in releases]:
-                other.answer(asked, LINGER)
+                other.read(partial(other.session.answer_to, asked), deadline)
         finally:
             other.close()
 
@@ -279,13 +282,13 @@ class QueueClient(Settings):
                 self._drop(connection)
                 connection = None
             if connection is None:
-                self._connection = connection = self._open()
+                self._connection = connection = self._open(self.timeout)
             return connection
 
-    def _open(self) -> Connection:
+    def _open(self, timeout: float | None) -> Connection:
         place = Place(endpoint(self.host, self.port))
         limits = replace(CLIENT_LIMITS, document=self.max_document)
-        return open_connection(self.host, self.port, place, self.timeout, limits)
+        return open_connection(self.host, self.port, place, timeout, limits)
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:

@@ -214,3 +214,6 @@ class Connection:
     def _close_sockets(self) -> None:
         for each in (self._sock, *(self._wakers or ())):
             each.close()
+
+    def __del__(self) -> None:
+        self.close()  # the selector is in a cycle with its map: without this, its sockets wait for the collector

@@ -348,6 +348,53 @@ def test_messages_before_the_subscription() -> None:
     assert driven.given().qid == "r"
 
 
+def test_a_message_that_comes_unasked_and_again() -> None:
+    """What the bus sent to a client that it took for a silent one goes back to its queue, and comes again: it is handed
+    out once, and acknowledged when it comes as asked for."""
+    driven = unasked()
+    assert driven.given().mid == 7
+    assert driven.go() == Send()
+    assert driven.acknowledged() == [7]  # which the bus does not know by then
+    driven.deliver(7, 8)
+    assert driven.go() == Send()
+    driven.go()
+    assert driven.given().mid == 8
+    assert driven.acknowledged() == [7, 7]
+
+
+def test_a_message_that_came_unasked_is_released() -> None:
+    """One that the loop has released is handed out again when it comes as asked for."""
+    driven = unasked()
+    assert driven.bus.settle(driven.given(), ReleaseMessage("q", 7))
+    driven.deliver(7)
+    assert driven.go() == Send()
+    driven.go()
+    assert driven.given().mid == 7
+    driven.go()
+    assert driven.acknowledged() == [7]
+
+
+def test_a_message_that_comes_again_without_ack() -> None:
+    """Without ack, one that came unasked is handed out once as well, and nothing is sent for it."""
+    driven = unasked(ack=False)
+    driven.deliver(7, 8)
+    driven.go()
+    assert driven.given().mid == 8
+    assert driven.acknowledged() == []
+
+
+def unasked(ack: bool = True) -> Driven:
+    """At message 7 of the queue q, which came before the subscription."""
+    driven = Driven(ack)
+    assert driven.go() == Read(LATE)
+    driven.flush()
+    driven.come(Peer().send(GetMessage("q", 7, payload=b"x", status="delivered", type="response")))
+    driven.come(answer_bytes(driven.sent[-1]))
+    assert driven.go() == Ready()
+    driven.go()
+    return driven
+
+
 def test_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Without a function for it, the log says what happened."""
     bus = BusSession(Subscribe(queues=["q"]), PLACE)
