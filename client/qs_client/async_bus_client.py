@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -16,6 +15,7 @@ from .async_connection import AsyncConnection
 from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
 from .session import Session
@@ -28,7 +28,7 @@ def _deadline(step: Step) -> float:
     return math.inf if span is None else anyio.current_time() + span
 
 
-class AsyncBusMessages:
+class AsyncBusMessages(AsyncClosing):
     """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
     block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
     ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on, by its deadline."""
@@ -179,19 +179,11 @@ class AsyncBusMessages:
         if attempt is not None:
             attempt.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     def __del__(self) -> None:
         self.close()
 
 
-class AsyncBusClient(Bus[AsyncBusMessages]):
+class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
     """Messages of a bus as they come: `async for message in bus.subscribe("orders", ack=True):`.
 
     Everything is as BusClient has it, and so are the arguments.
@@ -215,11 +207,3 @@ class AsyncBusClient(Bus[AsyncBusMessages]):
         """Ends all subscriptions; loops that wait in other tasks end."""
         for messages in list(self._open):
             await messages.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

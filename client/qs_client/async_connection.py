@@ -24,8 +24,9 @@ from .driving import drive_async
 from .errors import ServerUnavailable, closes
 from .forks import tell_after_fork
 from .place import Place
-from .session import Session, Unexpected
+from .session import Session
 from .skimming import may_hold_messages, releases_of
+from .stream_errors import Unexpected
 from .waiting import LINGER, Pending, Subscription, Waiting
 
 T = TypeVar("T")

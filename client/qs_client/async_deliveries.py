@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -11,12 +10,14 @@ import anyio
 from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
+from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError, exception_for
 from .forks import tell_after_fork
-from .waiting import Ended, Pending, Subscription
+from .stream_errors import Ended
+from .waiting import Pending, Subscription
 
 
-class AsyncDeliveries:
+class AsyncDeliveries(AsyncClosing):
     """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
     block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
     ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on."""
@@ -100,14 +101,6 @@ class AsyncDeliveries:
         asked = connection.session.end(subscription)
         connection.flush()
         return None if asked is None else (connection, asked)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         self._end()

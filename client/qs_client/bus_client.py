@@ -4,7 +4,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
@@ -12,13 +11,15 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .closing import Closing
 from .connection import Connection, open_connection
 from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
-from .session import Session, Unexpected
+from .session import Session
+from .stream_errors import Unexpected
 
 
-class BusMessages:
+class BusMessages(Closing):
     """Iterates over the messages of a subscription. It ends with `close()`, also in another thread, with a `with` block
     that it is the subject of, or when nobody refers to it any more, as after a `break`."""
 
@@ -134,19 +135,11 @@ class BusMessages:
         if connection is not None:
             connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         self.close()
 
 
-class BusClient(Bus[BusMessages]):
+class BusClient(Bus[BusMessages], Closing):
     """Messages of a bus as they come: `for message in bus.subscribe("orders", ack=True):`.
 
     Each subscription has a connection of its own, which is opened when the first message is asked for, and again after
@@ -186,11 +179,3 @@ class BusClient(Bus[BusMessages]):
         """Ends all subscriptions; loops that wait in other threads end."""
         for messages in list(self._open):
             messages.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -12,7 +12,8 @@ from qs_schemas import DeleteMessage, Error, GetMessage, Message, ReleaseMessage
 from .backoff import delays
 from .errors import ProtocolMismatch, ServerError, exception_for
 from .place import Place
-from .session import Session, Unexpected
+from .session import Session
+from .stream_errors import Unexpected
 from .waiting import LINGER, Pending, Subscription
 
 M = TypeVar("M", bound=Message)

@@ -28,7 +28,8 @@ from .forks import tell_after_fork
 from .methods import method_face
 from .place import Place, endpoint
 from .skimming import may_hold_messages, releases_of
-from .waiting import LINGER, Ended, Pending, Subscription
+from .stream_errors import Ended
+from .waiting import LINGER, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")

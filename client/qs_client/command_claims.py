@@ -6,8 +6,7 @@ from dataclasses import asdict
 from qs_schemas import Claim
 
 from .client import QueueClient
-from .command_output import Output, complain
-from .command_verbs import NOTHING, OK, as_time
+from .command_output import NOTHING, OK, Output, as_time, complain
 
 
 def list_or_release(client: QueueClient, arguments: Namespace, out: Output) -> int:

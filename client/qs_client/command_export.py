@@ -11,12 +11,10 @@ from itertools import islice
 from qs_schemas import Delivery
 
 from .client import QueueClient
-from .command_output import Output, complain
+from .command_output import INCOMPLETE, OK, Output, complain
 from .errors import NotFound, ServerError
 from .vsqs_files import VsqsFiles
 
-OK = 0
-INCOMPLETE = 1
 _AT_ONCE = 100
 """Messages that are written and synced together, and in flight with --delete."""
 

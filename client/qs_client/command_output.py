@@ -5,9 +5,15 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
+
+OK = 0
+INCOMPLETE = 1
+NOTHING = 3
+"""Exit codes of subcommands; NOTHING: there was no message."""
 
 
 def complain(text: str) -> None:
@@ -98,3 +104,13 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     for first, *others in rows:
         cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
         yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+
+
+def as_time(microseconds: int | None) -> str:
+    """UTC, as RFC 3339 writes it."""
+    if microseconds is None:
+        return "an unknown time"
+    try:
+        return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except (OverflowError, ValueError):  # an id need not be a time of this era
+        return "an unknown time"

@@ -4,9 +4,7 @@ from argparse import Namespace
 from itertools import islice
 
 from .bus_client import BusClient
-from .command_output import Output, complain
-
-OK = 0
+from .command_output import OK, Output, complain
 
 _TIMEOUT = 30.0  # seconds for a connection
 

@@ -7,19 +7,14 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 from qs_schemas import Delivery, Draft
 
 from .batches import drafts_in_batches
 from .client import QueueClient
-from .command_output import Output, complain
+from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
 from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
 from .place import endpoint
-
-OK = 0
-INCOMPLETE = 1
-NOTHING = 3
 
 # Of any other trouble the next queue would say the same. ValueError: a name that XML cannot carry.
 _OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
@@ -226,13 +221,3 @@ def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
     server = endpoint(client.host, client.port)
     out.line(f"{server} answered in {seconds * 1000:.1f} ms", {"server": server, "seconds": round(seconds, 6)})
     return OK
-
-
-def as_time(microseconds: int | None) -> str:
-    """UTC, as RFC 3339 writes it."""
-    if microseconds is None:
-        return "an unknown time"
-    try:
-        return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    except (OverflowError, ValueError):  # an id need not be a time of this era
-        return "an unknown time"

@@ -17,7 +17,8 @@ from qs_schemas import CLIENT_LIMITS, Limits, Message
 from .errors import ServerUnavailable
 from .forks import tell_after_fork
 from .place import Place, tune
-from .session import Session, Unexpected
+from .session import Session
+from .stream_errors import Unexpected
 from .waiting import Pending
 
 M = TypeVar("M", bound=Message)

@@ -5,11 +5,11 @@ iterator three steps to call: begin, the next delivery, end.
 """
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
 
+from .closing import Closing
 from .connection import Connection
 from .errors import OtherProcess, ServerError
 from .forks import tell_after_fork
@@ -19,7 +19,7 @@ Begun: TypeAlias = Callable[[Connection, Subscription], None]
 """Is told the connection and the subscription as soon as the subscribe request is sent, before its answer has come."""
 
 
-class Deliveries:
+class Deliveries(Closing):
     """Iterates over the messages of a subscription. It ends with `close()`, also in another thread or in the handler of
     a signal, with a `with` block that it is the subject of, or when nobody refers to it any more, as after a
     `break`."""
@@ -83,14 +83,6 @@ class Deliveries:
         self._closed = True
         if self._open is not None:
             self._end(*self._open)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

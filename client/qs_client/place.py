@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from .errors import NoAnswer, ProtocolMismatch, ServerUnavailable
-from .session import Cut, TooLong, Unexpected
+from .stream_errors import Cut, TooLong, Unexpected
 
 _UNKNOWN = "whether a request was carried out is not known"
 

@@ -24,22 +24,11 @@ from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 
 from .errors import CLOSING
 from .skimming import Skim, may_hold_messages, releases_of
+from .stream_errors import Cut, TooLong, Unexpected
 from .waiting import Mailbox, Pending, Returning, Subscription
 
 _OF_A_DOCUMENT = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
-
-
-class Unexpected(Exception):  # noqa: N818 - says what came, and never leaves this package
-    """What came does not speak the protocol, or does not belong to any request of this connection."""
-
-
-class TooLong(Unexpected):
-    """A document over the client's bound."""
-
-
-class Cut(Unexpected):
-    """The server could not read a document of ours to its end: the network has cut it off."""
 
 
 class Session:

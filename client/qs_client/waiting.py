@@ -6,14 +6,11 @@ from collections.abc import Callable
 from qs_schemas import Error, GetMessage, Message, Subscribe
 
 from .errors import exception_for
+from .stream_errors import Ended
 
 LINGER = 1.0
 """Seconds that a client which leaves waits for the server: for messages that go back, for acknowledgements to be
 taken."""
-
-
-class Ended(Exception):  # noqa: N818 - says what happened, and never leaves this package
-    """The subscription was ended from this side, and nothing of it is left to hand out."""
 
 
 class Waiting:

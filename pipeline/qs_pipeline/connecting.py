@@ -6,8 +6,7 @@ again, for a bounded time. What goes wrong for good is one of the pipeline's err
 
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from qs_client import (
     NotFound,
@@ -21,6 +20,7 @@ from qs_client import (
     TooMany,
 )
 from qs_client.backoff import delays
+from qs_client.closing import Closing
 
 from .errors import NoServerError, NoSuchQueueError, PipelineError
 from .options import Options
@@ -35,7 +35,7 @@ _AWAY = (ServerUnavailable, ShuttingDown, TooMany, RequestTimeout)
 """What passes when the server is back, or has room again."""
 
 
-class Server:
+class Server(Closing):
     """The queue server of a queue, connected when it is first asked. patience: seconds for which a lost connection is
     tried again; open_client, clock and sleep: for tests."""
 
@@ -53,14 +53,6 @@ class Server:
         self._client = open_client(options.host, options.port, timeout=TIMEOUT)
         self._clock = clock
         self._sleep = sleep
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the connection, if there is one."""

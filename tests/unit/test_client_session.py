@@ -19,7 +19,8 @@ from qs_client import (
     Unsubscribe,
 )
 from qs_client.errors import closes
-from qs_client.session import Cut, Session, Unexpected
+from qs_client.session import Session
+from qs_client.stream_errors import Cut, Unexpected
 from qs_client.waiting import Pending, Subscription
 from qs_schemas import TABLE, Fault, Peer
 
