@@ -77,7 +77,7 @@ class Monitor:
         if is_of_bus(qid):
             raise RefusedError(
                 table.BAD_REQUEST,
-                f"{qid!r} is a queue of the bus itself; subscribe to the original queue, with op/@name",
+                f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
         there = await self._ask_for_queues()
         if qid not in there:

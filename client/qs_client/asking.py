@@ -39,12 +39,12 @@ def ask(request: M, patience: float = 0.0) -> Call[M]:
     return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
 
 
-def names(queues: str | Iterable[str]) -> list[str]:
+def queue_names(queues: str | Iterable[str]) -> list[str]:
     """One name, or several, as a list. TypeError for anything that is no text."""
     return [text("a queue's name", queue) for queue in ([queues] if isinstance(queues, TEXT) else queues)]
 
 
-def given(value: T | None, what: str) -> T:
+def required(value: T | None, what: str) -> T:
     if value is None:
         raise InternalError(500, "internal", f"the server's answer has no {what}")
     return value

@@ -17,7 +17,7 @@ from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
 from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .session import Session
 from .waiting import LINGER
 
@@ -45,7 +45,7 @@ class AsyncBusMessages(AsyncClosing):
         self._deadline = math.inf  # of that step
         self._attempt: Connecting | None = None  # that was cancelled
         self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The subscription is the parent's: nothing is said for it here. For `forks`."""
@@ -80,7 +80,7 @@ class AsyncBusMessages(AsyncClosing):
         async with self._running:
             if not self._session.subscribed:
                 try:
-                    with self._session.insisting(patient=patient):
+                    with self._session.without_retry(patient=patient):
                         await self._run(self._steps, Ready)
                 except Exception:
                     self.close()

@@ -23,11 +23,11 @@ from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .bounds import Settings
 from .bounds import seconds as checked_seconds
-from .calls import Held, Pages
+from .calls import Pages, Received
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
-from .forks import tell_after_fork
-from .methods import method_face
+from .forks import call_after_fork
+from .methods import copy_signature
 from .place import Place, endpoint
 from .waiting import LINGER
 
@@ -43,7 +43,7 @@ def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncQueueClien
     async def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await drive_async(call(*args, **kwargs), self._exchange)
 
-    method_face(method, call, "AsyncQueueClient")
+    copy_signature(method, call, "AsyncQueueClient")
     return method
 
 
@@ -51,9 +51,9 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[AsyncQueueCl
     """A call that comes in pages as a method that iterates over what they hold."""
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return self._turn(call(*args, **kwargs))
+        return self._iterate(call(*args, **kwargs))
 
-    method_face(method, call, "AsyncQueueClient", iterator=AsyncIterator)
+    copy_signature(method, call, "AsyncQueueClient", iterator=AsyncIterator)
     return method
 
 
@@ -63,7 +63,7 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQu
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeliveries:
         return AsyncDeliveries(self._opened, lambda: self.timeout, call(*args, **kwargs))
 
-    method_face(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
+    copy_signature(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
     return method
 
 
@@ -87,7 +87,7 @@ class AsyncQueueClient(Settings):
     ) -> None:
         super().__init__(host, port, timeout, max_document)
         self.after_fork()
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """In a child, the connections are the parent's, and so are tasks that held the locks. For `forks`."""
@@ -195,7 +195,7 @@ class AsyncQueueClient(Settings):
     publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.asynccontextmanager
-    async def handling(self, message: Held) -> AsyncIterator[Held]:
+    async def handling(self, message: Received) -> AsyncIterator[Received]:
         """`async with client.handling(delivery):` deletes the message when the block has ended well.
 
         When the block raises or is cancelled, the message is released for another try, as far as the server can be
@@ -211,7 +211,7 @@ class AsyncQueueClient(Settings):
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def _turn(self, pages: Pages[T]) -> AsyncIterator[T]:
+    async def _iterate(self, pages: Pages[T]) -> AsyncIterator[T]:
         with contextlib.suppress(StopIteration):
             call = next(pages)
             while True:
@@ -222,7 +222,7 @@ class AsyncQueueClient(Settings):
 
     async def _exchange(self, exchange: Exchange) -> Message:
         if exchange.patience:
-            return await self._exchange_apart(exchange)
+            return await self._exchange_alone(exchange)
         connection = await self._opened()
         try:
             return await connection.exchange(exchange, self.timeout)
@@ -230,10 +230,10 @@ class AsyncQueueClient(Settings):
             await self._give_back(connection)
             raise
 
-    async def _exchange_apart(self, exchange: Exchange) -> Message:
+    async def _exchange_alone(self, exchange: Exchange) -> Message:
         """For what the server may take long to answer. When it is left early, the server is told to end the wait, and
         what it has handed out goes back."""
-        connection = await self._idle()
+        connection = await self._spare_connection()
         self._waiting.add(connection)
         try:
             answer = await connection.exchange(exchange, self.timeout, alone=True)
@@ -263,10 +263,10 @@ class AsyncQueueClient(Settings):
             finally:
                 other.close()
 
-    async def _idle(self) -> AsyncConnection:
+    async def _spare_connection(self) -> AsyncConnection:
         while self._spare:
             connection = self._spare.pop()
-            if connection.usable and not connection.spent():
+            if connection.usable and not connection.is_stale():
                 return connection
             connection.close()
         return await self._open()
@@ -274,7 +274,7 @@ class AsyncQueueClient(Settings):
     async def _opened(self, fresh: bool = True) -> AsyncConnection:
         """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
         connection = self._connection
-        if connection is not None and connection.usable and not (fresh and connection.spent()):
+        if connection is not None and connection.usable and not (fresh and connection.is_stale()):
             return connection
         async with self._opening:
             if self._connection is connection:
@@ -291,7 +291,7 @@ class AsyncQueueClient(Settings):
         attempt = Connecting(self.host, self.port, place, self.timeout)
         while self._attempts:
             begun = self._attempts.popleft()
-            if begun.leads_to(place):
+            if begun.matches(place):
                 attempt = begun
                 break
             begun.close()

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 
 from .errors import ServerUnavailable
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .place import Place, tune
 
-_UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Connecting:
@@ -34,33 +34,33 @@ class Connecting:
         self._sock: socket.socket | None = None
         self._address: Any = None
         self._failure: ServerUnavailable | None = None
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The attempt is the parent's."""
         self.close()
 
-    def leads_to(self, place: Place) -> bool:
+    def matches(self, place: Place) -> bool:
         """Whether it is an attempt to connect there, and still has time."""
         return self._place == place and time.monotonic() < self._deadline
 
     async def connected(self) -> socket.socket:
         """The socket, which does not block. ServerUnavailable when no address answers; then it is over."""
         if self._addresses is None:
-            self._addresses = deque(await self._looked_up())
+            self._addresses = deque(await self._resolve())
         while self._sock is not None or self._addresses:
             try:
                 if self._sock is None:
                     self._begin(*self._addresses.popleft())
                 return await self._finished()
             except TimeoutError as error:
-                self._failure = self._place.silent()
+                self._failure = self._place.connect_timed_out()
                 self._failure.__cause__ = error
             except OSError as error:
-                self._failure = self._place.nobody(error)
+                self._failure = self._place.cannot_connect(error)
                 self._failure.__cause__ = error
             self.close()
-        raise self._failure or self._place.nobody(OSError(errno.EADDRNOTAVAIL, "it has no address"))
+        raise self._failure or self._place.cannot_connect(OSError(errno.EADDRNOTAVAIL, "it has no address"))
 
     def close(self) -> None:
         """Gives up what is under way."""
@@ -71,7 +71,7 @@ class Connecting:
             self._lookup.close()
             self._lookup = None
 
-    async def _looked_up(self) -> list[Any]:
+    async def _resolve(self) -> list[Any]:
         try:
             return socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
@@ -81,14 +81,14 @@ class Connecting:
         try:
             if self._lookup is None:
                 self._lookup = _Lookup(self._host, self._port)
-            await self._in_time(self._lookup.done)
+            await self._wait_for(self._lookup.done)
             return self._lookup.addresses()
         except TimeoutError as error:
             self.close()
-            raise self._place.silent() from error
+            raise self._place.connect_timed_out() from error
         except (OSError, UnicodeError) as error:
             self.close()
-            raise self._place.nobody(error) from error
+            raise self._place.cannot_connect(error) from error
 
     def _begin(self, family: int, kind: int, protocol: int, _: str, address: Any) -> None:
         self._deadline = time.monotonic() + self._seconds
@@ -101,15 +101,15 @@ class Connecting:
         sock = self._sock
         assert sock is not None  # noqa: S101 - it is begun
         state = sock.connect_ex(self._address)
-        if state in _UNDER_WAY:
-            await self._in_time(sock, writable=True)
+        if state in _IN_PROGRESS:
+            await self._wait_for(sock, writable=True)
             state = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if state not in (0, errno.EISCONN):
             raise OSError(state, os.strerror(state))
         self._sock = None
         return sock
 
-    async def _in_time(self, sock: socket.socket, *, writable: bool = False) -> None:
+    async def _wait_for(self, sock: socket.socket, *, writable: bool = False) -> None:
         with anyio.fail_after(self._deadline - time.monotonic()):
             await (anyio.wait_writable if writable else anyio.wait_readable)(sock)
 

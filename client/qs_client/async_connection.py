@@ -22,12 +22,12 @@ from .async_connect import connected_socket
 from .async_wire import AsyncWire
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .place import Place
 from .session import Session
 from .skimming import may_hold_messages, releases_of
 from .stream_errors import Unexpected
-from .waiting import LINGER, Pending, Subscription, Waiting
+from .waiting import LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def _deadline(seconds: float | None) -> float:
     return math.inf if seconds is None else anyio.current_time() + seconds
 
 
-class _Until(Waiting):
+class _Condition(Waitable):
     """Something else that is waited for; whoever changes it calls `changed`."""
 
     __slots__ = ("_condition",)
@@ -70,17 +70,17 @@ class AsyncConnection:
         self.session = Session(limits)
         self._wire = AsyncWire(sock)
         self._place = place
-        self._all_sent = _Until(lambda: not self._wire.unsent)
-        self._heard = 0  # pieces that came
-        self._understood = 0  # whole documents among them
-        self._noticed = 0  # of them, when `more` returned last
+        self._all_sent = _Condition(lambda: not self._wire.unsent)
+        self._reads = 0  # pieces that came
+        self._documents = 0  # whole documents among them
+        self._reads_seen = 0  # of them, when `more` returned last
         self._failure: ServerUnavailable | None = None
         self._retired = False
         self._in_a_row = 0  # pieces read since anybody waited
         self._users = 0  # tasks inside _until
         self._leading = False
         self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
@@ -95,13 +95,13 @@ class AsyncConnection:
         """Whether further calls may be made: it is open, and nothing has shown that its end is near."""
         return self._failure is None and not self._retired
 
-    def spent(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the server has closed it, or is about to, while nobody waited for an answer."""
-        if self._users or self.session.open_ended:
+        if self._users or self.session.may_get_unasked:
             return False  # whoever reads will see
         while self._failure is None:
-            if not self.session.owed:
-                return self._wire.stirs()  # the end, or something that nobody asked for
+            if not self.session.awaits_answer:
+                return self._wire.has_input()  # the end, or something that nobody asked for
             if not self._pull():
                 return False
         return True
@@ -195,13 +195,13 @@ class AsyncConnection:
         """As answer, by a deadline of the loop's clock, and after a cancellation it may be awaited again. seconds: how
         long that was at first, for the error."""
         self.flush()
-        understood = self._understood
+        understood = self._documents
         try:
             await self._until(pending, deadline)
         except TimeoutError as error:
             if isinstance(error, ServerUnavailable):
                 raise
-            if self._understood == understood:
+            if self._documents == understood:
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer
@@ -221,7 +221,7 @@ class AsyncConnection:
         """The next message that answers no request of ours. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
         while (message := self.session.next_message()) is None:
-            await self._until(self.session.kept, _deadline(seconds))
+            await self._until(self.session.unmatched, _deadline(seconds))
         return message
 
     def post(self, message: Message) -> None:
@@ -244,20 +244,20 @@ class AsyncConnection:
 
         deliver: gets each message that answers no call, in order, from whichever task reads; it must not raise.
         """
-        while (message := self.session.kept.take()) is not None:
+        while (message := self.session.unmatched.take()) is not None:
             deliver(message)
-        self.session.stray = deliver
+        self.session.on_unmatched = deliver
         try:
-            await self._until(_Until(lambda: False), math.inf)
+            await self._until(_Condition(lambda: False), math.inf)
         finally:
-            self.session.stray = None
+            self.session.on_unmatched = None
 
     async def more(self, deadline: float) -> None:
         """Returns when something more was read than when it returned last. TimeoutError when nothing came by then, on
         the loop's clock. For a single user of the connection, who routes what came to whom it belongs."""
         await checkpoint_if_cancelled()
-        await self._until(_Until(lambda: self._heard != self._noticed), deadline)
-        self._noticed = self._heard
+        await self._until(_Condition(lambda: self._reads != self._reads_seen), deadline)
+        self._reads_seen = self._reads
 
     def flush(self) -> None:
         """Sends what the session has to send, as far as the socket takes it. Does not wait."""
@@ -271,7 +271,7 @@ class AsyncConnection:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def _until(self, waiting: Waiting, deadline: float) -> None:
+    async def _until(self, waiting: Waitable, deadline: float) -> None:
         """Returns when it is ready. TimeoutError when that takes longer, on the loop's clock."""
         self._users += 1
         try:
@@ -289,7 +289,7 @@ class AsyncConnection:
                 self.close()
             self._close_unless_read()
 
-    async def _follow(self, waiting: Waiting, deadline: float) -> None:
+    async def _follow(self, waiting: Waitable, deadline: float) -> None:
         event = anyio.Event()
         self._followers[event] = None
         waiting.wake = event.set
@@ -302,7 +302,7 @@ class AsyncConnection:
             waiting.wake = None
             del self._followers[event]
 
-    async def _lead(self, waiting: Waiting, deadline: float) -> None:
+    async def _lead(self, waiting: Waitable, deadline: float) -> None:
         self._leading = True
         try:
             while not waiting.ready and self._failure is None:
@@ -339,12 +339,12 @@ class AsyncConnection:
         if not data:
             self._fail(self._place.lost(self.session.end_of_data()))
             return True
-        self._heard += 1
+        self._reads += 1
         self.session.receive_data(data)
         try:
             while self.session.route():
-                self._understood += 1
+                self._documents += 1
         except Unexpected as error:
-            self._fail(self._place.misfit(error))
+            self._fail(self._place.protocol_error(error))
         self.flush()  # what goes back
         return True

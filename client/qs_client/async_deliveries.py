@@ -12,7 +12,7 @@ from qs_schemas import Error, GetMessage, Subscribe
 from .async_connection import AsyncConnection
 from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError, exception_for
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .stream_errors import Ended
 from .waiting import Pending, Subscription
 
@@ -36,7 +36,7 @@ class AsyncDeliveries(AsyncClosing):
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The subscription is the parent's: nothing is asked for it here. For `forks`."""

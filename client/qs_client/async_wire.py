@@ -58,7 +58,7 @@ class AsyncWire:
         except (BlockingIOError, InterruptedError):
             return None
 
-    def stirs(self) -> bool:
+    def has_input(self) -> bool:
         """Whether something has come, be it the end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)

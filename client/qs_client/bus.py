@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
-from .asking import names
+from .asking import queue_names
 from .bounds import Settings, whole
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
@@ -57,7 +57,7 @@ class Bus(Settings, Generic[S]):
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
         request = Subscribe(
-            queues=names(queues),
+            queues=queue_names(queues),
             prefetch=whole(prefetch, "prefetch", 1),
             ack="client" if ack else None,
             name=name,

@@ -14,7 +14,7 @@ from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, St
 from .closing import Closing
 from .connection import Connection, open_connection
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .session import Session
 from .stream_errors import Unexpected
 
@@ -31,7 +31,7 @@ class BusMessages(Closing):
         self._deadline = math.inf  # of what is read
         self._closed = threading.Event()
         self._running = self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The subscription is the parent's: nothing is said for it here. For `forks`."""
@@ -64,7 +64,7 @@ class BusMessages(Closing):
             raise OtherProcess
         if not self._session.subscribed:
             try:
-                with self._session.insisting(patient=patient):
+                with self._session.without_retry(patient=patient):
                     self._run(self._steps, Ready)
             except BaseException:
                 self.close()

@@ -24,7 +24,7 @@ _log = logging.getLogger("qs_client.bus")
 LATE = 1.5
 """Seconds without an answer to the subscription after which it is said that it is waited for."""
 
-_PASSING = frozenset((408, 429, 500, 503, 507))
+_TEMPORARY = frozenset((408, 429, 500, 503, 507))
 """Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""
 
 _SETTLED = frozenset((404, 409))
@@ -106,7 +106,7 @@ class BusSession:
         self._unasked: set[tuple[str | None, int | None]] = set()
 
     @contextlib.contextmanager
-    def insisting(self, *, patient: bool = False) -> Iterator[None]:
+    def without_retry(self, *, patient: bool = False) -> Iterator[None]:
         """Inside, any trouble is raised. patient: that the bus takes long to take the subscription is none."""
         before = self._reconnect, self._timeout
         self._reconnect = False
@@ -123,7 +123,7 @@ class BusSession:
             try:
                 yield from self._conversation()
             except (ServerError, OSError) as error:
-                if not self._reconnect or not _may_pass(error):
+                if not self._reconnect or not _is_temporary(error):
                     raise
                 self._begin_outage(error)
             finally:
@@ -137,7 +137,7 @@ class BusSession:
         if session is not None and self._request.ack is not None:
             yield Send()
             step = Read(LINGER)
-            while session.owed:
+            while session.awaits_answer:
                 if not session.route():
                     yield step
                     step = Read(LINGER, going_on=True)
@@ -167,7 +167,7 @@ class BusSession:
         self._session = session
         subscription = session.subscribe(replace(self._request))
         self._unasked.clear()
-        session.stray = lambda message: self._stray(subscription, message)
+        session.on_unmatched = lambda message: self._stray(subscription, message)
         answer = yield from self._answer(session, subscription)
         self._late = False
         if isinstance(answer, Error):
@@ -199,7 +199,7 @@ class BusSession:
                     raise self._place.no_answer(timeout) from None
                 first = False
                 self._late = True
-                self._say(
+                self._report(
                     logging.WARNING,
                     f"waiting: the bus at {self._place.name} has not taken the subscription yet; is its queue server "
                     "running?",
@@ -211,7 +211,7 @@ class BusSession:
         try:
             return next_message(waiting)
         except Unexpected as error:
-            raise self._place.misfit(error) from None
+            raise self._place.protocol_error(error) from None
 
     def _stray(self, subscription: Subscription, message: Message) -> None:
         """Hands out a message that came before the subscription: the bus subscribes a client that says nothing for 0.25
@@ -232,27 +232,29 @@ class BusSession:
     def _confirmed(self, asked: Pending) -> None:
         answer = asked.answer
         if isinstance(answer, Error) and answer.req is not None and answer.code not in _SETTLED:
-            self._say(logging.WARNING, f"the bus at {self._place.name} did not take an acknowledgement: {answer.text}")
+            self._report(
+                logging.WARNING, f"the bus at {self._place.name} did not take an acknowledgement: {answer.text}"
+            )
 
     def _begin_outage(self, error: Exception) -> None:
         if not self._outage:
             self._outage = True
-            self._say(logging.WARNING, f"{error} (trying again until the bus is there)")
+            self._report(logging.WARNING, f"{error} (trying again until the bus is there)")
 
     def _end_outage(self) -> None:
         self._pause = self._pauses()
         if self._outage:
             self._outage = False
-            self._say(logging.INFO, f"the bus at {self._place.name} is there again")
+            self._report(logging.INFO, f"the bus at {self._place.name} is there again")
 
-    def _say(self, level: int, text: str) -> None:
+    def _report(self, level: int, text: str) -> None:
         if self._tell is not None:
             self._tell(text)
         else:
             _log.log(level, "%s", text)
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     if isinstance(error, ServerError):
-        return error.code in _PASSING
+        return error.code in _TEMPORARY
     return not isinstance(error, ProtocolMismatch)

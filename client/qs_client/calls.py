@@ -38,7 +38,7 @@ from qs_schemas import (
 )
 from qs_schemas.checked import text
 
-from .asking import TEXT, Call, ask, given, names
+from .asking import TEXT, Call, ask, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
@@ -50,11 +50,11 @@ M = TypeVar("M", bound=Message)
 Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
 """Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
 
-Held: TypeAlias = Delivery | GetMessage
+Received: TypeAlias = Delivery | GetMessage
 """A message as `receive` or `get` gave it: it knows its queue, its id and how often it had been received."""
 
 
-def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:
+def _message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str, int, int | None]:
     """Queue, id and count of receives of a message that is given by (qid, mid) or as it was received."""
     if not isinstance(message, Delivery | GetMessage):
         qid = text("qid", message)
@@ -65,12 +65,12 @@ def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, in
         raise TypeError("a received message has its id: give either it, or (qid, mid)")
     # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
     receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
-    return given(message.qid, "qid"), given(message.mid, "mid"), receives
+    return required(message.qid, "qid"), required(message.mid, "mid"), receives
 
 
 def _number(entry: int | Receipt) -> int:
     """The id. ValueError or TypeError when it cannot be one."""
-    return given(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
+    return required(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> 
 
 def purge(qid: str) -> Call[int]:
     """Removes every message of a queue, those in flight too. Returns how many there were."""
-    return given((yield from ask(PurgeQueue(qid))).count, "count")
+    return required((yield from ask(PurgeQueue(qid))).count, "count")
 
 
 def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
@@ -162,7 +162,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     """
     entry = draft(payload)
     answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
-    return given(answer.mid, "mid")
+    return required(answer.mid, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:
@@ -205,7 +205,7 @@ def receive(
     if isinstance(queues, TEXT):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
-        request = ReceiveMessage(queues=names(queues), max=max, wait=wait, visibility=visibility)
+        request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
         if delivery.qid is None:  # a server may leave out what was named in the request
@@ -265,14 +265,16 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
     seconds(visibility, "visibility")
     if isinstance(queues, TEXT):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    wanted = names(queues)
+    wanted = queue_names(queues)
     if not wanted:
         raise ValueError("the queues to subscribe to are missing")
     return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
 
 
 def copy(
-    message: str | Held, mids: int | Receipt | Iterable[int | Receipt] | None = None, queues: str | Iterable[str] = ()
+    message: str | Received,
+    mids: int | Receipt | Iterable[int | Receipt] | None = None,
+    queues: str | Iterable[str] = (),
 ) -> Call[list[int]]:
     """Stores a message in other queues too, under the same id: `copy(delivery, queues=…)`, `copy(qid, mid, queues)` or
     `copy(qid, mids, queues)`, the latter in lists of 1000. It stays where it is, and a queue that holds the id already
@@ -281,11 +283,11 @@ def copy(
     queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
     exist, or the one message named alone; Conflict when one of them holds another message of the id.
     """
-    targets = names(queues)
+    targets = queue_names(queues)
     if not targets:
         raise TypeError("the queues to copy to are missing")
     if mids is None or isinstance(mids, int | Receipt):
-        qid, mid, _ = _meant(message, mids)
+        qid, mid, _ = _message_key(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
     if isinstance(message, Delivery | GetMessage):
@@ -300,16 +302,16 @@ def copy(
 # -- messages done with -----------------------------------------------------------------------------------------------
 
 
-def delete(message: str | Held, mid: int | Receipt | None = None) -> Call[None]:
+def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[None]:
     """Acknowledges: removes a message for good. `delete(delivery)`, or `delete(qid, mid)`.
 
     With a delivery (or a Receipt as mid), only if it has not been received again since: else Stale.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     yield from ask(DeleteMessage(qid, number, receives))
 
 
-def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
+def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
     """Acknowledges many: `delete_many(deliveries)`, of any queues, or `delete_many(qid, mids)`. In lists of 1000.
 
     Returns the ids of those that were deleted. One that is missing there was deleted before, or (deliveries and
@@ -321,7 +323,7 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
         for entry in entries:
             _number(entry)
     else:
-        for qid, number, receives in (_meant(message, None) for message in messages):
+        for qid, number, receives in (_message_key(message, None) for message in messages):
             receipt = number if receives is None else Receipt(number, receives)
             by_queue.setdefault(qid, []).append(receipt)
     deleted: list[int] = []
@@ -332,21 +334,21 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     return deleted
 
 
-def release(message: str | Held, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
+def release(message: str | Received, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
     """Gives a message back: visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
 
     With a delivery, only if it has not been received again since: else Stale.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
 
 
-def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
+def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
     """Keeps a message for longer: its window ends visibility seconds from now (None: the queue's own).
 
     `extend(delivery)`, or `extend(qid, mid)`. Returns the new end, microseconds since the Epoch. With a delivery, only
     if it has not been received again since: else Stale.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
-    return given(answer.visible_at, "visible-at")
+    return required(answer.visible_at, "visible-at")

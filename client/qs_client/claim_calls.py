@@ -15,7 +15,7 @@ from qs_schemas import (
     StageMessages,
 )
 
-from .asking import Call, ask, given
+from .asking import Call, ask, required
 from .batches import drafts_in_batches
 from .bounds import whole
 
@@ -46,7 +46,7 @@ def claim_messages(
             whole(upto, "upto"),
         )
     )
-    return given(answer.claim, "claim")
+    return required(answer.claim, "claim")
 
 
 def get_claim(qid: str, consumer: str, seq: int, *, part: int = 0, parts: int = 1) -> Call[list[Delivery]]:
@@ -72,7 +72,7 @@ def ack_claim(qid: str, consumer: str, seq: int) -> Call[None]:
 
 def release_claim(qid: str, consumer: str, seq: int) -> Call[int]:
     """For operators: the messages of a claim are visible again; how many. Raises NotFound when there is none."""
-    return given((yield from ask(ReleaseClaim(qid, consumer, whole(seq, "seq")))).count, "count")
+    return required((yield from ask(ReleaseClaim(qid, consumer, whole(seq, "seq")))).count, "count")
 
 
 def list_claims(qid: str) -> Call[list[Claim]]:

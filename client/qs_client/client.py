@@ -19,13 +19,13 @@ from . import calls, claim_calls
 from .asking import Call, Exchange
 from .bounds import Settings
 from .bounds import seconds as checked_seconds
-from .calls import Held, Pages
+from .calls import Pages, Received
 from .connection import Connection, open_connection
 from .deliveries import Begun, Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
-from .forks import tell_after_fork
-from .methods import method_face
+from .forks import call_after_fork
+from .methods import copy_signature
 from .place import Place, endpoint
 from .skimming import may_hold_messages, releases_of
 from .stream_errors import Ended
@@ -41,7 +41,7 @@ def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P]
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive(call(*args, **kwargs))
 
-    method_face(method, call, "QueueClient")
+    copy_signature(method, call, "QueueClient")
     return method
 
 
@@ -49,9 +49,9 @@ def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient,
     """Makes a method of a call that comes in pages. The method iterates over the entries of all pages."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._turn(call(*args, **kwargs))
+        return self._iterate(call(*args, **kwargs))
 
-    method_face(method, call, "QueueClient")
+    copy_signature(method, call, "QueueClient")
     return method
 
 
@@ -66,7 +66,7 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueCl
             end=self._end_subscription,
         )
 
-    method_face(method, call, "QueueClient", returns=Deliveries)
+    copy_signature(method, call, "QueueClient", returns=Deliveries)
     return method
 
 
@@ -96,7 +96,7 @@ class QueueClient(Settings):
     ) -> None:
         super().__init__(host, port, timeout, max_document)
         self.after_fork()
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
@@ -206,7 +206,7 @@ class QueueClient(Settings):
     publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.contextmanager
-    def handling(self, message: Held) -> Iterator[Held]:
+    def handling(self, message: Received) -> Iterator[Received]:
         """`with client.handling(delivery):` deletes the message when the block has ended well.
 
         When the block raises, the message is released for another try, as far as the server can be reached, and the
@@ -225,7 +225,7 @@ class QueueClient(Settings):
     def _drive(self, call: Call[T]) -> T:
         return drive(call, self._exchange)
 
-    def _turn(self, pages: Pages[T]) -> Iterator[T]:
+    def _iterate(self, pages: Pages[T]) -> Iterator[T]:
         with contextlib.suppress(StopIteration):
             call = next(pages)
             while True:
@@ -279,7 +279,7 @@ class QueueClient(Settings):
         the last call."""
         with self._opening:
             connection = self._connection
-            if connection is not None and fresh and connection.spent():
+            if connection is not None and fresh and connection.is_stale():
                 self._drop(connection)
                 connection = None
             if connection is None:

@@ -78,7 +78,7 @@ def seconds(text: str) -> float:
     return _duration(text, more_than_none=False)
 
 
-def patience(text: str) -> float:
+def positive_seconds(text: str) -> float:
     """A duration of more than nothing."""
     return _duration(text, more_than_none=True)
 
@@ -143,7 +143,7 @@ def _common(*, of_bus: bool = False) -> AnyOrder:
     )
     group.add_argument(
         "--timeout",
-        type=patience,
+        type=positive_seconds,
         metavar="S",
         help="seconds for the bus to take the subscription (default: as long as it takes)"
         if of_bus

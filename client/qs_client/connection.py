@@ -15,7 +15,7 @@ from typing import TypeVar
 from qs_schemas import CLIENT_LIMITS, Limits, Message
 
 from .errors import ServerUnavailable
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .place import Place, tune
 from .session import Session
 from .stream_errors import Unexpected
@@ -35,9 +35,9 @@ def open_connection(
     try:
         sock = socket.create_connection((host, port), None if timeout is None else min(timeout, _LONGEST))
     except TimeoutError as error:
-        raise place.silent() from error
+        raise place.connect_timed_out() from error
     except (OSError, UnicodeError) as error:
-        raise place.nobody(error) from error
+        raise place.cannot_connect(error) from error
     tune(sock)
     return Connection(sock, place, limits)
 
@@ -62,7 +62,7 @@ class Connection:
         self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # somebody reads; set before _ended is looked at, as that is set before this is
         self._ended = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
@@ -73,12 +73,12 @@ class Connection:
         """The time at which so many seconds will have passed; None is never."""
         return math.inf if seconds is None else self._clock() + seconds
 
-    def spent(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether something came while nothing was asked: the server has closed the connection, or is about to."""
         session = self.session
         try:
-            while not session.open_ended and self._readable(0):
-                if not session.owed:
+            while not session.may_get_unasked and self._readable(0):
+                if not session.awaits_answer:
                     return True
                 self.fill(math.inf)  # answers that nobody waits for
                 while session.route():
@@ -132,7 +132,7 @@ class Connection:
             while (message := next_message()) is None:
                 self._fill(deadline)
         except Unexpected as error:
-            raise self._place.misfit(error) from None
+            raise self._place.protocol_error(error) from None
         finally:
             self._busy = False
             if self._ended:

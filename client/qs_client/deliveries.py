@@ -12,7 +12,7 @@ from qs_schemas import GetMessage, Subscribe
 from .closing import Closing
 from .connection import Connection
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .waiting import Subscription
 
 Begun: TypeAlias = Callable[[Connection, Subscription], None]
@@ -41,7 +41,7 @@ class Deliveries(Closing):
         self._end = end
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """Ends the iterator in a child process, and sends nothing: the subscription is the parent's. For `forks`."""

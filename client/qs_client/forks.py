@@ -17,16 +17,16 @@ class Inherited(Protocol):
         """Called in the child. Lets go of what the parent uses; must not wait, and must not shut a socket down."""
 
 
-_there: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
+_objects: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
 
 
-def tell_after_fork(inherited: Inherited) -> None:
+def call_after_fork(inherited: Inherited) -> None:
     """Calls its `after_fork` in every child, for as long as somebody refers to it."""
-    _there.add(inherited)
+    _objects.add(inherited)
 
 
 def _in_child() -> None:
-    for inherited in list(_there):
+    for inherited in list(_objects):
         inherited.after_fork()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_origin
 
 
-def method_face(
+def copy_signature(
     method: Callable[..., Any],
     call: Callable[..., Any],
     owner: str,

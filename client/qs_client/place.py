@@ -24,14 +24,14 @@ class Place:
     start: str = "queue-server.py"
     client: str = "QueueClient"
 
-    def nobody(self, error: Exception) -> ServerUnavailable:
+    def cannot_connect(self, error: Exception) -> ServerUnavailable:
         """No connection can be made."""
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return ServerUnavailable(
             f"no {self.what} at {self.name} ({reason}): start one with {self.start}, or give the address of one"
         )
 
-    def silent(self) -> NoAnswer:
+    def connect_timed_out(self) -> NoAnswer:
         """Nothing answers the attempt to connect."""
         return NoAnswer(f"{self.name} does not answer: check the address, and that no firewall is between")
 
@@ -53,7 +53,7 @@ class Place:
         """The system says that the connection is over."""
         return self.lost(f"broke the connection ({error.strerror or error})")
 
-    def misfit(self, error: Unexpected) -> ServerUnavailable:
+    def protocol_error(self, error: Unexpected) -> ServerUnavailable:
         """The stream is out of step. A request that was cut off can be sent again; what came and cannot be read, will
         not be otherwise next time."""
         if isinstance(error, Cut):

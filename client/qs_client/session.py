@@ -25,9 +25,9 @@ from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 from .errors import CLOSING
 from .skimming import Skim, may_hold_messages, releases_of
 from .stream_errors import Cut, TooLong, Unexpected
-from .waiting import Mailbox, Pending, Returning, Subscription
+from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
-_OF_A_DOCUMENT = frozenset((408, 413))
+_DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
 
 
@@ -39,13 +39,13 @@ class Session:
     """
 
     def __init__(self, limits: Limits = CLIENT_LIMITS) -> None:
-        self.kept = Mailbox()
-        self.stray: Callable[[Message], None] | None = None
+        self.unmatched = Mailbox()
+        self.on_unmatched: Callable[[Message], None] | None = None
         self.returns: list[ReleaseMessage] = []  # what is to be given back on another connection
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._numbers = itertools.count(1)
-        self._loose = False
+        self._has_posted = False
         self._pending: dict[str | None, Pending] = {}  # in the order in which they were asked
         self._subscriptions: dict[str | None, Subscription] = {}
         self._out: deque[bytes] = deque()  # of which threads may add and take at any time
@@ -53,12 +53,12 @@ class Session:
     # -- what goes out ------------------------------------------------------------------------------------------------
 
     @property
-    def open_ended(self) -> bool:
+    def may_get_unasked(self) -> bool:
         """Whether the server may send what no request of ours is waiting for."""
-        return self._loose or self.stray is not None or bool(self._subscriptions)
+        return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
 
     @property
-    def owed(self) -> bool:
+    def awaits_answer(self) -> bool:
         """Whether an answer is still to come, be it one that nobody waits for."""
         return bool(self._pending)
 
@@ -79,7 +79,7 @@ class Session:
     def post(self, message: Message) -> None:
         """Sends a message as it is; its answer is nobody's. ValueError when XML cannot carry a field."""
         self._out.append(self._peer.send(message))
-        self._loose = True
+        self._has_posted = True
 
     def subscribe(self, request: Subscribe) -> Subscription:
         """Subscribes. Deliveries come to the subscription; the answer, or the error, to what it has `asked`."""
@@ -99,10 +99,10 @@ class Session:
             self._release(message)
         return asked
 
-    def drop(self, pending: Pending) -> Returning:
+    def drop(self, pending: Pending) -> DroppedRequest:
         """Nobody waits for the answer any more: when it comes, the messages in it are given back. What tells when they
         are."""
-        returning = Returning()
+        returning = DroppedRequest()
         pending.wake = lambda: returning.begin(self._give_back(pending))
         if pending.ready:
             pending.wake()
@@ -171,10 +171,10 @@ class Session:
 
     def next_message(self) -> Message | None:
         """The next message that answers no request of ours, an `Error` too, or None until more bytes come."""
-        self._loose = True
-        while not self.kept.ready and self.route():
+        self._has_posted = True
+        while not self.unmatched.ready and self.route():
             pass
-        return self.kept.take()
+        return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
         request = pending.request
@@ -204,13 +204,13 @@ class Session:
 
         A 400 does not blame a request: each is well-formed and has a `req`, so the server has not read it whole.
         """
-        if not isinstance(message, Error) or (self._loose and message.code not in CLOSING):
+        if not isinstance(message, Error) or (self._has_posted and message.code not in CLOSING):
             self._keep(message)
             return
         if message.code == BAD_REQUEST.code:
             raise Cut(message.text)
         concerned = list(self._pending.values())
-        if message.code in _OF_A_DOCUMENT:
+        if message.code in _DOCUMENT_ERRORS:
             concerned = concerned[:1]
         else:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
@@ -223,10 +223,10 @@ class Session:
             pending.settle(message)
 
     def _keep(self, message: Message) -> None:
-        if self.stray is not None:
-            self.stray(message)
-        elif self._loose:
-            self.kept.put(message)
+        if self.on_unmatched is not None:
+            self.on_unmatched(message)
+        elif self._has_posted:
+            self.unmatched.put(message)
         else:
             raise Unexpected(f"an answer to {message.req!r} came, which was not asked")
 

@@ -13,7 +13,7 @@ LINGER = 1.0
 taken."""
 
 
-class Waiting:
+class Waitable:
     """What can be waited for. wake: called when it may be ready; None when nobody waits."""
 
     __slots__ = ("wake",)
@@ -31,7 +31,7 @@ class Waiting:
             self.wake()
 
 
-class Pending(Waiting):
+class Pending(Waitable):
     """A request that is being asked. answer: its own kind of message or an `Error`, None until it has come."""
 
     __slots__ = ("answer", "request")
@@ -52,7 +52,7 @@ class Pending(Waiting):
         self._has_come()
 
 
-class Mailbox(Waiting):
+class Mailbox(Waitable):
     """Messages in the order in which they came."""
 
     __slots__ = ("_messages",)
@@ -103,7 +103,7 @@ class Subscription(Mailbox):
         return message if isinstance(message, GetMessage) else None
 
 
-class Returning(Waiting):
+class DroppedRequest(Waitable):
     """A request that nobody waits for any more. Ready when what its answer holds has been given back."""
 
     __slots__ = ("_asked", "_begun")

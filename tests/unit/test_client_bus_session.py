@@ -188,7 +188,7 @@ def test_an_outage_with_a_message_in_hand() -> None:
     assert driven.fail(BrokenPipeError("gone")) == Pause(1)
     assert not driven.bus.settle(message, DeleteMessage("q", 1))
     assert driven.go() == Connect()
-    assert driven.fail(PLACE.nobody(OSError(111, "Connection refused"))) == Pause(2)
+    assert driven.fail(PLACE.cannot_connect(OSError(111, "Connection refused"))) == Pause(2)
     assert len(driven.told) == 1
     assert driven.go() == Connect()
     driven.subscribe()
@@ -268,7 +268,7 @@ def test_a_bus_without_its_server() -> None:
     """That it does not take the subscription is said once in a wait, over several connections, and again in the next.
     Who insists and is patient waits for as long as it takes."""
     driven = Driven(pauses=pauses)
-    with driven.bus.insisting(patient=True):
+    with driven.bus.without_retry(patient=True):
         assert driven.go() == Read(LATE)
         assert driven.fail(TimeoutError()) == Read(None)
         assert driven.go() == Read(None)
@@ -288,7 +288,7 @@ def test_a_bus_without_its_server() -> None:
     assert [text.split(":")[0] for text in driven.told] == ["waiting", "the bus at host", "waiting"]
 
 
-@pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.silent()])
+@pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.connect_timed_out()])
 def test_without_reconnect(error: ServerUnavailable) -> None:
     """With reconnect=False trouble is raised, and not told."""
     driven = Driven(reconnect=False)
@@ -305,13 +305,13 @@ def test_without_reconnect(error: ServerUnavailable) -> None:
 def test_insisting() -> None:
     """While somebody insists, trouble is raised; afterwards it is not."""
     driven = Driven(pauses=pauses)
-    with driven.bus.insisting():
+    with driven.bus.without_retry():
         driven.subscribe()
     assert driven.bus.subscribed
     assert driven.fail(PLACE.lost("went")) == Pause(1)
     assert not driven.bus.subscribed
     driven = Driven()
-    with driven.bus.insisting(), pytest.raises(ServerUnavailable):
+    with driven.bus.without_retry(), pytest.raises(ServerUnavailable):
         driven.fail(PLACE.lost("went"))
 
 
