@@ -1,4 +1,4 @@
-"""Connecting without blocking: from a host and a port to a socket, over anyio."""
+"""Connects without blocking, over anyio: from a host and a port to a socket."""
 
 import errno
 import math
@@ -19,10 +19,9 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINT
 
 
 class Connecting:
-    """An attempt to connect to the first address of the host that answers, each within so many seconds.
+    """An attempt to connect to the first address of a host that answers. seconds: for the lookup and for each address.
 
-    A task that is cancelled while it waits may come back, or another one: what was begun has gone on, by the same
-    deadline. `close` when nobody will.
+    A cancelled attempt continues and can be awaited again, by any task, with the same deadline; otherwise call `close`.
     """
 
     def __init__(self, host: str, port: int, place: Place, seconds: float | None) -> None:
@@ -37,15 +36,15 @@ class Connecting:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The attempt is the parent's."""
+        """Closes this process's copy of the parent's sockets."""
         self.close()
 
     def matches(self, place: Place) -> bool:
-        """Whether it is an attempt to connect there, and still has time."""
+        """Tells whether the attempt leads to this place and has time left."""
         return self._place == place and time.monotonic() < self._deadline
 
     async def connected(self) -> socket.socket:
-        """The socket, which does not block. ServerUnavailable when no address answers; then it is over."""
+        """Returns the connected, non-blocking socket. ServerUnavailable when no address answers."""
         if self._addresses is None:
             self._addresses = deque(await self._resolve())
         while self._sock is not None or self._addresses:
@@ -63,7 +62,7 @@ class Connecting:
         raise self._failure or self._place.cannot_connect(OSError(errno.EADDRNOTAVAIL, "it has no address"))
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Gives up the attempt."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -115,7 +114,7 @@ class Connecting:
 
 
 class _Lookup:
-    """A name that a thread looks up, as the system can only do it blocking. done: can be read when that is over."""
+    """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over."""
 
     def __init__(self, host: str, port: int) -> None:
         self._found: list[Any] | OSError | UnicodeError = []
@@ -132,19 +131,19 @@ class _Lookup:
         threading.Thread(target=look_up, daemon=True).start()
 
     def addresses(self) -> list[Any]:
-        """What it found, or raises."""
+        """Returns the addresses, or raises the lookup's error."""
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stops waiting for the lookup."""
         self.done.close()
 
 
 async def connected_socket(host: str, port: int, place: Place, seconds: float | None) -> socket.socket:
-    """A socket that does not block, connected to the first address of the host that answers, each within so many
-    seconds. ServerUnavailable when none does."""
+    """Returns a non-blocking socket, connected to the first address of the host that answers. seconds: for each
+    address. ServerUnavailable when none answers."""
     attempt = Connecting(host, port, place, seconds)
     try:
         return await attempt.connected()

@@ -1,5 +1,4 @@
-"""What the sync and the async bus client have in common: what they are made with, and which subscription a message is
-of."""
+"""What the sync and the async bus client share: settings, and finding the subscription of a message."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -15,17 +14,17 @@ from .place import BusPlace, Place, endpoint
 
 
 class Settling(Protocol):
-    """A subscription, which may have a message in hand."""
+    """A subscription that may have a message in hand."""
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request if the message is in hand there, and says whether it was."""
+        """Sends the request if the message is in hand there. Returns whether it was."""
 
 
 S = TypeVar("S", bound=Settling)
 
 
 class Bus(Settings, Generic[S]):
-    """The subclasses say what each argument means."""
+    """The base of both bus clients, which document the arguments."""
 
     def __init__(
         self,
@@ -47,12 +46,12 @@ class Bus(Settings, Generic[S]):
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """The address of the bus, for errors."""
         return BusPlace(endpoint(self.host, self.port), client=type(self).__name__)
 
     @property
     def limits(self) -> Limits:
-        """Of what is read there."""
+        """The bounds of what is read."""
         return replace(CLIENT_LIMITS, document=self.max_document)
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:

@@ -1,5 +1,5 @@
-"""What a subscription to a bus does: connect, subscribe, hand out, acknowledge, come back after trouble. Without doing
-it: a generator says the next step, and the drivers of the sync and the async client take it in a few lines each."""
+"""The logic of a subscription to a bus: connect, subscribe, hand out, acknowledge, reconnect. It does no I/O: a
+generator yields steps, which the drivers of the sync and the async client carry out."""
 
 import contextlib
 import logging
@@ -22,13 +22,13 @@ W = TypeVar("W", Pending, Subscription)
 _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
-"""Seconds without an answer to the subscription after which it is said that it is waited for."""
+"""Seconds without an answer to the subscription after which the client reports that it waits."""
 
 _TEMPORARY = frozenset((408, 429, 500, 503, 507))
-"""Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""
+"""Codes of errors that another attempt may not meet. All others mean that the subscription itself is wrong."""
 
 _SETTLED = frozenset((404, 409))
-"""Codes of answers to an acknowledgement that say that the message was somebody else's by then."""
+"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. TimeoutError when nothing came in so many seconds; going_on:
-    in what is left of those that began with the last such step."""
+    """Send as well, then give the session what comes next. TimeoutError when nothing comes in so many seconds;
+    going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
     going_on: bool = False
@@ -59,12 +59,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """For information: the bus has taken the subscription."""
+    """Reports that the bus has taken the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Hand the message out. Go on when the next one is asked for."""
+    """Hand the message out. Continue when the next one is asked for."""
 
     message: GetMessage
 
@@ -76,9 +76,9 @@ Steps: TypeAlias = Generator[Step, Session | None, None]
 class BusSession:
     """One subscription, over all the connections that it takes. timeout: seconds for the bus to take it.
 
-    Trouble with a connection (OSError) is thrown into `steps`, which raises what another attempt cannot cure.
-    tell: gets a line when an outage begins and one when it is over, and one when the subscription is not taken within
-    `LATE`; by default the log does.
+    The driver throws an error of the connection (OSError) into `steps`, which raises those that another attempt cannot
+    cure. tell: gets a line when an outage begins, when it is over, and when the subscription is not taken within
+    `LATE`; None: the lines are logged.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class BusSession:
 
     @contextlib.contextmanager
     def without_retry(self, *, patient: bool = False) -> Iterator[None]:
-        """Inside, any trouble is raised. patient: that the bus takes long to take the subscription is none."""
+        """Inside the block, every error is raised. patient: wait for the subscription without a timeout."""
         before = self._reconnect, self._timeout
         self._reconnect = False
         if patient:
@@ -118,7 +118,7 @@ class BusSession:
             self._reconnect, self._timeout = before
 
     def steps(self) -> Steps:
-        """Everything, from the first connection on. Without end, unless it raises."""
+        """Yields all steps, from the first connection on. Never returns normally."""
         while True:
             try:
                 yield from self._conversation()
@@ -132,7 +132,8 @@ class BusSession:
             yield Pause(next(self._pause))
 
     def leave(self) -> Steps:
-        """What is done at the end: the bus confirms the acknowledgements, then none can be lost with the connection."""
+        """Yields the steps of the end: waits until the bus has confirmed the acknowledgements, which could otherwise be
+        lost."""
         session = self._session
         if session is not None and self._request.ack is not None:
             yield Send()
@@ -143,13 +144,13 @@ class BusSession:
                     step = Read(LINGER, going_on=True)
 
     def abandon(self) -> None:
-        """In a child of a fork: the connection and the message in hand are the parent's."""
+        """Forgets the connection and the message in hand: in a child of a fork they belong to the parent."""
         self._session = self._in_hand = None
         self.subscribed = False
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends what becomes of the message; False when it is not in hand here (any more), and nothing was sent.
-        ValueError when the subscription does not acknowledge."""
+        """Sends an acknowledgement or a release of the message in hand. Returns False, and sends nothing, when the
+        message is no longer in hand here. ValueError when the subscription does not acknowledge."""
         if message is not self._in_hand or self._session is None:
             return False
         if self._request.ack is None:
@@ -186,7 +187,8 @@ class BusSession:
                 yield Send()
 
     def _answer(self, session: Session, subscription: Subscription) -> Generator[Step, Session | None, Message]:
-        """What the bus says to the subscription. It says nothing as long as it is without its queue server."""
+        """Waits for the bus's answer to the subscription. The bus does not answer while it is without its queue
+        server."""
         timeout = self._timeout
         first = not self._late and (timeout is None or timeout > LATE)
         step = Read(LATE if first else timeout)
