@@ -37,7 +37,7 @@ def ask(request: M, patience: float = 0.0) -> Call[M]:
     answer = yield Exchange(request, patience)
     if isinstance(answer, Error):
         raise exception_for(answer)
-    return cast(M, answer)  # the session has seen to it that an answer is its request's kind of message
+    return cast(M, answer)  # checked by the session
 
 
 def queue_names(queues: str | Iterable[str]) -> list[str]:

@@ -44,9 +44,9 @@ class AsyncBusMessages(AsyncClosing):
         self._closed = False
         self._running = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
-        self._begun: Step | None = None  # a step that was cancelled: it is taken again
-        self._deadline = math.inf  # of that step
-        self._attempt: Connecting | None = None  # that was cancelled
+        self._begun: Step | None = None  # a step to resume after a cancellation
+        self._deadline = math.inf  # of the pending step
+        self._attempt: Connecting | None = None  # to resume after a cancellation
         self._inherited = False
         call_after_fork(self)
 

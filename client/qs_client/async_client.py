@@ -34,7 +34,7 @@ from .waiting import LINGER
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SPARE = 8  # connections for waiting that are kept for the next ones
+_SPARE = 8  # idle connections kept for receives that wait
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncQueueClient, P], Coroutine[Any, Any, T]]":
@@ -93,7 +93,7 @@ class AsyncQueueClient(Settings):
         self._connection: AsyncConnection | None = None
         self._waiting: set[AsyncConnection] = set()
         self._spare: list[AsyncConnection] = []
-        self._attempts: deque[Connecting] = deque()  # to connect, that were cancelled
+        self._attempts: deque[Connecting] = deque()  # cancelled attempts to resume
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
 

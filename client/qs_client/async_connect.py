@@ -27,7 +27,7 @@ class Connecting:
     def __init__(self, host: str, port: int, place: Place, seconds: float | None) -> None:
         self._host, self._port, self._place = host, port, place
         self._seconds = math.inf if seconds is None else seconds
-        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address; of any loop
+        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address
         self._lookup: _Lookup | None = None
         self._addresses: deque[Any] | None = None
         self._sock: socket.socket | None = None
@@ -74,7 +74,7 @@ class Connecting:
         try:
             return socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-            )  # asks nobody
+            )  # without a lookup
         except (OSError, UnicodeError):
             pass
         try:
@@ -98,7 +98,7 @@ class Connecting:
 
     async def _finished(self) -> socket.socket:
         sock = self._sock
-        assert sock is not None  # noqa: S101 - it is begun
+        assert sock is not None  # noqa: S101 - _begin has set it
         state = sock.connect_ex(self._address)
         if state in _IN_PROGRESS:
             await self._wait_for(sock, writable=True)

@@ -31,7 +31,7 @@ from .waiting import LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")
 
-_IN_A_ROW = 4  # pieces that are read before other tasks get their turn
+_IN_A_ROW = 4  # reads before other tasks get their turn
 
 
 async def open_async_connection(
@@ -72,15 +72,15 @@ class AsyncConnection:
         self._wire = AsyncWire(sock)
         self._place = place
         self._all_sent = _Condition(lambda: not self._wire.unsent)
-        self._reads = 0  # pieces that came
-        self._documents = 0  # whole documents among them
-        self._reads_seen = 0  # of them, when `more` returned last
+        self._reads = 0  # how often bytes came
+        self._documents = 0  # documents read
+        self._reads_seen = 0  # of the reads, those that `more` has reported
         self._failure: ServerUnavailable | None = None
         self._retired = False
-        self._in_a_row = 0  # pieces read since anybody waited
+        self._in_a_row = 0  # reads since the last wait
         self._users = 0  # tasks inside _until
         self._leading = False
-        self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
+        self._followers: dict[anyio.Event, None] = {}  # in order of arrival
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -99,10 +99,10 @@ class AsyncConnection:
     def is_stale(self) -> bool:
         """Tells whether the server has closed the connection, or is about to, while no answer was awaited."""
         if self._users or self.session.may_get_unasked:
-            return False  # whoever reads will see
+            return False  # the task that reads will notice
         while self._failure is None:
             if not self.session.awaits_answer:
-                return self._wire.has_input()  # the end, or something that nobody asked for
+                return self._wire.has_input()  # the end, or unexpected data
             if not self._pull():
                 return False
         return True
@@ -139,7 +139,7 @@ class AsyncConnection:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(*self._failure.args) from self._failure.__cause__  # each gets one of its own
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     # -- what is done with it -----------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class AsyncConnection:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
             returning = self.session.drop(pending)
-            self.flush()  # if the answer was there already, what was in it goes back
+            self.flush()  # releases the messages of an answer that has already come
             if may_hold_messages(pending.request) and not isinstance(error, OSError):
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
                     await self._until(returning, math.inf)
@@ -208,7 +208,7 @@ class AsyncConnection:
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer
-        assert answer is not None  # noqa: S101 - it is what was waited for
+        assert answer is not None  # noqa: S101 - _until has returned
         if isinstance(answer, Error) and closes(answer):
             self.retire()
         return answer
@@ -288,7 +288,7 @@ class AsyncConnection:
         finally:
             self._users -= 1
             if not self._leading and self._followers:
-                next(iter(self._followers)).set()  # it reads from now on
+                next(iter(self._followers)).set()  # the new leader
             if self._retired and not self._users:
                 self.close()
             self._close_unless_read()
@@ -350,5 +350,5 @@ class AsyncConnection:
                 self._documents += 1
         except Unexpected as error:
             self._fail(self._place.protocol_error(error))
-        self.flush()  # what goes back
+        self.flush()  # messages that are released
         return True

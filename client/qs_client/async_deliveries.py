@@ -35,7 +35,7 @@ class AsyncDeliveries(AsyncClosing):
         self._timeout = timeout
         self._request = request
         self._open: tuple[AsyncConnection, Subscription] | None = None
-        self._deadline = math.inf  # of the answer to subscribe
+        self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
@@ -65,7 +65,7 @@ class AsyncDeliveries(AsyncClosing):
                 except (ServerError, OSError):
                     self._end()
                     raise
-        raise StopAsyncIteration  # aclose() has ended it meanwhile
+        raise StopAsyncIteration  # ended by aclose() meanwhile
 
     async def _subscribed(self) -> tuple[AsyncConnection, Subscription]:
         """Returns the open subscription once the server has accepted it. A cancelled attempt stays under way."""

@@ -5,17 +5,17 @@ import socket
 
 import anyio
 
-_PIECE = 64 * 1024  # of what is read at a time: more would be taken from the system, and given back, each time
+_PIECE = 64 * 1024  # bytes of a read: a larger buffer costs an allocation each time
 
 
 class AsyncWire:
     """A connected, non-blocking socket, owned by the wire. One task at a time may wait; any may send."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.cut = False  # the socket takes nothing any more; what the other side said before can still be read
+        self.cut = False  # nothing more can be sent; earlier data can still be read
         self._sock = sock
-        self._out = bytearray()  # what the socket did not take yet
-        self._waits: anyio.CancelScope | None = None  # while somebody waits for the socket to be readable only
+        self._out = bytearray()  # bytes that the socket has not taken yet
+        self._waits: anyio.CancelScope | None = None  # around a wait for reading only
 
     def give_up_after(self, seconds: float) -> None:
         """See `AsyncConnection.give_up_after`."""
@@ -40,7 +40,7 @@ class AsyncWire:
             if taken < len(data):
                 self._out += memoryview(data)[taken:]
         if self._out and self._waits is not None:
-            self._waits.cancel()  # whoever waits is to wait for the socket to take more, too
+            self._waits.cancel()  # the waiter has to wait for writability too
 
     def _taken(self, data: bytes | bytearray) -> int:
         try:
@@ -48,7 +48,7 @@ class AsyncWire:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            self.cut = True  # the other side may have said why before it hung up: whoever reads will see
+            self.cut = True  # the reader will find out why, if the other side has said so
             return len(data)
 
     def receive(self) -> bytes | None:

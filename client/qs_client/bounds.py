@@ -16,10 +16,10 @@ def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> 
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    if not 0 <= value <= MOST_SECONDS:  # neither what is no number, NaN
+    if not 0 <= value <= MOST_SECONDS:  # False for NaN too
         raise ValueError(f"{name} is a number of seconds from 0 to {MOST_SECONDS}, not {value!r}")
     if more_than_none and not value:
-        raise ValueError(f"{name} is a number of seconds, and more than 0: nothing answers at once")
+        raise ValueError(f"{name} is a number of seconds greater than 0, not {value!r}")
     return value
 
 
@@ -58,7 +58,7 @@ class Settings:
         if not isinstance(host, str):
             raise TypeError(f"host is a name or an address, not {host!r}")
         if not host:
-            raise ValueError("host is a name or an address, and this one is empty")
+            raise ValueError("host is empty: give a name or an address")
         self._host = host
 
     @property

@@ -39,7 +39,7 @@ class Bus(Settings, Generic[S]):
         super().__init__(host, port, timeout, max_document)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
-        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that somebody still refers to
+        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that are still referenced
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {endpoint(self.host, self.port)}>"
@@ -62,7 +62,7 @@ class Bus(Settings, Generic[S]):
             name=name,
         )
         if not request.queues:
-            raise ValueError("the queues to subscribe to are missing")
+            raise ValueError("the queues to subscribe to are missing: name at least one")
         return BusSession(request, self.place, timeout=self.timeout, reconnect=self.reconnect, tell=self.on_trouble)
 
     def _added(self, messages: S) -> S:

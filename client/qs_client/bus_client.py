@@ -28,7 +28,7 @@ class BusMessages(Closing):
         self._session = session
         self._steps = session.steps()
         self._connection: Connection | None = None
-        self._deadline = math.inf  # of what is read
+        self._deadline = math.inf  # of the current Read
         self._closed = threading.Event()
         self._running = self._inherited = False
         call_after_fork(self)
@@ -36,7 +36,7 @@ class BusMessages(Closing):
     def after_fork(self) -> None:
         """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
         self._inherited = True
-        self._closed = threading.Event()  # a thread of the parent may hold the lock of the other
+        self._closed = threading.Event()  # the old event's lock may be held by a thread of the parent
         self._closed.set()
         self._session.abandon()
         self._connection = None
@@ -88,7 +88,7 @@ class BusMessages(Closing):
         """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
-            with contextlib.suppress(OSError):  # the loop will see it
+            with contextlib.suppress(OSError):  # the loop will get the error
                 self._connection.send(self._connection.deadline(self._bus.timeout))
         return settled
 

@@ -100,7 +100,7 @@ class BusSession:
         self._pauses = pauses
         self._pause = pauses()
         self._outage = False
-        self._late = False  # and that has been said
+        self._late = False  # the subscription is late, and that has been reported
         self._session: Session | None = None
         self._in_hand: GetMessage | None = None
         self._unasked: set[tuple[str | None, int | None]] = set()
@@ -127,7 +127,7 @@ class BusSession:
                     raise
                 self._begin_outage(error)
             finally:
-                self._in_hand = self._session = None  # what was in hand comes again, to us or to somebody else
+                self._in_hand = self._session = None  # an unacknowledged message is delivered again
                 self.subscribed = False
             yield Pause(next(self._pause))
 
@@ -164,7 +164,7 @@ class BusSession:
 
     def _conversation(self) -> Steps:
         session = yield Connect()
-        assert session is not None  # noqa: S101 - what a driver sends for this step
+        assert session is not None  # noqa: S101 - drivers send a session for this step
         self._session = session
         subscription = session.subscribe(replace(self._request))
         self._unasked.clear()
@@ -234,14 +234,12 @@ class BusSession:
     def _confirmed(self, asked: Pending) -> None:
         answer = asked.answer
         if isinstance(answer, Error) and answer.req is not None and answer.code not in _SETTLED:
-            self._report(
-                logging.WARNING, f"the bus at {self._place.name} did not take an acknowledgement: {answer.text}"
-            )
+            self._report(logging.WARNING, f"the bus at {self._place.name} refused an acknowledgement: {answer.text}")
 
     def _begin_outage(self, error: Exception) -> None:
         if not self._outage:
             self._outage = True
-            self._report(logging.WARNING, f"{error} (trying again until the bus is there)")
+            self._report(logging.WARNING, f"{error} (trying again until the bus answers)")
 
     def _end_outage(self) -> None:
         self._pause = self._pauses()

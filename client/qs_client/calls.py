@@ -62,8 +62,8 @@ def _message_key(message: str | Received, mid: int | Receipt | None) -> tuple[st
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
         return qid, _number(mid), mid.receives if isinstance(mid, Receipt) else None
     if mid is not None:
-        raise TypeError("a received message has its id: give either it, or (qid, mid)")
-    # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
+        raise TypeError("a received message has its id: give either the message or (qid, mid), not both")
+    # A message that was only peeked at is not in flight, so it cannot be stale.
     receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
     return required(message.qid, "qid"), required(message.mid, "mid"), receives
 
@@ -209,7 +209,7 @@ def receive(
         request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
-        if delivery.qid is None:  # a server may leave out what was named in the request
+        if delivery.qid is None:  # servers may leave out the queue of the request
             delivery.qid = request.qid
     return deliveries
 
@@ -269,7 +269,7 @@ def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibi
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
     wanted = queue_names(queues)
     if not wanted:
-        raise ValueError("the queues to subscribe to are missing")
+        raise ValueError("the queues to subscribe to are missing: name at least one")
     return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
 
 
@@ -287,13 +287,13 @@ def copy(
     """
     targets = queue_names(queues)
     if not targets:
-        raise TypeError("the queues to copy to are missing")
+        raise TypeError("the queues to copy to are missing: name at least one")
     if mids is None or isinstance(mids, int | Receipt):
         qid, mid, _ = _message_key(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
     if isinstance(message, Delivery | GetMessage):
-        raise TypeError("a received message has its id: give either it, or (qid, mids)")
+        raise TypeError("a received message has its id: give either the message or (qid, mids), not both")
     copied: list[int] = []
     for batch in in_batches(mids):
         answer = yield from ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))

@@ -102,7 +102,7 @@ class QueueClient(Settings):
         """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
         may be held by a thread of the parent."""
         self._connection: Connection | None = None
-        self._reading = threading.Lock()  # held for an exchange, and for a recv()
+        self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
 
     def __repr__(self) -> str:
@@ -144,8 +144,8 @@ class QueueClient(Settings):
         try:
             connection.send(connection.deadline(self.timeout), message)
         except ValueError:
-            raise  # before anything was sent
-        except BaseException as error:  # part of the document may have been sent
+            raise  # nothing was sent
+        except BaseException as error:  # a part may have been sent
             self._drop(connection)
             if isinstance(error, OSError):
                 kind = NoAnswer if isinstance(error, TimeoutError) else ServerUnavailable

@@ -1,6 +1,6 @@
 """Exceptions by which a session tells its connection why it cannot go on. They never leave this package: `place` turns
 them into errors that name the server."""
-# ruff: noqa: N818 - the names say what happened
+# ruff: noqa: N818 - internal, named after what happened
 
 
 class Unexpected(Exception):
