@@ -1,5 +1,4 @@
-"""The arguments of `qs-pipeline`: its subcommands, their options, what --help says of them. Nothing of Spark is
-imported here, so that --help is there at once."""
+"""The arguments of `qs-pipeline`: subcommands, options and their help. Imports nothing of Spark, so --help is fast."""
 
 import argparse
 import difflib
@@ -33,14 +32,14 @@ _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 
 
 class _Suggesting(argparse.ArgumentParser):
-    """Says what was probably meant when a name is misspelt."""
+    """A parser that suggests the nearest name for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
-        """As the base class has it, with a suggestion."""
+        """Exits with 2 and the message, with a suggestion."""
         super().error(message + _suggestion(message, self._known(), self._given))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class has it."""
+        """Parses the arguments, and keeps them for suggestions."""
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
         return super().parse_known_args(args, namespace)
 
@@ -56,7 +55,7 @@ class _Suggesting(argparse.ArgumentParser):
 
 
 class _Parser(_Suggesting, AnyOrder):
-    """Of a job: its options may stand between the queues."""
+    """The parser of a job: options may stand between the queues."""
 
 
 def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str:
@@ -74,7 +73,7 @@ def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str
 
 
 def moment(text: str) -> datetime:
-    """A time as ISO 8601 writes it, in UTC where it has no zone."""
+    """Parses an ISO 8601 time; UTC unless it has a zone."""
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
@@ -83,7 +82,7 @@ def moment(text: str) -> datetime:
 
 
 def period(text: str) -> float:
-    """Seconds from one batch to the next: more than nothing."""
+    """Parses the seconds from one batch to the next, at least a millisecond."""
     value = seconds(text)
     if value < 0.001:  # what Spark counts in
         raise argparse.ArgumentTypeError(f"{text!r} is less than a millisecond")
@@ -91,14 +90,14 @@ def period(text: str) -> float:
 
 
 def name(text: str) -> str:
-    """The name of a queue or a directory: not empty, as a variable of a shell that is not set is."""
+    """Parses the name of a queue or directory. It may not be empty, like an unset variable of a shell."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
 def setting(text: str) -> tuple[str, str]:
-    """KEY=VALUE of Spark."""
+    """Parses KEY=VALUE of Spark."""
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE of Spark, as in spark.driver.memory=2g")
@@ -106,7 +105,8 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, checked: exits with 2 and says why when they are wrong. `job` is the subcommand's name."""
+    """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `job` is the subcommand's
+    name."""
     parser = _parser()
     given = parser.parse_args(argv)
     if given.server is None:
@@ -126,7 +126,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _common() -> _Parser:
-    """Options of every subcommand, before it or after it."""
+    """Returns a parent parser with the options that may stand before or after the subcommand."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(

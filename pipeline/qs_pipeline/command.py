@@ -1,6 +1,6 @@
-"""The command `qs-pipeline`: runs a job, says how it goes and how it ended.
+"""The command `qs-pipeline`: runs a job, and reports its progress and its end.
 
-Exit codes: 0; 1 to 10 as `errors` has them; 130 interrupted and 143 terminated, after the batch at hand was finished.
+Exit codes: 0; 1 to 11 as in `errors`; 130 interrupted and 143 terminated, after the current batch was finished.
 """
 
 import logging
@@ -34,7 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Ending:
-    """Notes the signals that ask for an end, and tells the job, for the length of a with block."""
+    """Catches SIGINT and SIGTERM inside the block, and asks the job to stop."""
 
     def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
         self._stop = stop
@@ -103,7 +103,7 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
 
 
 def _silence_spark() -> None:
-    """Keeps Spark's Python part from logging what is wrong with a query, which is told in one line anyway."""
+    """Keeps Spark's Python part from logging errors of a query, which are reported in one line anyway."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -185,7 +185,7 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     choice = Choice(arguments.where, arguments.begin, arguments.end)
     host, port = arguments.server
     if arguments.dry_run:
-        return _would_replay(spark, arguments, choice, line)
+        return _dry_run(spark, arguments, choice, line)
     done = replay(
         spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
@@ -196,7 +196,7 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
-def _would_replay(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
+def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
     from .replay import begun, find  # noqa: PLC0415
 
     host, port = arguments.server
@@ -242,7 +242,7 @@ def _complain(text: str, line: "ProgressLine | None" = None) -> None:
 
 
 def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
-    """Says what went wrong. A traceback, and Spark's log, are for those who ask for them."""
+    """Reports an error in one line. With -v also a traceback and Spark's log."""
     if arguments.verbose:
         traceback.print_exception(error)
     if not isinstance(error, PipelineError):
@@ -250,13 +250,13 @@ def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
 
         error = translate(error)
     error = _with_flags(error, arguments.job)
-    more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _kept(log)
+    more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _keep_log(log)
     _complain(f"{error}{more}")
     return error.exit_code
 
 
 def _with_flags(error: PipelineError, job: str) -> PipelineError:
-    """An option of the data source that the text names becomes the job's own."""
+    """Replaces options of the data source in an error's text by the job's own flags."""
     text = str(error)
     if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
         before = re.sub(r"[;,:]? *with failOnDataLoss[^;]*", "", text)
@@ -266,8 +266,8 @@ def _with_flags(error: PipelineError, job: str) -> PipelineError:
     return error
 
 
-def _kept(log: IO[bytes] | None) -> str:
-    """Where what the JVM said is to be found, when it said anything."""
+def _keep_log(log: IO[bytes] | None) -> str:
+    """Copies what the JVM has logged, if anything, to a file, and returns a hint at it."""
     if log is None or not os.fstat(log.fileno()).st_size:
         return " (-v shows more)"
     handle, path = tempfile.mkstemp(prefix="qs-pipeline-", suffix=".log")

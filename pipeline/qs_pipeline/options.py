@@ -1,7 +1,6 @@
-"""The options of the data source: what each may be, and what is said when it is something else. Nothing is opened here.
+"""The options of the data source and their checks. Opens nothing.
 
-Spark hands options over as text, whatever case their names were written in; a name that is not known is an error, as
-otherwise a misspelt bound would be no bound.
+Spark passes options as text, with names in any case. An unknown name is an error: a misspelt bound would be none.
 """
 
 import difflib
@@ -16,16 +15,16 @@ BodyType = Literal["binary", "string"]
 Mode = Literal["peek", "consume"]
 
 FIRST_CONTACT = 5.0
-"""Seconds for which a server that cannot be reached is tried before a query or a read has begun, where retrySeconds is
-not given: long enough for one that starts at the same time, short enough for a wrong address."""
+"""Seconds, without retrySeconds, for which an unreachable server is tried at the start of a query: long enough for one
+that starts at the same time, short enough for a wrong address."""
 
 RETRY = 60.0
-"""Seconds for which it is tried later, where retrySeconds is not given: a restart of the server is survived."""
+"""Seconds, without retrySeconds, for which it is tried later: enough for a restart of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for. None: not given.
+    """The options of one use. None: not given.
 
     queue: the qid; consumer: whose claims are read; producer: whose messages are staged; max_messages, max_bytes: of
     one claim; partitions: tasks of one read; retry: seconds that a server may be away; txn_app, txn_version: which
@@ -117,21 +116,21 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),
     "retrySeconds": ("retry", _seconds),
 }
-"""By the option's name: the field, and how its value is read. ValueError says what the value is instead."""
+"""Option name -> field, and the function that reads the value. Its ValueError says what is wrong."""
 
 _BY_LOWER = {name.lower(): name for name in _OPTIONS}
 
-_OF_SPARK = frozenset(("checkpointlocation", "queryname"))
-"""What Spark hands on with the options of a stream's sink, and is its own."""
+_SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
+"""Spark's own options of a stream's sink, which it passes on with ours."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """The options, checked. given: as Spark has them. BadOptionError says which is wrong, and what it may be."""
+    """Checks the options. given: as Spark passes them. BadOptionError says what is wrong, and what is allowed."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            if key.lower() in _OF_SPARK:
+            if key.lower() in _SPARK_OPTIONS:
                 continue
             raise _unknown(key)
         field, read = _OPTIONS[name]
@@ -149,7 +148,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def consumer_of(options: Options, who: str) -> str:
-    """The option consumer, which this use needs. who: as in `a stream`."""
+    """Returns the option consumer, or raises BadOptionError if it is missing. who: needs it, as in `a stream`."""
     if options.consumer is None:
         raise BadOptionError(
             f"the option consumer is missing: {who} needs a name of its own, under which the server keeps what it has "

@@ -1,4 +1,4 @@
-"""The SQL of a route: read, and tried on no messages, before any is claimed."""
+"""The SQL of a route: reads it, and tries it on no messages before any is claimed."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 from pyspark.sql.types import BinaryType, LongType, StringType
 
-from .active import keeping_active
+from .active import restoring_active_session
 from .errors import BadQueryError, UsageError
 from .translate import sql_trouble
 
@@ -20,7 +20,7 @@ _NULL = "the query gives a NULL body: leave such rows out with WHERE, or send th
 
 
 def read_query(path: str) -> str:
-    """The text of a file, without a semicolon at its end. UsageError when it cannot be read."""
+    """Returns the text of a file without a final semicolon. UsageError when it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -29,12 +29,12 @@ def read_query(path: str) -> str:
 
 
 class Query:
-    """A query over the view `messages` that gives messages to push."""
+    """A query over the view `messages` whose rows are messages to push."""
 
     def __init__(self, spark: SparkSession, text: str, *, with_errors: bool) -> None:
-        """text: one SELECT; with_errors: messages that come out with a NULL are to go elsewhere.
+        """text: one SELECT; with_errors: messages whose row has a NULL body go to another queue.
 
-        BadQueryError when it cannot be parsed or analysed, or does not give the columns that it has to.
+        BadQueryError when it cannot be parsed or analysed, or lacks a required column.
         """
         self._text = text
         self._with_errors = with_errors
@@ -43,7 +43,7 @@ class Query:
             java.sessionState().sqlParser().parseQuery(text)  # refuses commands, which `sql` would carry out
         except ParseException as error:
             raise BadQueryError(f"the query cannot be parsed: {sql_trouble(error)}") from error
-        with keeping_active(spark):
+        with restoring_active_session(spark):
             try:
                 result = self.apply(spark.newSession().createDataFrame([], MESSAGES))
             except AnalysisException as error:
@@ -51,7 +51,7 @@ class Query:
             self._check(result)
 
     def apply(self, messages: DataFrame) -> DataFrame:
-        """The result for these messages, in columns `body`, and `mid` when messages with a NULL are to go elsewhere."""
+        """Returns the result for these messages: the column `body`, and `mid` if there is a queue for errors."""
         messages.createOrReplaceTempView(VIEW)
         result = messages.sparkSession.sql(self._text)
         named = [name for name in result.columns if name.lower() in ("body", "value")]

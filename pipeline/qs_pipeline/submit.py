@@ -1,4 +1,4 @@
-"""The command `qs-pipeline` as a file for spark-submit, which takes a program only when its name ends with .py:
+"""The command `qs-pipeline` as a file for spark-submit, whose programs need a name that ends with .py:
 
 spark-submit --master URL "$(python -c 'import qs_pipeline.submit as s; print(s.__file__)')" archive ...
 """
