@@ -17,12 +17,12 @@ from ..storage.engine import (
     Options,
     Queue,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     State,
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
-from ..storage.remote.engine import RemoteError
 from .claiming import (
     ack_claim,
     claim_messages,

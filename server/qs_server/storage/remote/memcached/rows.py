@@ -1,4 +1,4 @@
-"""The messages of a page, as columns: so that a change of one of them does not look at the others."""
+"""The messages of a page in columns, so that changing one message does not look at the others."""
 
 import sys
 from array import array
@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 TOKEN = 12
 ROW = 8 + 8 + 4 + 4 + 1 + TOKEN
-"""Bytes of a message."""
+"""Bytes of a message in a page."""
 
 
 class Entry(NamedTuple):
-    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes, names that."""
+    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the
+    payload's items."""
 
     mid: int
     visible_at: int
@@ -23,7 +24,7 @@ class Entry(NamedTuple):
 
 
 class Rows:
-    """Messages in the order of their ids, which is the caller's to keep."""
+    """The messages of a page, which the caller keeps in the order of their ids."""
 
     __slots__ = ("_tokens", "delayed", "mids", "receives", "sizes", "visible_at")
 
@@ -36,13 +37,13 @@ class Rows:
         self._tokens = bytearray()
 
     def encode(self) -> bytes:
-        """One column after the other, numbers with their lowest byte first."""
+        """Returns one column after the other, numbers in little-endian order."""
         numbers = [_little(column).tobytes() for column in (self.mids, self.visible_at, self.receives, self.sizes)]
         return b"".join([*numbers, self.delayed, self._tokens])
 
     @staticmethod
     def decode(data: memoryview, count: int) -> "Rows":
-        """data: begins with what `encode` gave for so many messages."""
+        """Reads so many messages from the beginning of what `encode` returned."""
         rows = Rows()
         start = 0
         for column in (rows.mids, rows.visible_at, rows.receives, rows.sizes):
@@ -81,13 +82,14 @@ class Rows:
             del column[index]
         del self._tokens[index * TOKEN : (index + 1) * TOKEN]
 
-    def place(self, mid: int) -> int:
-        """The index of an id, or that at which it belongs."""
-        return bisect_left(self.mids, mid)
+    def find(self, mid: int) -> int | None:
+        """Returns the index of a message, None if it is not here."""
+        index = bisect_left(self.mids, mid)
+        return index if index < len(self.mids) and self.mids[index] == mid else None
 
     def insert(self, entry: Entry) -> None:
-        """A message more."""
-        index = self.place(entry.mid)
+        """Adds a message at the place of its id."""
+        index = bisect_left(self.mids, entry.mid)
         self.mids.insert(index, entry.mid)
         self.visible_at.insert(index, entry.visible_at)
         self.receives.insert(index, entry.receives)

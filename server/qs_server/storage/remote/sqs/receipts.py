@@ -1,18 +1,17 @@
 """What was received through this server and is in flight: SQS does nothing to a message without its receipt handle,
-and tells that to nobody but who received the message."""
+which it tells only to the receiver."""
 
 import heapq
 import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, StaleReceiptError
-from ..engine import RemoteError
+from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
 
 MOST = 120_000
 """Messages that are kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
 _KEPT = 60 * SECOND
-"""For how long it is known that a window has ended, before a message is as unknown as any other."""
+"""How long an ended window is remembered, before its message is as unknown as any other."""
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ class Held:
 
 
 class Receipts:
-    """By queue and id of the message. For several threads."""
+    """The messages in flight, by queue and id. Several threads may use it."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._clock = clock
@@ -38,7 +37,7 @@ class Receipts:
         self._lock = threading.Lock()
 
     def room(self) -> int:
-        """How many more may be received. RemoteError when none."""
+        """Returns how many more messages may be received. RemoteError when none."""
         with self._lock:
             self._sweep()
             room = self._most - len(self._held)
@@ -50,8 +49,9 @@ class Receipts:
         return room
 
     def add(self, qid: str, mid: int, held: Held) -> int:
-        """A message was received. Its id here: mid, or the next one that no other message in flight has. One that was
-        in flight here before keeps its id, and its count of receives grows, which SQS does not promise."""
+        """Adds a message that was received, and returns its id here: mid, or the next one that no other message in
+        flight has. One that was in flight here before keeps its id, and its count of receives grows, which SQS does
+        not promise."""
         with self._lock:
             self._sweep()
             known = self._mids.get((qid, held.message))
@@ -68,7 +68,8 @@ class Receipts:
             return mid
 
     def find(self, qid: str, receipt: Receipt) -> Held:
-        """NoSuchMessageError; StaleReceiptError: also when the window has ended, and somebody else may have it."""
+        """Returns a message in flight. NoSuchMessageError; StaleReceiptError, also when the window has ended, and
+        somebody else may have the message."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
             raise NoSuchMessageError(
@@ -82,7 +83,7 @@ class Receipts:
         return held
 
     def drop(self, qid: str, mid: int, held: Held) -> bool:
-        """It is not in flight any more. False when somebody else has said so, or it was received again since."""
+        """Removes a message that is not in flight any more. False when it was removed already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:
                 return False
@@ -90,18 +91,18 @@ class Receipts:
             return True
 
     def extend(self, qid: str, mid: int, held: Held, until: int) -> None:
-        """Its window has another end."""
+        """Moves the end of a window."""
         with self._lock:
             held.until = until
             if self._held.get((qid, mid)) is held:
                 heapq.heappush(self._ends, (until, qid, mid))
 
     def expired(self, qid: str) -> int:
-        """How many windows were seen to end by their time; some are seen a minute late."""
+        """Returns how many windows were seen to end by their time; some are seen a minute late."""
         return self._expired[qid]
 
     def forget(self, qid: str) -> None:
-        """Nothing of the queue is in flight."""
+        """Removes all messages of a queue."""
         with self._lock:
             for queue, mid in [key for key in self._held if key[0] == qid]:
                 self._remove(queue, mid)
@@ -111,7 +112,7 @@ class Receipts:
         del self._mids[qid, held.message]
 
     def _sweep(self) -> None:
-        """Drops what ended long ago."""
+        """Removes messages whose windows ended long ago."""
         ends = self._ends
         late = self._clock() - _KEPT
         while ends and ends[0][0] <= late:
