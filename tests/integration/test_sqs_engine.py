@@ -813,16 +813,6 @@ def test_receipts_with_the_same_id() -> None:
     assert receipts.find("q", Receipt(9, 1)) is held[2]
 
 
-def test_receipts_of_long_windows() -> None:
-    """Deleted messages leave nothing behind, however long their windows were."""
-    clock = ManualClock()
-    receipts = Receipts(clock)
-    for number in range(5000):
-        held = Held(str(number), "handle", 1, clock.now + 40_000 * SECOND)
-        assert receipts.drop("q", receipts.add("q", number, held), held)
-    assert len(receipts._ends) <= 1002
-
-
 # -- threads, and what is missing
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ...engine import QueueFullError
-from .page_reader import PageReader, Snapshot
+from .page_reader import PageReader
 from .servers import Servers
 
 _RECOUNT = 5.0
@@ -20,13 +20,13 @@ class Capacity:
     """
 
     def __init__(
-        self, reader: PageReader, servers: Servers, capacity: int | None, make: Callable[[], Snapshot]
+        self, reader: PageReader, servers: Servers, capacity: int | None, generation: Callable[[], bytes]
     ) -> None:
-        """make: reads the queue's head, and makes one if there is none."""
+        """generation: asks for that of the queue, which it makes if there is none."""
         self._reader = reader
         self._servers = servers
         self._capacity = capacity
-        self._make = make
+        self._generation = generation
         self._counted = -_RECOUNT
 
     @contextlib.contextmanager
@@ -35,7 +35,7 @@ class Capacity:
         if self._capacity is None:
             yield
             return
-        key = self._reader.keys.count(self._make().head.generation)
+        key = self._reader.keys.count(self._generation())
         if not self._add(key, count, self._capacity):
             held = self._recount(key)
             if not self._add(key, count, self._capacity):

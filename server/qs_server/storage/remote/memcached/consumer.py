@@ -43,8 +43,6 @@ class Consumer:
     clock: Clock
     visibility: int
     """Microseconds: the queue's own window."""
-    lost: int = 0
-    """Messages that were found without their payloads."""
     _looked: float = 0.0
     """When somebody looked last, as of time.monotonic."""
 
@@ -179,9 +177,7 @@ class Consumer:
                 return
             self._note_removed(1)
         self.payloads.remove([entry])
-        self.lost += 1
-        if self.lost == 1:
-            self.reader.note_lost(number)
+        self.reader.note_loss()
 
     def _note_removed(self, count: int) -> None:
         self.capacity.give_back(count)
@@ -197,35 +193,26 @@ class Consumer:
 
     def purge(self, upto: int, count: int) -> int:
         """Removes the oldest messages with ids up to `upto`, at most count; returns how many."""
-        removed = 0
-        with self.reader.locked():
-            snapshot = self.reader.look()
-        number = snapshot.head.first if snapshot is not None else 0
-        while snapshot is not None and removed < count and number <= snapshot.head.last:
-            gone, done = self._purge_page(number, upto, count - removed)
+        removed = number = 0
+        done = False
+
+        def edit(page: Page) -> tuple[list[Entry], bool]:
+            mids = [mid for mid in page.entries.mids[: count - removed] if mid <= upto]
+            return page.remove(mids), page.low >= upto
+
+        while removed < count and not done:
+            with self.reader.locked():
+                snapshot = self.reader.look()
+                if snapshot is None or (number := max(number, snapshot.head.first)) > snapshot.head.last:
+                    break
+                gone, done = self.writer.change(snapshot, number, edit) or ([], False)
+                if gone:
+                    self._note_removed(len(gone))
             self.payloads.remove(gone)
             removed += len(gone)
-            if done:
-                break
             number += 1
         self.counters.add("deleted", removed)
         return removed
-
-    def _purge_page(self, number: int, upto: int, count: int) -> tuple[list[Entry], bool]:
-        """Returns what was removed from a page, and whether the next pages have only greater ids."""
-
-        def edit(page: Page) -> tuple[list[Entry], bool]:
-            mids = [mid for mid in page.entries.mids[:count] if mid <= upto]
-            return page.remove(mids), page.low >= upto
-
-        with self.reader.locked():
-            snapshot = self.reader.look()
-            if snapshot is None or number > snapshot.head.last:
-                return [], True
-            gone, done = self.writer.change(snapshot, number, edit) or ([], False)
-            if gone:
-                self._note_removed(len(gone))
-            return gone, done
 
 
 def status_of(entry: Entry) -> str:

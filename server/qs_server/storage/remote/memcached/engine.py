@@ -50,13 +50,7 @@ class MemcachedEngine:
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {
-            Feature.DURABLE,
-            Feature.HELD,
-            Feature.CLAIM,
-            Feature.MILLISECONDS,
-            Feature.TELLS,
-        }
+        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS}
     )
 
     def __init__(

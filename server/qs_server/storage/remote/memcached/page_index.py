@@ -8,6 +8,7 @@ the head's log. If it is killed between the two steps, the message is received w
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 NEVER = 1 << 63
 """When a message becomes visible in a page in which none is hidden."""
@@ -25,8 +26,7 @@ class PageIndex:
         self._due: dict[int, int] = {}  # when a message of a page becomes visible
         self._by_due: list[tuple[int, int]] = []  # heap of the same; those that have changed stay in it
         self._changes = changes
-        self._lows: list[int] = []  # ids below those of the pages in the next list, both ascending
-        self._numbers: list[int] = []
+        self._lows: list[tuple[int, int]] = []  # pages, and what their ids are greater than; both ascending
         self.tail_due = NEVER
         """When a message of the last page becomes visible, as of the last look at it."""
 
@@ -45,8 +45,7 @@ class PageIndex:
         if first > self._first:
             for number in range(self._first, first):
                 self._due.pop(number, None)
-            gone = bisect_left(self._numbers, first)
-            del self._numbers[:gone], self._lows[:gone]
+            del self._lows[: bisect_left(self._lows, (first,))]
             self._first = first
 
     # -- which pages may have a visible message
@@ -98,14 +97,13 @@ class PageIndex:
 
     def note_low(self, number: int, low: int) -> None:
         """Takes in that the ids of a page are greater than low."""
-        at = bisect_left(self._numbers, number)
-        if at == len(self._numbers) or self._numbers[at] != number:
-            self._numbers.insert(at, number)
-            self._lows.insert(at, low)
+        at = bisect_left(self._lows, (number,))
+        if at == len(self._lows) or self._lows[at][0] != number:
+            self._lows.insert(at, (number, low))
 
     def range_of(self, mid: int, last: int) -> tuple[int, int]:
         """Returns the first and the last page in which an id may be. last: the queue's last page."""
-        at = bisect_left(self._lows, mid)
-        lowest = self._numbers[at - 1] if at else self._first
-        highest = self._numbers[at] - 1 if at < len(self._numbers) else last
+        at = bisect_left(self._lows, mid, key=itemgetter(1))
+        lowest = self._lows[at - 1][0] if at else self._first
+        highest = self._lows[at][0] - 1 if at < len(self._lows) else last
         return lowest, max(lowest, highest)

@@ -50,7 +50,7 @@ class PageReader:
         self._lock = threading.RLock()
         self._generation = b""
         self._last = 0
-        self._lost_pages: set[int] = set()
+        self._loss_logged = False
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class PageReader:
         if self._generation:
             _logger.warning(_BEGUN_ANEW, self.qid, self._servers.describe())
         self.note_removed()
-        self._lost_pages.clear()
+        self._loss_logged = False
         self.index.tail_due = NEVER
 
     def note_removed(self) -> None:
@@ -124,22 +124,18 @@ class PageReader:
             if number == snapshot.head.last:
                 self.index.tail_due = NEVER
             if number >= snapshot.head.first:
-                self.note_lost(number)
+                self.note_loss()
             return
         page = Page.decode(found[0])
         snapshot.pages[number] = page, found[1]
         self.index.note_low(number, page.low)
         self.last_mid = max(self.last_mid, page.last)
 
-    def note_lost(self, number: int) -> None:
-        """Takes in that memcached has given up a page, or payloads of its messages. The first is logged."""
-        if not self._lost_pages:
+    def note_loss(self) -> None:
+        """Takes in that memcached has given up a page or a payload. The first loss is logged."""
+        if not self._loss_logged:
             _logger.warning(_GIVEN_UP, self.qid, self._servers.describe())
-        self._lost_pages.add(number)
-
-    def note_dropped(self, number: int) -> None:
-        """Takes in that a page is not part of the queue any more."""
-        self._lost_pages.discard(number)
+        self._loss_logged = True
 
     def scan(self, after: int) -> Iterator[Page]:
         """Yields the pages that may have ids greater than `after`, ascending, each as it is when it is read."""

@@ -145,6 +145,11 @@ class PageWriter:
             self._servers.keep_reserve(self._reader.keys.head, head.encode())
         raise self.busy()
 
+    def generation(self) -> bytes:
+        """Returns the number that the queue got when it was made, which it is if it was not."""
+        with self._reader.locked():
+            return self.make().head.generation
+
     def _swap_head(self, snapshot: Snapshot) -> bool:
         """Writes a changed head. False: somebody else was faster, or nobody knows; look again."""
         try:
@@ -220,7 +225,6 @@ class PageWriter:
                 page.state = RETIRED
                 if not self._swap(snapshot, head.first, page, expire=_GRAVE):
                     break
-            self._reader.note_dropped(head.first)
             head.first += 1
         if head.first > first:
             self._trim_due = head.first == first + _TRIM

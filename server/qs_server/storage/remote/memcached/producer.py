@@ -41,29 +41,24 @@ class Producer:
             return []
         payloads = [draft.payload for draft in drafts]
         tokens = self.payloads.store(payloads)
+        keys = PushKeys(self.reader, self.servers, self.clock, tokens)
         try:
-            keyed = any(draft.key is not None for draft in drafts)
-            mids = self._push_keyed(drafts, tokens) if keyed else self._push_stored(drafts, tokens)
+            fresh = keys.claim(self.writer.generation, [draft.key for draft in drafts])
+            try:
+                mids = self._store([drafts[index] for index in fresh], [tokens[index] for index in fresh])
+            except QueueFullError:
+                keys.release()
+                raise
         except QueueFullError:
             self.payloads.remove_stored(tokens, payloads)
             raise
+        old = set(range(len(drafts))).difference(fresh)
+        self.payloads.remove_stored([tokens[index] for index in old], [payloads[index] for index in old])
+        mids = keys.settle(dict(zip(fresh, mids, strict=True)))
         self.changed()
         return mids
 
-    def _push_keyed(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
-        keys = PushKeys(self.reader, self.servers, self.clock, self.writer.make)
-        claims = keys.claim(drafts, tokens)
-        fresh = claims.fresh()
-        try:
-            mids = self._push_stored([drafts[index] for index in fresh], [tokens[index] for index in fresh])
-        except QueueFullError:
-            claims.release()
-            raise
-        old = [*claims.stored, *claims.same]
-        self.payloads.remove_stored([tokens[index] for index in old], [drafts[index].payload for index in old])
-        return claims.settle(mids, tokens)
-
-    def _push_stored(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
+    def _store(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> list[int]:
         """Stores messages whose payloads are stored."""
         if not drafts:
             return []

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from ...engine import SECOND, Clock, Draft
-from .page_reader import PageReader, Snapshot
+from ...engine import SECOND, Clock
+from .page_reader import PageReader
 from .servers import CALL_TIMEOUT, NoRoomError, Servers
 
 WINDOW = 300 * SECOND
@@ -22,36 +22,38 @@ _CLAIM_POLL = 0.05
 
 
 class PushKeys:
-    """The keys of pushes to one queue. Methods raise RemoteError, `claim` also NoRoomError."""
+    """The keys of one push. Methods raise RemoteError, `claim` also NoRoomError."""
 
-    def __init__(self, reader: PageReader, servers: Servers, clock: Clock, make: Callable[[], Snapshot]) -> None:
-        """make: reads the queue's head, and makes one if there is none."""
+    def __init__(self, reader: PageReader, servers: Servers, clock: Clock, tokens: Sequence[bytes]) -> None:
+        """tokens: of the payloads of all drafts."""
         self._reader = reader
         self._servers = servers
         self._clock = clock
-        self._make = make
+        self._tokens = tokens
+        self._began = clock()
+        self._claimed: dict[str, int] = {}  # key -> index of its draft
+        self._same: dict[int, int] = {}  # drafts with the key of an earlier draft -> that draft
+        self._mids: dict[int, int] = {}  # drafts that are stored -> their ids
 
-    def claim(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> "Claims":
-        """Claims the keys of a push that are not in use. tokens: of the payloads."""
-        with self._reader.locked():
-            generation = self._make().head.generation
-        claims = Claims(self._servers, self._clock(), len(drafts))
+    def claim(self, generation: Callable[[], bytes], keys: Sequence[str | None]) -> list[int]:
+        """Claims the keys that are not in use. generation: asks for that of the queue. Returns the indexes of the
+        drafts that have to be stored."""
+        texts = {index: text for index, text in enumerate(keys) if text is not None}
+        current = generation() if texts else b""
         try:
-            for index, (draft, token) in enumerate(zip(drafts, tokens, strict=True)):
-                if draft.key is None:
-                    continue
-                digest = blake2b(draft.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-                key = self._reader.keys.push_key(generation, digest)
-                if key in claims.held:
-                    claims.same[index] = claims.held[key]
-                elif (mid := self._claim_one(key, token)) is None:
-                    claims.held[key] = index
+            for index, text in texts.items():
+                digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                key = self._reader.keys.push_key(current, digest)
+                if key in self._claimed:
+                    self._same[index] = self._claimed[key]
+                elif (mid := self._claim_one(key, self._tokens[index])) is None:
+                    self._claimed[key] = index
                 else:
-                    claims.stored[index] = mid
+                    self._mids[index] = mid
         except NoRoomError:
-            claims.release()
+            self.release()
             raise
-        return claims
+        return [index for index in range(len(keys)) if index not in self._mids and index not in self._same]
 
     def _claim_one(self, key: str, token: bytes) -> int | None:
         """Claims a key, or returns the message that it stands for."""
@@ -85,37 +87,17 @@ class PushKeys:
                     return entry.mid
         return -1
 
-
-class Claims:
-    """The keys of one push."""
-
-    def __init__(self, servers: Servers, at: int, count: int) -> None:
-        """at: when the push began; count: how many drafts it has."""
-        self.held: dict[str, int] = {}
-        """Claimed keys, each with the index of its draft."""
-        self.same: dict[int, int] = {}
-        """Drafts with the key of an earlier draft of the push, and that draft."""
-        self.stored: dict[int, int] = {}
-        """Drafts that an earlier push has stored, and their ids."""
-        self._servers = servers
-        self._at = at
-        self._count = count
-
-    def fresh(self) -> list[int]:
-        """Returns the indexes of the drafts that have to be stored."""
-        return [index for index in range(self._count) if index not in self.stored and index not in self.same]
-
-    def settle(self, mids: Sequence[int], tokens: Sequence[bytes]) -> list[int]:
-        """Writes the ids of the fresh drafts to their keys. tokens: of all drafts. Returns the ids of all."""
-        found = dict(zip(self.fresh(), mids, strict=True)) | self.stored
-        found |= {index: found[first] for index, first in self.same.items()}
-        values = {key: _encode(found[index], self._at, tokens[index]) for key, index in self.held.items()}
+    def settle(self, stored: dict[int, int]) -> list[int]:
+        """Writes the ids of the drafts that were stored to their keys. Returns the ids of all drafts."""
+        mids = stored | self._mids
+        mids |= {index: mids[first] for index, first in self._same.items()}
+        values = {key: _encode(mids[index], self._began, self._tokens[index]) for key, index in self._claimed.items()}
         self._servers.set_many(values, _EXPIRE)
-        return [found[index] for index in range(self._count)]
+        return [mids[index] for index in range(len(self._tokens))]
 
     def release(self) -> None:
         """Gives up the claims: nothing has been stored."""
-        self._servers.delete(self.held)
+        self._servers.delete(self._claimed)
 
 
 def _encode(mid: int, at: int, token: bytes) -> bytes:

@@ -39,7 +39,7 @@ class MemcachedQueue:
         self._clock = clock
         self._changed = changed
         self._counters = Counters()
-        capacity = Capacity(self.reader, servers, options.capacity, self.writer.make)
+        capacity = Capacity(self.reader, servers, options.capacity, self.writer.generation)
         self.producer = Producer(
             self.reader, self.writer, servers, self.payloads, capacity, self._counters, clock, changed
         )

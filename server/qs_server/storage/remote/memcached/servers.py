@@ -186,22 +186,18 @@ class Servers:
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
         """Does the same without failing for want of room, if it can: memcached needs room for the new item before it
         frees the old one, so an item of each size is kept as a reserve that can be given up for a moment."""
-        tries = _ROOM_TRIES
-        while True:
+        for attempt in range(_ROOM_TRIES):
             try:
-                return self.cas(key, value, token, expire)
-            except NoRoomError:
-                tries -= 1
-                if not tries:
-                    raise
-            self._at(key).call("delete", self._reserve(key, value)[0], again=True)
-            try:
+                if attempt:
+                    self._at(key).call("delete", self._reserve(key, value)[0], again=True)
                 done = self.cas(key, value, token, expire)
             except NoRoomError:
-                time.sleep(_ROOM_WAIT)
+                time.sleep(_ROOM_WAIT if attempt else 0)
                 continue
-            self.keep_reserve(key, value)
+            if attempt:
+                self.keep_reserve(key, value)
             return done
+        return self.cas(key, value, token, expire)
 
     def keep_reserve(self, key: str, value: bytes) -> None:
         """Makes a reserve for such a value at the server of the key, if there is none, and room for one."""

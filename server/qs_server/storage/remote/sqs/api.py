@@ -24,11 +24,7 @@ _DELETED = frozenset({"QueueDeletedRecently"})
 _STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
 _PURGING = frozenset({"PurgeQueueInProgress"})
 _BAD_VALUE = frozenset({"InvalidParameterValue"})
-_COUNTS = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
-)
+_COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class MessageCounts(NamedTuple):

@@ -6,6 +6,7 @@ SQS can be reached or not.
 
 import importlib
 import random
+import re
 import threading
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,23 +21,8 @@ _ANY_REGION = "us-east-1"
 _BUSY = frozenset(
     {"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "ServiceUnavailable", "InternalError"}
 )
-_REFUSED = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "AuthFailure",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignature",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "MissingAuthenticationToken",
-        "OptInRequired",
-        "RequestExpired",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
-)
+_REFUSED = re.compile("AccessDenied|AccessKey|AuthFailure|Expired|OptInRequired|Signature|Token|UnrecognizedClient")
+"""What SQS's words for credentials that it does not accept have in them."""
 
 
 class CallError(RemoteError):
@@ -141,7 +127,7 @@ class SqsClient:
             codes, text = _codes(error), _text(error)
             if self._may_pass(error):
                 return CallError(f"{where} could not do {operation}, {tried}: {text}; try again later", codes)
-            if codes & _REFUSED:
+            if _REFUSED.search(" ".join(codes)):
                 return CallError(
                     f"{where} does not accept the server's credentials for {operation}: {text}; renew them, or give "
                     "them the right to do this",

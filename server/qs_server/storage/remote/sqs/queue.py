@@ -100,7 +100,7 @@ class SqsQueue:
         window = self.window(visibility)
         until = self._clock() + window * SECOND
         self._api.hide(self.qid, held.handle, window)
-        self._receipts.extend(self.qid, receipt.mid, held, until)
+        held.until = until
         return until
 
     def purge(self, upto: int, count: int) -> int:
