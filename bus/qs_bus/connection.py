@@ -155,8 +155,7 @@ class BusConnection(Conversation):
             answer = self._handle(request)
         except RefusedError as error:
             return _error(request, error)
-        answer.req = request.req
-        answer.answers(new_resp())
+        answer.answers(new_resp(), request.req)
         return answer
 
     def _handle(self, request: Message) -> Message:
@@ -223,8 +222,7 @@ class BusConnection(Conversation):
         after it."""
         try:
             qids, subscription, answer = self._wanted(request)
-            answer.req = request.req
-            answer.answers(new_resp())
+            answer.answers(new_resp(), request.req)
             await self._while_there(partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer))
         except RefusedError as error:
             return self._peer.send(_error(request, error))

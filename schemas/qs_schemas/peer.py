@@ -106,14 +106,15 @@ class Peer:
 
     def next_event(self) -> Message | Fault | None:
         """Returns the next message or fault, or None until more bytes come."""
-        if self._closed:
+        framer = self._framer
+        if self._closed or not framer.buffer:
             return None
-        plain = self._framer.next_plain(self._plain.read)
+        plain = framer.next_plain(self._plain.read)
         if plain is not None:
             return plain
-        in_pieces = self._framer.begun  # if not, the document has been looked at just now, and is not plain
+        in_pieces = framer.begun  # if not, the document has been looked at just now, and is not plain
         try:
-            document = self._framer.next_document()
+            document = framer.next_document()
             if document is None:
                 return None
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
@@ -122,7 +123,7 @@ class Peer:
         except ProtocolError as error:
             if error.error.closes:
                 self._closed = True
-                self._framer.close(error)
+                framer.close(error)
             return Fault(error.error, error.text, error.req)
 
     def send(self, message: Message) -> bytes:

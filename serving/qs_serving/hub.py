@@ -42,14 +42,16 @@ class Reader(Protocol):
 class Hub:
     """Reads from whoever is watched."""
 
-    def __init__(self, swept: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter) -> None:
-        """swept: is called at the end of every sweep; False when the loop's tasks are to have their turn now. clock:
-        seconds, to bound a turn by."""
+    def __init__(
+        self, on_poll_end: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """on_poll_end: is called after each poll cycle, and returns False when the loop's tasks are to have their turn
+        now. clock: seconds, to bound a turn by."""
         self._clock = clock
         self._epoll = select.epoll()
         self._readers: dict[int, Reader] = {}
         self._ready: deque[Reader] = deque()
-        self.swept = swept
+        self.on_poll_end = on_poll_end
         self.first: Reader | None = None
         """Is read from before all others; also when there may be nothing."""
 
@@ -95,7 +97,7 @@ class Hub:
                 reader = ready.popleft()
                 if reader.watched:  # it may have gone since the kernel named it
                     left -= max(reader.ready(), _READ)
-            if not self.swept():
+            if not self.on_poll_end():
                 break
 
     def watch(self, reader: Reader) -> None:

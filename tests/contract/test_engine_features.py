@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from contract_bench import RemoteAsEngine, needs, unguarded
-from engines import Bench, arrived
+from support.contract_bench import RemoteAsEngine, needs, unguarded
+from support.engines import Bench, arrived
 
 from qs_server.storage.engine import (
     DEFAULT_VISIBILITY,

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from documents import as_asked
 from lxml import etree
+from support.documents import as_asked
 
 from qs_schemas import (
     NAMESPACE,

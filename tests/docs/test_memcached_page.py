@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from memcached_serving import Memcached, engine_on, needs_memcached
-from serving import PROJECT
+from support.memcached_serving import Memcached, engine_on, needs_memcached
+from support.serving import PROJECT
 
 from qs_server.storage.engine import Draft, Options
 from qs_server.storage.remote.memcached import capacity, engine, layout, notifier, payloads, push_keys, rows, servers

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from bus_world import Round, World, world
+from support.bus_world import Round, World, world
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 FEW = 3

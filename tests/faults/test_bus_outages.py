@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bus_clients import Where, acknowledge, subscribe
-from bus_serving import BusProcess, bus_serving, lasting_port
-from documents import code, mids, new_queue, payloads, push, req, request
-from serving import FAST, ServerProcess, Wire, serving
-from stalls import pass_time
+from support.bus_clients import Where, acknowledge, subscribe
+from support.bus_serving import BusProcess, bus_serving, lasting_port
+from support.documents import code, mids, new_queue, payloads, push, req, request
+from support.serving import FAST, ServerProcess, Wire, serving
+from support.stalls import pass_time
 
 
 class Client(Wire):

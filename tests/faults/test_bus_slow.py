@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bus_clients import acknowledge, subscribe
-from bus_serving import BusProcess, bus_serving
-from documents import code, mids, new_queue, push_list, request
-from serving import FAST, ServerProcess, Wire, serving
+from support.bus_clients import acknowledge, subscribe
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import code, mids, new_queue, push_list, request
+from support.serving import FAST, ServerProcess, Wire, serving
 
 BATCH = 20
 PAYLOAD = 16 * 1024

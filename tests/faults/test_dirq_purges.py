@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_disks import PurgingDisk, SteppingDisk
-from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
-from engines import Crash, WithoutAttributes, failed
+from support.dirq_disks import PurgingDisk, SteppingDisk
+from support.dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, mid_of, sharing
+from support.engines import Crash, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq import Queue
@@ -96,7 +96,7 @@ def test_a_purge_at_each_step(tmp_path: Path, layout: str, operation: str) -> No
 
 def test_a_purge_that_never_rests(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push gives up when its directory was removed again and again; nothing is left, and the next one is taken."""
-    monkeypatch.setattr("qs_server.storage.dirqueue.layout.ATTEMPTS", 5)
+    monkeypatch.setattr("qs_server.storage.dirq.layout.ATTEMPTS", 5)
     disk = SteppingDisk()
     engine = shared.open(disk)
 

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from left_out import WAYS
-from power_loss_cases import recorded
-from power_loss_check import fast_directory
-from power_loss_disk import RecordingDisk
-from power_loss_engines import small_journal
-from sync_checks import Checks, Removal, all_checks
-from sync_sites import all_places, places_on_the_way
+from support.left_out import WAYS
+from support.power_loss_cases import recorded
+from support.power_loss_check import fast_directory
+from support.power_loss_disk import RecordingDisk
+from support.power_loss_engines import small_journal
+from support.sync_checks import Checks, Removal, all_checks
+from support.sync_sites import all_places, places_on_the_way
 
 _ORDER = (
     "the names of one directory become durable in their order in the file system that is played, and in those that we "

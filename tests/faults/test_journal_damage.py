@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from broken_journals import LOTS, Journal, Recovered, Session, flip, made, small_segments, start
+from support.broken_journals import LOTS, Journal, Recovered, Session, flip, made, small_segments, start
 
 from qs_server.storage.engine import Durability
 from qs_server.storage.journal.recovery import JournalDamagedError, segment_name

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import Crash, ManualClock
-from memcached_serving import Memcached, engine_on, needs_memcached
+from support.engines import Crash, ManualClock
+from support.memcached_serving import Memcached, engine_on, needs_memcached
 
 from qs_server.storage.engine import (
     SECOND,

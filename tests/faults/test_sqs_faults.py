@@ -11,8 +11,8 @@ from typing import Any
 
 import boto3
 import pytest
-from cut_proxy import cutting
-from sqs_serving import (
+from support.cut_proxy import cutting
+from support.sqs_serving import (
     CREDENTIALS,
     HASTY,
     NO_METADATA,

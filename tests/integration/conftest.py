@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import new_queue
-from engines import ManualClock
-from serving import FAST, ServerProcess, Wire, serving
+from support.documents import new_queue
+from support.engines import ManualClock
+from support.serving import FAST, ServerProcess, Wire, serving
 
 from qs_client import QueueClient
 from qs_server.storage import vsqs

@@ -6,10 +6,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from bad_documents import BAD, state
-from bus_serving import BusProcess, bus_serving
-from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
-from serving import ServerProcess, Wire
+from support.bad_documents import BAD, state
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
+from support.serving import ServerProcess, Wire
 
 
 @pytest.fixture

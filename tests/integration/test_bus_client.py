@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from backends import both, run, until
-from scripted_bus import Seen, accept, delivered, delivering
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.backends import both, run, until
+from support.scripted_bus import Seen, accept, delivered, delivering
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
 
 from qs_client import (
     AsyncBusClient,

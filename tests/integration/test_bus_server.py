@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bus_serving import BusProcess, bus_serving
-from documents import (
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import (
     NS,
     PING,
     code,
@@ -30,8 +30,8 @@ from documents import (
     subscribe,
     text,
 )
-from serving import FAST, ServerProcess, Wire, serving
-from stalls import stopped
+from support.serving import FAST, ServerProcess, Wire, serving
+from support.stalls import stopped
 
 from qs_schemas import (
     OPERATIONS,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bus_serving import COMMAND, BusProcess, bus_serving
-from documents import (
+from support.bus_serving import COMMAND, BusProcess, bus_serving
+from support.documents import (
     PING,
     code,
     delete,
@@ -27,7 +27,7 @@ from documents import (
     request,
     subscribe,
 )
-from serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 from qs_bus.command import read_options
 from qs_bus.options import Policy

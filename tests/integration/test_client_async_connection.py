@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import anyio
 import pytest
-from backends import both, run, until
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, scripted
+from support.backends import both, run, until
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, scripted
 
 from qs_client import (
     Delivery,

@@ -5,7 +5,7 @@ import socket
 import threading
 
 import pytest
-from scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
+from support.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
 
 from qs_client import (
     Error,

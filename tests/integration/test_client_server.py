@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from serving import ServerProcess, serving
+from support.serving import ServerProcess, serving
 
 from qs_client import (
     AsyncQueueClient,

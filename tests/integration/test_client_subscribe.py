@@ -11,8 +11,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from backends import both, run, until
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
+from support.backends import both, run, until
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
 
 from qs_client import (
     AsyncQueueClient,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
+from support.scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
 
 from qs_client import (
     Error,

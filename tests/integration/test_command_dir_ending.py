@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
-from small_disk import small_disk
+from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
+from support.small_disk import small_disk
 
 from qs_server.storage import vsqs
 from qs_server.tools.layouts import LAYOUTS

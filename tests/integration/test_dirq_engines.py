@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
-from engines import arrived
+from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
+from support.engines import arrived
 
 from qs_server.storage import inotify
 from qs_server.storage.dirq.names import is_directory

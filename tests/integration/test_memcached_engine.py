@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock
-from memcached_serving import Memcached, engine_on, needs_memcached, push_and_receive
+from support.engines import EPOCH, ManualClock
+from support.memcached_serving import Memcached, engine_on, needs_memcached, push_and_receive
 
 from qs_server.storage.engine import (
     SECOND,

@@ -13,10 +13,10 @@ from typing import Any
 
 import boto3
 import pytest
-from engines import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
-from sqs_serving import CREDENTIALS, HASTY, FaultySqs, SqsServer, sqs_engine, sqs_serving
+from support.engines import ManualClock
+from support.sqs_serving import CREDENTIALS, HASTY, FaultySqs, SqsServer, sqs_engine, sqs_serving
 
 from qs_server.storage.engine import (
     SECOND,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bus_serving import bus_serving
-from documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, request, subscribe
-from serving import FAST, Listening, ServerProcess, Wire, serving
-from stalls import pass_time, stopped
+from support.bus_serving import bus_serving
+from support.documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, request, subscribe
+from support.serving import FAST, Listening, ServerProcess, Wire, serving
+from support.stalls import pass_time, stopped
 
 COUNT = 50
 

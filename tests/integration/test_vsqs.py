@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from documents import new_queue, payloads, receive
-from engines import ManualClock
-from serving import ServerProcess, Wire
+from support.documents import new_queue, payloads, receive
+from support.engines import ManualClock
+from support.serving import ServerProcess, Wire
 
 from qs_client import QueueClient
-from qs_server.storage import foreign
 from qs_server.storage import vsqs as queue
+from qs_server.storage.files import ignored as foreign
 
 LONG = 20
 """Seconds: only a failure waits that long."""

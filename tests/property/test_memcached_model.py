@@ -7,12 +7,12 @@ import uuid
 from typing import ClassVar, cast
 
 import pytest
-from contract_bench import RemoteAsEngine
-from engine_machine import EngineMachine
-from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
-from memcached_serving import Memcached, needs_memcached
+from support.contract_bench import RemoteAsEngine
+from support.engine_machine import EngineMachine
+from support.examples import examples
+from support.memcached_serving import Memcached, needs_memcached
 
 from qs_server.storage.engine import Effects, Engine, Options
 from qs_server.storage.remote.memcached import MemcachedEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock
+from support.engines import EPOCH, ManualClock
 
 from qs_server.history.files import HistoryDisk, HistoryFolder, OpenFile
 from qs_server.history.record import History, open_history

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
+from support.engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
 
 from qs_server.storage.engine import (
     SECOND,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import PING, code, mids, new_queue, payloads, push, push_list, receive, req, request, subscribe
-from memory_serving import Client, Clock, Serving, clock_of, serving
+from support.documents import PING, code, mids, new_queue, payloads, push, push_list, receive, req, request, subscribe
+from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_server.main.options import ServerLimits
 from qs_server.storage.disk import Disk

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
+from support.engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
 
-from qs_server.storage.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Receipt, State
+from qs_server.storage.files.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
 
 STORES: dict[str, Callable[[Path, Disk], AttributeStore]] = {
     "extended": lambda directory, disk: ExtendedAttributes(disk),

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, arrived, files_engine
+from support.engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_server.storage import inotify
-from qs_server.storage.directory import MessageDirectory
 from qs_server.storage.engine import (
     Draft,
     Durability,
@@ -22,6 +21,7 @@ from qs_server.storage.engine import (
     Receipt,
     State,
 )
+from qs_server.storage.files.directory import MessageDirectory
 from qs_server.storage.watch import Watch
 
 

@@ -15,7 +15,7 @@ from ..storage.engine import Engine, Message, NoSuchQueueError, Receipt, Storage
 from ..storage.remote_engine import RemoteEngine
 from .calling import Call, run_call
 from .committer import Committer
-from .jobs import Chore
+from .jobs import Job
 from .remotes import Remotes, give_back, receive_wanted
 from .subscriptions import Subscriptions
 
@@ -173,7 +173,7 @@ class Fetching:
         while (wanted := self.stock.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
             if not await self._fetch(engine, qid, wanted):
                 await trio.sleep(_TRY_AGAIN)
-                await self._committer.run(Chore(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
+                await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
         self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
@@ -209,11 +209,11 @@ class Fetching:
             self._subscriptions.has_come(qid)
 
         left: list[Message] = []
-        await self._committer.run(Chore(put))
+        await self._committer.run(Job(put))
         while self._subscriptions.is_waiting(qid):  # others had their turn
-            await self._committer.run(Chore())
+            await self._committer.run(Job())
             await trio.lowlevel.checkpoint()
-        await self._committer.run(Chore(lambda: left.extend(self.stock.take_left(qid))))
+        await self._committer.run(Job(lambda: left.extend(self.stock.take_left(qid))))
         await _give_back(engine, left)
 
 

@@ -1,7 +1,7 @@
-"""The operations: one small function each, from a request to its answer, and the table that finds them.
+"""The operations: one small function each, from a request to its answer.
 
-Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; what all handlers have in common is in
-`service.py`.
+Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; `table.py` finds them, and
+`service.py` has what all of them need.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,7 @@ from ..storage.engine import (
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
-from .claiming import (
-    ack_claim,
-    claim_messages,
-    get_claim,
-    list_claims,
-    publish_staged,
-    release_claim,
-    stage_messages,
-)
-from .service import Answer, BadRequestError, Handler, Service, microseconds, mid_of, qid_of
-from .subscribing import subscribe, unsubscribe
+from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
 """Seconds: the age of a message as the protocol can say it. An id that somebody chose may be of 1970."""
@@ -265,34 +255,6 @@ def ping(service: Service, request: wire.Ping) -> Message:
 
 def _count(service: Service, asked: int | None, default: int) -> int:
     return min(default if asked is None else asked, service.list_length)
-
-
-HANDLERS: dict[type[Message], Handler] = {
-    wire.ListQueues: list_queues,
-    wire.NewQueue: new_queue,
-    wire.DeleteQueue: delete_queue,
-    wire.ListMessages: list_messages,
-    wire.PushMessage: push_message,
-    wire.GetMessage: get_message,
-    wire.ReceiveMessage: receive_message,
-    wire.DeleteMessage: delete_message,
-    wire.ReleaseMessage: release_message,
-    wire.ExtendMessage: extend_message,
-    wire.CopyMessage: copy_message,
-    wire.Subscribe: subscribe,
-    wire.Unsubscribe: unsubscribe,
-    wire.PurgeQueue: purge_queue,
-    wire.QueueStats: queue_stats,
-    wire.Ping: ping,
-    wire.ClaimMessages: claim_messages,
-    wire.GetClaim: get_claim,
-    wire.AckClaim: ack_claim,
-    wire.ReleaseClaim: release_claim,
-    wire.ListClaims: list_claims,
-    wire.StageMessages: stage_messages,
-    wire.PublishStaged: publish_staged,
-}
-"""The handler of each operation. What is not in it is answered with 501."""
 
 
 def first_mid(answer: Message) -> tuple[str, int] | None:

@@ -5,6 +5,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from .engine import BadQueueNameError
 
+JOURNAL = ".journal"
+"""The directory of a root that holds the log: no queue can have the name."""
 MAX_QID = 200
 _MAX_DIRECTORY = 255  # bytes: NAME_MAX of every file system in use
 _SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."

@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from .directory import Shared
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
+from .files.directory import Shared
 from .names import MAX_MID
 from .queues import EngineQueue
 

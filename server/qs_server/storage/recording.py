@@ -1,6 +1,6 @@
 """What a queue in a directory tells whoever keeps a record of its messages' lives, if anybody does."""
 
-from .directory import MessageDirectory
+from .files.directory import MessageDirectory
 from .lifecycle import Event
 
 

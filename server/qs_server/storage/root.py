@@ -12,8 +12,7 @@ from functools import partial
 from threading import Thread
 
 from .activity import Activity
-from .directory import Shared
-from .dirqueue.queue import DirqQueue
+from .dirq.message_queue import DirqQueue
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -27,7 +26,8 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .filequeue import FileQueue
+from .files.directory import Shared
+from .files.queue import FileQueue
 from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue

@@ -22,12 +22,12 @@ from collections.abc import Callable
 from types import TracebackType
 
 from .activity import Activity
-from .directory import Shared
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .filequeue import FileQueue
-from .in_use import JOURNAL, QueueInUseError, check_no_server
-from .names import parse_message
+from .files.directory import Shared
+from .files.queue import FileQueue
+from .in_use import QueueInUseError, check_no_server
+from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
 from .watch import Watch
 

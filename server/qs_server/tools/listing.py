@@ -5,7 +5,6 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..storage.attributes import ExtendedAttributes, SidecarFiles
 from ..storage.dirq.names import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
@@ -17,6 +16,7 @@ from ..storage.dirq.names import (
 )
 from ..storage.disk import Disk
 from ..storage.engine import SECOND
+from ..storage.files.attributes import ExtendedAttributes, SidecarFiles
 from ..storage.names import NEW, message_name, parse_message
 from ..storage.settings import read_options
 from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
