@@ -50,7 +50,7 @@ _RENAMED = frozenset(
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",
-        "remote/engine.py RemoteEngine.remove: rename",
+        "remote/registry.py QueueRegistry.remove: rename",
         "root.py RootDirectory.remove: rename",
     }
 )

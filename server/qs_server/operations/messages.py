@@ -17,12 +17,12 @@ from ..storage.engine import (
     Options,
     Queue,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     State,
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
-from ..storage.remote.engine import RemoteError
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999

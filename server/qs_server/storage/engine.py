@@ -85,6 +85,11 @@ class UnsupportedError(StorageError):
     """The engine cannot do that."""
 
 
+class RemoteError(StorageError):
+    """The server that keeps the messages is not there, does not answer, or refuses. The text says which server, what
+    happened, and what to do."""
+
+
 class Durability(Enum):
     """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives
     the end of the process, not of the machine."""
