@@ -182,7 +182,7 @@ def test_a_directory_that_goes_before_it_is_listed(
     if watched:
         queue._layout.listed = gone
         folder.mkdir()
-    queue.folder_made(folder.name)
+    queue._listing.folder_made(folder.name)
     folder.mkdir()
     shared.engine.refresh()
     os.rename(shared.foreign.path / name, folder / name[9:])

@@ -285,8 +285,8 @@ def test_what_we_do_is_not_taken_for_theirs(shared: Shared) -> None:
     shared.engine.refresh()
     seen: list[str] = []
     queue: Any = shared.engine._queues["q"]
-    changed = queue.element_changed
-    queue.element_changed = lambda folder, name: (seen.append(name), changed(folder, name))
+    changed = queue._listing.element_changed
+    queue._listing.element_changed = lambda folder, name: (seen.append(name), changed(folder, name))
     first, second = shared.push(b"1", b"2")
     shared.push(b"3", delay=SECOND)
     theirs = shared.foreign.add(b"4")

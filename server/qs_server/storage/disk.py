@@ -12,6 +12,8 @@ from .listing import file_blocks
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Opens a file to read it; it may be anything that somebody has put there."""
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """Errors that mean that the kernel does not copy between these two files."""
 _PART = 1 << 20
@@ -56,6 +58,16 @@ class Disk:
         """Names of the directories in a directory."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+    def read_all(self, fd: int, size: int) -> bytes:
+        """Reads what is left of an open file. size: bytes that it probably is."""
+        data = self.read(fd, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while part := self.read(fd, _PART):
+            parts.append(part)
+        return b"".join(parts)
 
     def write(self, fd: int, data: bytes) -> None:
         """All of the data."""

@@ -26,7 +26,6 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .files.directory import Shared
 from .files.queue import FileQueue
 from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
@@ -35,6 +34,7 @@ from .names import directory_of, parse_message, qid_of
 from .nullqueue import NullQueue
 from .queues import EngineQueue
 from .settings import read_options, write_options
+from .shared import Shared
 from .watch import Watch
 
 _logger = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     so nothing can be lost."""
     try:
         if isinstance(queue, DirqQueue):
-            queue.remove_directories()
+            queue.dismantle()
         for name in os.listdir(queue.path):
             if not _is_ours(name):
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")

@@ -24,11 +24,11 @@ from types import TracebackType
 from .activity import Activity
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .files.directory import Shared
 from .files.queue import FileQueue
 from .in_use import JOURNAL, QueueInUseError, check_no_server
 from .names import parse_message
 from .settings import FILE, read_options
+from .shared import Shared
 from .watch import Watch
 
 _POLL = 0.1
@@ -46,13 +46,6 @@ class QueueException(StorageError):  # noqa: N818 - named as in vsqs
 
 class QueueFullException(QueueException):
     """`publish` found the queue at its capacity for as long as it was willing to wait."""
-
-
-class _PublishedQueue(FileQueue):
-    """One whose claims and batches are a server's business."""
-
-    def _settle(self) -> None:
-        """They are left alone."""
 
 
 class Queue:
@@ -109,8 +102,7 @@ class Queue:
                 check_no_server(self.path)
             except QueueInUseError as error:
                 raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
-        kind = _PublishedQueue if self._publish_only else FileQueue
-        return kind(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+        return FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
 
     def _vanished(self, name: str) -> None:
         self._gone = True

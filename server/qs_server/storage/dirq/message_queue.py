@@ -7,269 +7,316 @@ them.
 
 from typing import ClassVar
 
-from ..engine import (
-    SECOND,
-    Message,
-    NoSuchMessageError,
-    Options,
-    Receipt,
-    StaleReceiptError,
-)
-from ..files.directory import Shared
-from ..index.queries import IndexedQueue
+from ..engine import Message, NoSuchMessageError, Options, OtherMessageError, Receipt, StaleReceiptError, State, Stats
+from ..index.queries import IndexQueries
+from ..publisher import Publisher
+from ..queues import EngineQueue
+from ..recording import QueueRecorder
+from ..shared import Shared
 from .body import body_of
-from .element_state import FOREIGN, Sight
+from .element_state import FOREIGN, Elements, ElementState
 from .layout import Layout
-from .lease_metadata import Marks, stamp
-from .queue_layout import NormalLayout
+from .lease_metadata import Lease
+from .listing import ElementListing
+from .mids import time_of
+from .places import Places
+from .queue_layout import QueueLayout
 from .simple_layout import SimpleLayout
-from .writer import PublishingElements
+from .writer import ElementWriter
 
-_SLICE = 1000
-"""Elements that one slice of lazy loading looks at: some 30 ms at most."""
+_AT_ONCE = 1000
+"""Elements that are looked at in one slice of `prepare_stats` or `purge`: some 30 ms."""
 _LATEST = 10**17
 """Microseconds: the end of the longest window."""
 
 
-class DirqQueue(PublishingElements, IndexedQueue):
-    """The messages of one directory, by what their holders may do with them."""
+class DirqQueue:
+    """The messages of one directory. Not for several threads at once. See EngineQueue.
+
+    Methods that change a message raise StaleReceiptError also when another program has it locked."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
-    _slice = _SLICE
+    time = staticmethod(time_of)
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        """As Elements; it is listed at once. OSError when it cannot be read; StorageError when elements of its schema
+        """path: an existing directory, which is listed at once. OSError; StorageError when elements of its schema
         cannot be messages."""
-        body = body_of(options) if options.storage == "dirq" else None
-        super().__init__(path, qid, options, shared)
-        self._begin()
+        self.path = path
+        self.qid = qid
+        self.options = options
+        self._clock = shared.clock
+        places = Places(shared.watch)
+        self._layout = self._make_layout(shared, places)
+        elements = self._elements = Elements(path, qid, shared, self._layout, places)
+        index = self._index = elements.index
+        self._recorder = QueueRecorder(qid, index, shared.lifecycle)
+        self.note_removed = self._recorder.note_all_deleted
+        self._writer = ElementWriter(qid, elements, shared)
+        refresh = shared.watch.refresh
+        self._publisher = Publisher(qid, options, self._writer, shared.activity, self._recorder, index.__len__, refresh)
+        self._counts = self._publisher.counts
+        self.push = self._publisher.push
+        self._queries = IndexQueries(index, elements.load, _AT_ONCE)
+        self.prepare_stats = self._queries.prepare
+        self.arrived = elements.arrived
+        self.in_place = elements.in_place
+        self.next_expiry = elements.next_expiry
+        self.commit = elements.commit
+        self.dismantle = self._layout.dismantle
+        self._listing = ElementListing(elements, shared, lambda: shared.vanished(qid))
         try:
-            self._layout: Layout
-            if body is not None:
-                self._layout = NormalLayout(path, shared.disk, body, sync=self._always, owner=self)
-            else:
-                self._layout = SimpleLayout(path, shared.disk, sync=self._always, owner=self)
-            self.rescan()
+            self._listing.rescan()
         except BaseException:
-            self.unwatch()
+            self._listing.unwatch()
             raise
 
-    def remove_directories(self) -> None:
-        """Removes everything that is no element, but for hidden files. OSError ENOTEMPTY when there is an element."""
-        self._layout.dismantle()
+    def _make_layout(self, shared: Shared, places: Places) -> Layout:
+        def folder_made(folder: str) -> None:
+            self._listing.folder_made(folder)
+
+        if self.options.storage != "dirq":
+            return SimpleLayout(
+                self.path, shared.disk, sync=shared.always, expect=places.expect, folder_made=folder_made
+            )
+        body = body_of(self.options)
+        return QueueLayout(
+            self.path, shared.disk, body, sync=shared.always, expect=places.expect, folder_made=folder_made
+        )
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def last_mid(self) -> int:
+        """The greatest id that was given or seen, -1: none."""
+        return self._elements.last_mid
+
+    def close(self) -> list[int]:
+        left = self._publisher.close()
+        self._layout.bury()
+        self._listing.unwatch()
+        return left
 
     # -- receiving ------------------------------------------------------------------------------------------------
+
+    def first_ready(self) -> int | None:
+        self._publisher.publish()
+        return self._index.ready.first()
+
+    @property
+    def ready(self) -> int:
+        return len(self._index.ready)
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """See EngineQueue."""
-        with self.alone(mid) as sight:
-            if sight is None or sight.hidden or (max_bytes is not None and self._index.size(mid) > max_bytes):
+        with self._elements.exclusive(mid) as state:
+            if state is None or state.hidden or (max_bytes is not None and self._index.size(mid) > max_bytes):
                 return None
-            payload = self._content(mid)
+            payload = self._elements.read(mid)
             if payload is None:
                 return None
             expiry = self._end_of(visibility)
-            receives = sight.marks.receives + 1
-            if not self._lock(mid, sight, Marks(receives, expiry)):
+            receives = state.lease.receives + 1
+            lease = Lease(receives, expiry)
+            if not self._elements.lock(mid, state, lease):
                 return None
-        self._index.hide(mid, expiry, delayed=False)
-        self._hidden(mid, expiry)
-        if not held:
-            self._touch(mid)
-        self.counts.delivered += 1
-        self.note("received", mid, receives)
-        return Message(self.qid, mid, "delivered", receives, self.time(mid), expiry, payload)
+        self._elements.hide(mid, lease, durable=not held)
+        self._counts.delivered += 1
+        self._recorder.note("received", mid, receives)
+        return Message(self.qid, mid, "delivered", receives, time_of(mid), expiry, payload)
 
     def _end_of(self, visibility: int | None) -> int:
+        """Returns the end of a window that begins now."""
         window = self.options.visibility if visibility is None else visibility
         return max(min(self._clock() + window, _LATEST), 1)
 
+    # -- looking --------------------------------------------------------------------------------------------------
+
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """See EngineQueue."""
         while True:
             self.expire()
-            sight = self._seen(mid)
-            message = self._look_at(mid, sight) if sight.hidden or peek else self.take(mid, visibility)
+            state = self._find(mid)
+            message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
             if message is not None:
                 return message
 
-    def _look_at(self, mid: int, sight: Sight) -> Message | None:
-        receives = sight.marks.receives
-        if sight.hidden:
+    def _look_at(self, mid: int, state: ElementState) -> Message | None:
+        receives = state.lease.receives
+        if state.hidden:
             status = "delayed" if self._index.is_delayed(mid) else "in-flight"
-            return Message(self.qid, mid, status, receives, self.time(mid), _visible_at(sight))
-        payload = self._content(mid)
-        return None if payload is None else Message(self.qid, mid, "ready", receives, self.time(mid), None, payload)
+            return Message(self.qid, mid, status, receives, time_of(mid), state.visible_at)
+        payload = self._elements.read(mid)
+        return None if payload is None else Message(self.qid, mid, "ready", receives, time_of(mid), None, payload)
 
     def read(self, receipt: Receipt) -> Message:
-        """See EngineQueue."""
         mid = receipt.mid
         while True:
-            sight = self._seen(mid)
-            self._check(receipt, sight)
-            payload = self._content(mid)
+            state = self._find(mid)
+            self._check(receipt, state)
+            payload = self._elements.read(mid)
             if payload is not None:
-                receives = sight.marks.receives
-                return Message(self.qid, mid, "delivered", receives, self.time(mid), _visible_at(sight), payload)
+                receives = state.lease.receives
+                return Message(self.qid, mid, "delivered", receives, time_of(mid), state.visible_at, payload)
 
-    def _seen(self, mid: int) -> Sight:
-        self.publish_staged()
-        sight = self.look(mid)
-        if sight is None:
+    def _find(self, mid: int) -> ElementState:
+        """Returns how a message is now. NoSuchMessageError."""
+        self._publisher.publish()
+        state = self._elements.look(mid)
+        if state is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
-        return sight
+        return state
 
-    def _check(self, receipt: Receipt, sight: Sight) -> None:
-        """Whether the message is as the holder of the receipt saw it."""
+    def _check(self, receipt: Receipt, state: ElementState) -> None:
+        """StaleReceiptError unless a message is as the holder of the receipt saw it."""
         mid, seen = receipt
-        if seen is not None and sight.marks.receives != seen:
+        if seen is not None and state.lease.receives != seen:
             raise StaleReceiptError(
-                f"message {mid} of queue {self.qid!r} has been received {sight.marks.receives} times by now, not {seen}"
+                f"message {mid} of queue {self.qid!r} has been received {state.lease.receives} times by now, not {seen}"
             )
 
-    def _check_own(self, receipt: Receipt, sight: Sight) -> None:
-        """And whether it may be changed."""
-        self._check(receipt, sight)
-        if sight.hidden == FOREIGN:
+    def _check_own(self, receipt: Receipt, state: ElementState) -> None:
+        """StaleReceiptError also when another program has locked the message."""
+        self._check(receipt, state)
+        if state.hidden == FOREIGN:
             raise StaleReceiptError(
                 f"message {receipt.mid} of queue {self.qid!r} is locked by another program: it can be changed when "
                 "that has unlocked it"
             )
 
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        self._publisher.publish()
+        self.expire()
+        return self._queries.list_mids(state, count, after)
+
+    def stats(self) -> Stats:
+        self._publisher.publish()
+        self.expire()
+        return self._queries.stats(self._counts, lambda mid: self._clock() - time_of(mid))
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
     def payload_of(self, mid: int) -> bytes:
-        """See EngineQueue."""
-        self.publish_staged()
-        payload = self._payload_of(mid)
+        self._publisher.publish()
+        payload = self._payload_if_here(mid)
         if payload is None:
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
         return payload
 
+    def _payload_if_here(self, mid: int) -> bytes | None:
+        while self._elements.look(mid) is not None:
+            if (payload := self._elements.read(mid)) is not None:
+                return payload
+        return None
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        self._publisher.publish()
+        payload = source.payload_of(mid)
+        if (own := self._payload_if_here(mid)) is not None:
+            if own != payload:
+                raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+            return False
+        self._publisher.require_room(1)
+        staged = self._writer.write(mid, payload, 0)
+        self._elements.saw(mid)
+        self._publisher.publish_copy(staged)
+        return True
+
     # -- ending or moving a window --------------------------------------------------------------------------------
 
     def delete(self, receipt: Receipt) -> None:
-        """See EngineQueue. StaleReceiptError also when another program has it locked."""
         mid = receipt.mid
         while True:
-            self._seen(mid)
-            with self.alone(mid) as sight:
-                if sight is None:
+            self._find(mid)
+            with self._elements.exclusive(mid) as state:
+                if state is None:
                     continue
-                self._check_own(receipt, sight)
-                if self._remove(mid, sight):
-                    self.counts.deleted += 1
+                self._check_own(receipt, state)
+                if self._remove(mid, state):
+                    self._counts.deleted += 1
                     return
 
-    def _remove(self, mid: int, sight: Sight) -> bool:
-        """Removes a message that nobody else has locked. False when somebody was faster. Alone."""
-        if not sight.hidden and not self._lock(mid, sight, sight.marks._replace(until=self._clock() + SECOND)):
-            return False
-        size, receives = self._index.size(mid), sight.marks.receives
-        if not self._erase(mid):
-            return False
-        if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note("deleted", self.qid, mid, size, receives)
-        return True
+    def _remove(self, mid: int, state: ElementState) -> bool:
+        size = self._index.size(mid)
+        removed = self._elements.remove(mid, state)
+        if removed:
+            self._recorder.note_deleted(mid, size, state.lease.receives)
+        return removed
 
     def remove(self, mid: int, expiry: int) -> bool:
-        """See EngineQueue."""
-        with self.alone(mid) as sight:
-            return sight is not None and sight.hidden == expiry and self._remove(mid, sight)
+        with self._elements.exclusive(mid) as state:
+            return state is not None and state.hidden == expiry and self._remove(mid, state)
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
-        """See EngineQueue. StaleReceiptError also when another program has it locked."""
         mid = receipt.mid
         while True:
             self.expire()
-            self._seen(mid)
-            with self.alone(mid) as sight:
-                if sight is None:
+            self._find(mid)
+            with self._elements.exclusive(mid) as state:
+                if state is None:
                     continue
-                self._check_own(receipt, sight)
-                receives = sight.marks.receives
+                self._check_own(receipt, state)
+                receives = state.lease.receives
                 if not delay:
-                    if sight.hidden:
-                        self._unlock(mid, sight)
-                        self.note("released", mid, receives)
+                    if state.hidden:
+                        self._elements.unlock(mid, state)
+                        self._recorder.note("released", mid, receives)
                     return None
                 until = min(self._clock() + delay, _LATEST)
-                if self._hide_until(mid, sight, Marks(receives, until, delayed=True)):
-                    self.note("released", mid, receives)
+                if self._elements.hide_until(mid, state, Lease(receives, until, delayed=True)):
+                    self._recorder.note("released", mid, receives)
                     return until
 
-    def _hide_until(self, mid: int, sight: Sight, marks: Marks) -> bool:
-        """Locks a message, or moves the end of the lock that we have. False when somebody was faster. Alone."""
-        if not sight.hidden:
-            if not self._lock(mid, sight, marks):
-                return False
-        elif marks.until >= sight.hidden:
-            # In this order: at any moment the time is not after the end in the marks, which tells that it is ours.
-            self._marks.write(self._path(mid), mid, marks)
-            stamp(self._path(mid), marks.until)
-        else:
-            stamp(self._path(mid), marks.until)
-            self._marks.write(self._path(mid), mid, marks)
-        self._index.hide(mid, marks.until, delayed=marks.delayed)
-        self._hidden(mid, marks.until)
-        self._touch(mid)
-        return True
-
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """See EngineQueue."""
         mid = receipt.mid
         while True:
             self.expire()
-            self._seen(mid)
-            with self.alone(mid) as sight:
-                if sight is None:
+            self._find(mid)
+            with self._elements.exclusive(mid) as state:
+                if state is None:
                     continue
-                self._check_own(receipt, sight)
-                if not sight.hidden or sight.marks.delayed:
+                self._check_own(receipt, state)
+                if not state.hidden or state.lease.delayed:
                     raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
                 until = self._end_of(visibility)
-                self._hide_until(mid, sight, sight.marks._replace(until=until))
-                self.note("extended", mid, sight.marks.receives)
+                self._elements.hide_until(mid, state, state.lease._replace(until=until))
+                self._recorder.note("extended", mid, state.lease.receives)
                 return until
-
-    def expire(self, count: int | None = None) -> int:
-        """Makes visible what is due, and looks after what others have locked; how many."""
-        self.look_at_foreign()
-        done = 0
-        now = self._clock()
-        while (count is None or done < count) and (mid := self._index.due(now)) is not None:
-            done += 1
-            with self.alone(mid) as sight:
-                if sight is None or not 0 < sight.hidden <= now:
-                    continue  # the index says so too by now
-                delayed, receives = sight.marks.delayed, sight.marks.receives
-                self._unlock(mid, sight)
-            if not delayed:
-                self.counts.expired += 1
-                self.note("expired", mid, receives, peer="")
-        return done
-
-    # -- looking --------------------------------------------------------------------------------------------------
 
     def purge(self, upto: int, count: int) -> int:
         """See EngineQueue. What others have locked stays."""
-        self.publish_staged()
+        self._publisher.publish()
         removed, after = 0, -1
         try:
-            while removed < count and (mids := self._index.messages.after(after, min(count - removed, _SLICE))):
+            while removed < count and (mids := self._index.messages.after(after, min(count - removed, _AT_ONCE))):
                 for mid in mids:
                     after = mid
                     if mid > upto:
                         return removed
-                    with self.alone(mid) as sight:
-                        if sight is not None and sight.hidden != FOREIGN:
-                            removed += self._remove(mid, sight)
+                    with self._elements.exclusive(mid) as state:
+                        if state is not None and state.hidden != FOREIGN:
+                            removed += self._remove(mid, state)
             return removed
         finally:
-            self.counts.deleted += removed
+            self._counts.deleted += removed
 
+    # -- time -----------------------------------------------------------------------------------------------------
 
-def _visible_at(sight: Sight) -> int | None:
-    return sight.hidden if sight.hidden not in (0, FOREIGN) else None
+    def expire(self, count: int | None = None) -> int:
+        """See EngineQueue. Also looks after what others have locked."""
+        self._elements.look_at_foreign()
+        done = 0
+        now = self._clock()
+        while (count is None or done < count) and (mid := self._index.due(now)) is not None:
+            done += 1
+            with self._elements.exclusive(mid) as state:
+                if state is None or not 0 < state.hidden <= now:
+                    continue  # the index says so too by now
+                delayed, receives = state.lease.delayed, state.lease.receives
+                self._elements.unlock(mid, state)
+            if not delayed:
+                self._counts.expired += 1
+                self._recorder.note("expired", mid, receives, peer="")
+        return done

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
-from ..files.directory import Shared
+from ..shared import Shared
 from . import records
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import SLICE, Compaction
