@@ -12,7 +12,8 @@ from functools import partial
 from threading import Thread
 
 from .activity import Activity
-from .dirq.message_queue import DirqQueue
+from .directory_queue import DirectoryQueue
+from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -26,7 +27,7 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .files.queue import FileQueue
+from .files.queue import open_files_queue
 from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue
@@ -39,9 +40,9 @@ from .watch import Watch
 
 _logger = logging.getLogger(__name__)
 _KINDS: dict[str, Callable[[str, str, Options, Shared], EngineQueue]] = {
-    "files": FileQueue,
-    "dirq-simple": DirqQueue,
-    "dirq": DirqQueue,
+    "files": open_files_queue,
+    "dirq-simple": open_dirq_queue,
+    "dirq": open_dirq_queue,
     "null": NullQueue,
 }
 STORAGES = ("journal", *_KINDS)
@@ -233,7 +234,7 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
     so nothing can be lost."""
     try:
-        if isinstance(queue, DirqQueue):
+        if isinstance(queue, DirectoryQueue):
             queue.dismantle()
         for name in os.listdir(queue.path):
             if not _is_ours(name):

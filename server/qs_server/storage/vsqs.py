@@ -22,9 +22,10 @@ from collections.abc import Callable
 from types import TracebackType
 
 from .activity import Activity
+from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .files.queue import FileQueue
+from .files.queue import open_files_queue
 from .in_use import JOURNAL, QueueInUseError, check_no_server
 from .names import parse_message
 from .settings import FILE, read_options
@@ -95,14 +96,14 @@ class Queue:
             self._watch.close()
             raise
 
-    def _open(self) -> FileQueue:
+    def _open(self) -> DirectoryQueue:
         self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
         if not self._publish_only:
             try:
                 check_no_server(self.path)
             except QueueInUseError as error:
                 raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
-        return FileQueue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+        return open_files_queue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
 
     def _vanished(self, name: str) -> None:
         self._gone = True
@@ -216,8 +217,8 @@ class Queue:
             self._gone = False
             self._queue.close()
             self._queue = self._open()
-        if not self._queue.watched:
-            self._queue.rescan()
+        if not self._queue.watch.watched:
+            self._queue.watch.rescan()
 
     def _commit(self) -> None:
         if self._activity.dirty:
@@ -232,7 +233,7 @@ class Queue:
             return False
         if until is not None:
             waits.append(max((until - self._clock()) / SECOND, 0.0))
-        if not self._queue.watched:
+        if not self._queue.watch.watched:
             waits.append(_POLL)
         self._start_watching()
         self._changes.wait(min(waits) if waits else None)

@@ -11,7 +11,7 @@ from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability
-from ..storage.files.queue import FileQueue
+from ..storage.files.queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
@@ -74,7 +74,9 @@ def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
     try:
         shared = Shared(micros, Durability.ALWAYS, Disk(), watch, activity)
         # Files that are being written are removed here, as old as the user says.
-        queue = FileQueue(path, os.path.basename(path), read_options(path, "files"), shared, clears_unfinished=False)
+        queue = open_files_queue(
+            path, os.path.basename(path), read_options(path, "files"), shared, clears_unfinished=False
+        )
         expired = queue.expire()
         removed = queue.purge(MAX_MID, len(queue)) if everything else 0
         written = _remove_written(path, MAX_TEMP_VSQS if max_temp is None else max_temp)

@@ -10,39 +10,29 @@ import fcntl
 import logging
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..disk import READ
 from ..engine import SECOND, Durability
 from ..index.message_index import Index
+from ..message_store import FOREIGN, MessageState
 from ..shared import DirectoryIdentity, Shared
 from .layout import Layout
 from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp
-from .mids import FAR
+from .mids import FAR, time_of
 from .places import Places
 
 _logger = logging.getLogger(__name__)
-FOREIGN = 1 << 62
-"""The expiry of an element that another program has locked: nobody knows until when."""
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR})
 """Errors that mean: no element, or none that we may use."""
+_LATEST = 10**17
+"""Microseconds: the end of the longest window."""
 _LOOK_AGAIN = 1 * SECOND
 
 
-class ElementState(NamedTuple):
-    """An element as it was a moment ago. hidden: 0 when it is ready, FOREIGN, or the end of its window or delay."""
-
-    hidden: int
-    lease: Lease
-
-    @property
-    def visible_at(self) -> int | None:
-        """When the element becomes visible; None when it is, or when nobody knows."""
-        return self.hidden if self.hidden not in (0, FOREIGN) else None
-
-
 class Elements:
-    """Looks at elements, and changes them. Not for several threads at once."""
+    """The elements of one queue: its MessageStore."""
+
+    pushed_at = staticmethod(time_of)
 
     def __init__(self, path: str, qid: str, shared: Shared, layout: Layout, places: Places) -> None:
         """path: an existing directory. OSError."""
@@ -55,6 +45,7 @@ class Elements:
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self._qid = qid
         self._shared = shared
+        self._clock = shared.clock
         self._disk = shared.disk
         self._activity = shared.activity
         self._foreign: set[int] = set()
@@ -90,9 +81,19 @@ class Elements:
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
+    @staticmethod
+    def number(time: int) -> int:
+        """Returns the end of a window or a delay, which is no later than can be written."""
+        return min(time, _LATEST)
+
+    @staticmethod
+    def time(number: int) -> int:
+        """Returns the end of a window or a delay as a time."""
+        return number
+
     # -- looking at one
 
-    def state_of(self, mid: int) -> ElementState | None:
+    def state_of(self, mid: int) -> MessageState | None:
         """Returns how an element is now, whatever the index says; None when it is gone. OSError."""
         place = self.places.place_of(mid)
         path = self.layout.element(place)
@@ -104,10 +105,12 @@ class Elements:
             return None
         lease = self.leases.read(path, mid)
         if not locked:
-            return ElementState(0, lease)
-        return ElementState(lease.until if is_ours(lease, status) else FOREIGN, lease)
+            return MessageState(0, lease.receives)
+        if not is_ours(lease, status):
+            return MessageState(FOREIGN, lease.receives)
+        return MessageState(lease.until, lease.receives, lease.delayed)
 
-    def look(self, mid: int) -> ElementState | None:
+    def look(self, mid: int) -> MessageState | None:
         """Returns how an element is now, and updates the index. None when it is gone, or no message. OSError."""
         index = self.index
         if index.expiry(mid) is None:
@@ -120,22 +123,21 @@ class Elements:
             return None
         known = index.expiry(mid)
         if state.hidden:
-            delayed = state.lease.delayed and state.hidden != FOREIGN
-            if known != state.hidden or index.is_delayed(mid) is not delayed:
-                index.hide(mid, state.hidden, delayed=delayed)
-            if not delayed:
+            if known != state.hidden or index.is_delayed(mid) is not state.delayed:
+                index.hide(mid, state.hidden, delayed=state.delayed)
+            if not state.delayed:
                 index.new.discard(mid)
             self.announce(mid, state.hidden)
         elif known:
             self._show(mid)
         return state
 
-    def _load(self, mid: int, state: ElementState) -> bool:
+    def _load(self, mid: int, state: MessageState) -> bool:
         size = self._size(mid)
         if size is None:
             return False
-        delayed = state.lease.delayed and bool(self.index.expiry(mid)) and state.hidden not in (0, FOREIGN)
-        self.index.load(mid, size, retrieved=state.lease.receives > 0, delayed=delayed)
+        delayed = state.delayed and bool(self.index.expiry(mid))
+        self.index.load(mid, size, retrieved=state.receives > 0, delayed=delayed)
         return True
 
     def _size(self, mid: int) -> int | None:
@@ -150,8 +152,14 @@ class Elements:
             self._disown(mid)
         return size
 
-    def read(self, mid: int) -> bytes | None:
-        """Reads the payload; None when the element is gone, or is no message. OSError."""
+    def is_current(self, mid: int, state: MessageState) -> bool:
+        """Tells that it is: `look` looks whether the element is there."""
+        return True
+
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
+        """Reads the payload; None when it is over max_bytes, or the element is gone, or is no message. OSError."""
+        if max_bytes is not None and self.index.size(mid) > max_bytes:
+            return None
         try:
             return self.layout.read(self.places.place_of(mid))
         except FileNotFoundError:
@@ -185,7 +193,7 @@ class Elements:
             return
         self._foreign.add(mid)
         if self._look_again_at is None:
-            self._look_again_at = self._shared.clock() + _LOOK_AGAIN
+            self._look_again_at = self._clock() + _LOOK_AGAIN
         self._activity.announce(self._qid, self._look_again_at)
 
     def _show(self, mid: int) -> None:
@@ -193,18 +201,20 @@ class Elements:
         self.index.show(mid)
         self.arrived()
 
-    def look_at_foreign(self) -> None:
-        """Looks again, once a second, at what others have locked, for as long as they have: that a lock of a Queue goes
-        raises no event, as it is a change inside of the element, and watching each element would be a watch a message.
-        """
-        if self._look_again_at is None or self._shared.clock() < self._look_again_at:
-            return
-        for mid in list(self._foreign):
-            self.look(mid)
-        self._look_again_at = self._shared.clock() + _LOOK_AGAIN if self._foreign else None
+    def due(self, now: int) -> int | None:
+        """Returns a hidden element whose time has come.
+
+        Also looks again, once a second, at what others have locked, for as long as they have: that a lock of a Queue
+        goes raises no event, as it is a change inside of the element, and watching each element would be a watch a
+        message. OSError."""
+        if self._look_again_at is not None and now >= self._look_again_at:
+            for mid in list(self._foreign):
+                self.look(mid)
+            self._look_again_at = now + _LOOK_AGAIN if self._foreign else None
+        return self.index.due(now)
 
     def next_expiry(self) -> int | None:
-        """Returns when a window or a delay ends, or `look_at_foreign` has something to do; None: never."""
+        """Returns when a window or a delay ends, or what others have locked is looked at; None: never."""
         due = self.index.next_expiry()
         if self._foreign and self._look_again_at is not None:
             return min(due or FOREIGN, self._look_again_at)
@@ -222,9 +232,12 @@ class Elements:
     # -- acting on one
 
     @contextlib.contextmanager
-    def exclusive(self, mid: int) -> Iterator[ElementState | None]:
+    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
         """Keeps other servers of ours from changing an element in the with block. Gives how it is now; None when it is
         gone, or not usable. OSError."""
+        if self.index.expiry(mid) is None:
+            yield None
+            return
         try:
             fd = self._disk.open(self.path_of(mid), READ)
         except FileNotFoundError:
@@ -244,9 +257,8 @@ class Elements:
         finally:
             self._disk.close(fd)
 
-    def lock(self, mid: int, state: ElementState, lease: Lease) -> bool:
-        """Locks an element that was ready, with a lease. False when another program was faster. Call it in `exclusive`.
-        OSError."""
+    def _lock(self, mid: int, state: MessageState, lease: Lease) -> bool:
+        """Locks an element that was ready, with a lease. False when another program was faster."""
         path = self.path_of(mid)
         # First: a kill right after the lock leaves one whose end is known.
         self.leases.write(path, mid, lease)
@@ -257,7 +269,7 @@ class Elements:
             denied = True
         finally:
             if not locked:
-                self.leases.write(path, mid, state.lease)
+                self.leases.write(path, mid, Lease(state.receives))
         if locked:
             stamp(path, lease.until)
         elif denied:
@@ -266,44 +278,40 @@ class Elements:
             self.look(mid)
         return locked
 
-    def hide(self, mid: int, lease: Lease, *, durable: bool = True) -> None:
-        """Notes that an element has been locked with a lease."""
-        self.index.hide(mid, lease.until, delayed=lease.delayed)
-        self.announce(mid, lease.until)
-        if durable:
-            self.touch(mid)
-
-    def hide_until(self, mid: int, state: ElementState, lease: Lease) -> bool:
+    def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
         """Locks an element, or moves the end of the lease that we have. False when another program was faster. Call it
         in `exclusive`. OSError."""
         path = self.path_of(mid)
+        lease = Lease(wanted.receives, wanted.hidden, wanted.delayed)
         if not state.hidden:
-            if not self.lock(mid, state, lease):
+            if not self._lock(mid, state, lease):
                 return False
-        elif lease.until >= state.hidden:
+        elif wanted.hidden >= state.hidden:
             # In this order: at any moment the time is not after the end of the lease, which tells that it is ours.
             self.leases.write(path, mid, lease)
-            stamp(path, lease.until)
+            stamp(path, wanted.hidden)
         else:
-            stamp(path, lease.until)
+            stamp(path, wanted.hidden)
             self.leases.write(path, mid, lease)
-        self.hide(mid, lease)
+        self.index.hide(mid, wanted.hidden, delayed=wanted.delayed)
+        self.announce(mid, wanted.hidden)
+        if durable:
+            self.touch(mid)
         return True
 
-    def unlock(self, mid: int, state: ElementState) -> None:
+    def show(self, mid: int, state: MessageState) -> bool:
         """Makes an element ready that a server of ours has locked. Call it in `exclusive`. OSError."""
         self.layout.unlock(self.places.place_of(mid))
-        self.leases.write(self.path_of(mid), mid, Lease(state.lease.receives))
+        self.leases.write(self.path_of(mid), mid, Lease(state.receives))
         self.touch(mid)
         self._show(mid)
+        return True
 
-    def remove(self, mid: int, state: ElementState) -> bool:
+    def remove(self, mid: int, state: MessageState) -> bool:
         """Removes an element that nobody else has locked. False when somebody was faster. Call it in `exclusive`.
         OSError."""
-        if not state.hidden:
-            lease = state.lease._replace(until=self._shared.clock() + SECOND)
-            if not self.lock(mid, state, lease):
-                return False
+        if not state.hidden and not self._lock(mid, state, Lease(state.receives, self._clock() + SECOND)):
+            return False
         folder = self.places.folder_of(mid)
         try:
             self.layout.erase(self.places.place_of(mid))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..disk import READ, Disk
 from .names import ATTEMPTS, is_directory
+from .places import Places
 
 _logger = logging.getLogger(__name__)
 
@@ -43,23 +44,14 @@ class Listed(NamedTuple):
 class Layout(ABC):
     """The file operations on the elements of one queue. place: DIRECTORY/NAME. Any raises OSError."""
 
-    def __init__(
-        self,
-        path: str,
-        disk: Disk,
-        *,
-        sync: bool,
-        expect: Callable[[str, int, str], None],
-        folder_made: Callable[[str], None],
-    ) -> None:
-        """path: the queue's directory; sync: what a commit is going to cover is kept apart until then. What is called
-        after each change of ours: expect, with the intermediate directory, what inotify reports, and the name in it;
-        folder_made, with an intermediate directory that there is now."""
+    def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
+        """path: the queue's directory; places: is told of changes of ours; sync: whether what a commit is going to
+        cover is kept apart until then."""
         self.path = path
         self._disk = disk
         self._sync = sync
-        self._expect = expect
-        self._folder_made = folder_made
+        self._places = places
+        self._expect = places.expect
 
     def folders(self) -> list[str]:
         """Returns the names of the intermediate directories, oldest first."""
@@ -162,7 +154,7 @@ class Layout(ABC):
         """Makes an intermediate directory, unless it is there."""
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
-        self._folder_made(folder)
+        self._places.on_new_folder(folder)
 
     def _remove_folder(self, folder: str) -> None:
         """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""

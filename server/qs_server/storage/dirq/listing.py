@@ -39,7 +39,7 @@ class _FolderWatcher:
 
 
 class ElementListing:
-    """Keeps the index of a queue. Reports come from Watch."""
+    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
 
     def __init__(self, elements: Elements, shared: Shared, vanished: Callable[[], None]) -> None:
         """vanished: is called when the queue's directory is gone. Lists nothing yet: see `rescan`. OSError."""
@@ -52,6 +52,10 @@ class ElementListing:
         self._disk = shared.disk
         self._watch = shared.watch
         self._watched = self._watch.add(self.path, self, of_queues=True)  # first: what comes then is seen twice
+
+    @property
+    def watched(self) -> bool:
+        return self._watched >= 0
 
     def unwatch(self) -> None:
         """Takes no more reports."""

@@ -1,5 +1,6 @@
 """Where the elements of a queue are: each in an intermediate directory, which is watched."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..index.midmap import MidMap
@@ -20,6 +21,8 @@ class Places:
 
     def __init__(self, watch: Watch) -> None:
         self.folders: dict[str, Folder] = {}
+        self.on_new_folder: Callable[[str], None] = lambda folder: None
+        """Is called when there is an intermediate directory that may be a new one."""
         self._watch = watch
         self._numbers = MidMap()
         """The number of each element's intermediate directory, which is not 0."""

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable
 
 from .. import inotify
 from ..disk import Disk
@@ -25,6 +24,7 @@ from .names import (
     is_being_added,
     is_element,
 )
+from .places import Places
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
@@ -37,18 +37,9 @@ _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 class QueueLayout(Layout):
     """Elements are directories."""
 
-    def __init__(
-        self,
-        path: str,
-        disk: Disk,
-        body: Body,
-        *,
-        sync: bool,
-        expect: Callable[[str, int, str], None],
-        folder_made: Callable[[str], None],
-    ) -> None:
+    def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
         """body: the piece of data that is the payload."""
-        super().__init__(path, disk, sync=sync, expect=expect, folder_made=folder_made)
+        super().__init__(path, disk, places, sync=sync)
         self.body = body
         self._insertion = ""
         self._obsolete: list[str] = []

@@ -38,13 +38,14 @@ class ElementWriter:
             if mid in self._places:
                 continue  # somebody whose clock is ahead has added it
             try:
-                return self.write(mid, draft.payload, self._clock() + draft.delay if draft.delay else 0)
+                return self._write(mid, draft.payload, self._clock() + draft.delay if draft.delay else 0)
             except FileExistsError:
                 continue  # another publisher is writing one of that name
 
-    def write(self, mid: int, payload: bytes, until: int) -> Staged:
-        """Writes a message of a given id. until: when it becomes visible, 0: at once. FileExistsError when somebody is
-        writing one of that name; UnsupportedError, OSError."""
+    def write_copy(self, mid: int, payload: bytes) -> Staged:
+        return self._write(mid, payload, 0)
+
+    def _write(self, mid: int, payload: bytes, until: int) -> Staged:
         staged = self._layout.write(mid, payload, until)
         if until:
             try:

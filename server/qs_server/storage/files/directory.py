@@ -5,15 +5,17 @@ File names are the truth. A message's file is named by its id; the extension is 
 index has it, another process was faster: its report is on the way or here, and the caller looks again.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..disk import READ
 from ..engine import SECOND, Durability, Options
 from ..index.message_index import Index
+from ..message_store import MessageState
 from ..names import FAR, MAX_MID, NEW, message_name, parse_message
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
@@ -29,7 +31,7 @@ _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 
 
 class MessageDirectory:
-    """The files of one queue and their index. Not for several threads at once."""
+    """The files of one queue and their index: its MessageStore and its DirectoryWatch."""
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared, is_ours: Callable[[str], bool]) -> None:
         """path: an existing directory. is_ours: tells whether a file that is being written is to be left alone.
@@ -56,7 +58,7 @@ class MessageDirectory:
         """Announces that a message has become visible."""
         self._activity.arrived.add(self._qid)
 
-    def announce(self, expiry: int) -> None:
+    def _announce(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
         self._activity.announce(self._qid, self.time(expiry))
 
@@ -84,6 +86,10 @@ class MessageDirectory:
     def time(self, number: int) -> int:
         """Returns a number in a file name as a time."""
         return number * self._unit
+
+    def pushed_at(self, mid: int) -> int:
+        """Returns when a message was pushed."""
+        return mid * self._unit
 
     def saw(self, mid: int) -> None:
         """Has our next ids be greater than this one. Ignores ids so large that none could follow."""
@@ -114,7 +120,7 @@ class MessageDirectory:
         if self.index.ready:
             self.arrived()
         if (due := self.index.next_expiry()) is not None:
-            self.announce(due)
+            self._announce(due)
 
     def clear_left_behind(self, name: str, after: int = STALE_AFTER) -> bool:
         """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
@@ -158,7 +164,7 @@ class MessageDirectory:
         except OSError as error:
             _logger.warning("%s cannot be looked at yet: %s", self.name_path(mid, expiry), error)
         if expiry:
-            self.announce(expiry)
+            self._announce(expiry)
         else:
             self.arrived()
 
@@ -176,7 +182,7 @@ class MessageDirectory:
         try:
             status = self._disk.lstat(path)
         except FileNotFoundError:
-            self.lost(mid, expiry)
+            self._lost(mid, expiry)
             return False
         if not stat.S_ISREG(status.st_mode):
             self._disown(mid, path)
@@ -212,7 +218,7 @@ class MessageDirectory:
         try:
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
-            self.lost(mid, expiry)
+            self._lost(mid, expiry)
             return None
         except OSError as error:
             if error.errno not in _NOT_TO_OPEN:
@@ -246,36 +252,89 @@ class MessageDirectory:
             return None
         return begin + self._disk.read_all(fd, max(status.st_size - len(begin), 0))
 
+    def look(self, mid: int) -> MessageState | None:
+        """Returns how a message is now; None when it is gone. OSError."""
+        while (expiry := self.index.expiry(mid)) is not None:
+            if self.index.loaded(mid) or self.load(mid):
+                attributes = self.attributes.read(self.name_path(mid, expiry), mid)
+                return MessageState(expiry, attributes.receives, delayed=self.index.is_delayed(mid))
+        return None
+
+    def is_current(self, mid: int, state: MessageState) -> bool:
+        """Tells whether the file was there when its attributes were read."""
+        if os.path.lexists(self.name_path(mid, state.hidden)):
+            return True
+        self._lost(mid, state.hidden)
+        return False
+
+    @contextlib.contextmanager
+    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+        """Gives how a message is now; None when it is gone. Nobody can be kept away: a rename or an unlink succeeds for
+        one of several. OSError."""
+        yield self.look(mid)
+
     # -- changes of ours
 
-    def hide(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
-        """Notes that a message is hidden now."""
+    def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
+        """Renames a message to be hidden. False when another process was faster. OSError."""
+        if wanted.delayed:
+            delay = Attributes(wanted.receives, wanted.hidden)
+            self.attributes.write(self.name_path(mid, state.hidden), mid, delay)
+        if wanted.hidden != state.hidden and not self._rename(mid, state.hidden, wanted.hidden):
+            return False
+        try:
+            if wanted.receives != state.receives:
+                # After the rename, so that what another consumer got is not counted by us.
+                self.attributes.write(self.name_path(mid, wanted.hidden), mid, Attributes(wanted.receives))
+        except OSError:
+            self._put_back(mid, wanted.hidden)
+            raise
+        self._note_hidden(mid, wanted.hidden, delayed=wanted.delayed, durable=durable)
+        return True
+
+    def _put_back(self, mid: int, expiry: int) -> None:
+        try:
+            self._rename(mid, expiry, 0)
+        except OSError:
+            self._note_hidden(mid, expiry, delayed=False)  # then it comes back when its window ends
+
+    def _note_hidden(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
         self.index.hide(mid, expiry, delayed=delayed)
-        self.announce(expiry)
+        self._announce(expiry)
         if durable:
             self.touch(mid)
 
-    def show(self, mid: int) -> None:
-        """Notes that a message was renamed to ready."""
+    def show(self, mid: int, state: MessageState) -> bool:
+        """Renames a message to be ready. False when another process was faster. OSError."""
+        if not self._rename(mid, state.hidden, 0):
+            return False
         self.index.show(mid)
         self.arrived()
         self.touch()
+        return True
+
+    def remove(self, mid: int, state: MessageState) -> bool:
+        """Unlinks a message. False when another process was faster. OSError."""
+        removed = self.unlink(mid, state.hidden)
+        if removed:
+            self.touch()
+        return removed
 
     def add(self, mid: int, expiry: int, size: int) -> None:
         """Notes that a message of ours was renamed to its name."""
         self._watch.expect_arrival(self._watched, message_name(mid, expiry))
         self.index.add(mid, expiry, size)
         if expiry:
-            self.announce(expiry)
+            self._announce(expiry)
         else:
             self.arrived()
 
-    def rename(self, mid: int, old: int, new: int) -> bool:
+    def _rename(self, mid: int, old: int, new: int) -> bool:
         """Moves a message from one state to another on disk. False when another process was faster."""
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
-            self.lost(mid, old)
+            self._lost(mid, old)
             return False
         self._watch.expect_rename(self._watched, message_name(mid, old), message_name(mid, new))
         return True
@@ -287,7 +346,7 @@ class MessageDirectory:
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
-            self.lost(mid, expiry)
+            self._lost(mid, expiry)
             return False
         self._watch.expect_delete(self._watched, message_name(mid, expiry))
         self.index.remove(mid)
@@ -301,13 +360,22 @@ class MessageDirectory:
         except OSError as error:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
-    def lost(self, mid: int, expiry: int) -> None:
+    def _lost(self, mid: int, expiry: int) -> None:
         """Takes notice of a file that is not where the index has it."""
         self._watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.index.remove(mid)
 
-    # -- durability
+    # -- time and durability
+
+    def due(self, now: int) -> int | None:
+        """Returns a hidden message whose time has come."""
+        return self.index.due(now)
+
+    def next_expiry(self) -> int | None:
+        """Returns when the next hidden message is due."""
+        number = self.index.next_expiry()
+        return None if number is None else self.time(number)
 
     def commit(self) -> None:
         """Syncs what has changed: the attributes of messages, then the names. OSError."""

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 
-from ..disk import Disk
+from ..disk import READ, Disk
 from ..names import message_name, parse_message
 
 _logger = logging.getLogger(__name__)
@@ -52,13 +52,20 @@ class Staging:
         """Returns the path of a message while it is being written."""
         return f"{self._directory}/{mid}.new"
 
-    def write(self, mid: int, expiry: int, payload: bytes | int) -> Staged:
-        """Writes one message. payload: bytes, or the descriptor of an open file whose content it is. FileExistsError
-        when another publisher is writing one with that id; OSError."""
-        fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
-        staged = Staged(mid, expiry, 0, fd)
+    def read(self, mid: int) -> bytes:
+        """Reads what somebody has written of a message so far. FileNotFoundError, OSError."""
+        fd = self._disk.open(self.new_path(mid), READ)
         try:
-            staged.size = self._fill(fd, payload)
+            return self._disk.read_all(fd, self._disk.fstat(fd).st_size)
+        finally:
+            self._disk.close(fd)
+
+    def write(self, mid: int, expiry: int, payload: bytes) -> Staged:
+        """Writes one message. FileExistsError when another publisher is writing one with that id; OSError."""
+        fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
+        staged = Staged(mid, expiry, len(payload), fd)
+        try:
+            self._disk.write(fd, payload)
             if not self._sync:
                 self._close(staged)
         except BaseException:
@@ -66,12 +73,6 @@ class Staging:
             raise
         self._staged.add(mid)
         return staged
-
-    def _fill(self, fd: int, payload: bytes | int) -> int:
-        if isinstance(payload, int):
-            return self._disk.copy(payload, fd)
-        self._disk.write(fd, payload)
-        return len(payload)
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         """Makes what is written durable, and notes the lists. Returns by first id the requests for which that failed,

@@ -1,16 +1,20 @@
 """Writes pushed messages into a queue's directory in the vsqs layout, and gives them their ids."""
 
+import contextlib
 import logging
+import os
 from collections.abc import Collection
 
-from ..engine import Clock, Draft, QueueFullError
+from ..engine import Clock, Draft, NoSuchQueueError, QueueFullError
 from ..names import MAX_MID
 from ..watch import Watch
 from .attributes import Attributes
-from .directory import MessageDirectory
+from .directory import STALE_AFTER, MessageDirectory
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
+_HALF_COPY = 1
+"""Seconds after which nobody is at work on a copy of a message whose file is not written to."""
 
 
 class FileWriter:
@@ -55,6 +59,24 @@ class FileWriter:
         except BaseException:
             self.discard([staged])
             raise
+
+    def write_copy(self, mid: int, payload: bytes) -> Staged:
+        try:
+            if os.path.lexists(self._staging.new_path(mid)):
+                self._clear_half_copy(mid, payload)
+            return self._staging.write(mid, 0, payload)
+        except FileNotFoundError:
+            if self._directory.in_place():
+                raise
+            self._directory.vanished()
+            raise NoSuchQueueError(f"there is no queue {self._qid!r} any more") from None
+
+    def _clear_half_copy(self, mid: int, payload: bytes) -> None:
+        """Removes what a crash in the middle of the same copy has left: the beginning of the payload, to which nobody
+        has written for a second. Else copying would wait until it is old enough to be anybody's."""
+        with contextlib.suppress(FileNotFoundError):
+            same = payload.startswith(self._staging.read(mid))
+            self._directory.clear_left_behind(f"{mid}.new", _HALF_COPY if same else STALE_AFTER)
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         return self._staging.sync(requests)

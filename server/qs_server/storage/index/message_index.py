@@ -262,7 +262,9 @@ class Index:
         return bool(self._expiries) and self._expiries[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """A hidden message whose time has come."""
+        """Returns a hidden message whose time has come."""
+        if not self._expiries or self._expiries[0] >> 64 > now:
+            return None
         expiry = self.next_expiry()
         return None if expiry is None or expiry > now else _unpacked(self._expiries[0])[1]
 
