@@ -61,6 +61,7 @@ class DirectoryQueue:
         self.in_place = store.in_place
         self.next_expiry = store.next_expiry
         self.commit = store.commit
+        self.file_of = store.path_of
         try:
             watch.rescan()
         except BaseException:
@@ -188,7 +189,8 @@ class DirectoryQueue:
         if self._holds(mid, payload):
             return False
         self._publisher.require_room(1)
-        staged = self._writer.write_copy(mid, payload)
+        file = source.file_of(mid) if isinstance(source, DirectoryQueue) else None
+        staged = self._writer.write_copy(mid, payload, file)
         self._store.saw(mid)
         self._refresh()  # whoever has pushed or copied one of that id has been reported by now
         taken = False

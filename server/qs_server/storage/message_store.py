@@ -68,6 +68,9 @@ class MessageStore(Protocol):
     def remove(self, mid: int, state: MessageState) -> bool:
         """Removes a message. False when another process was faster."""
 
+    def path_of(self, mid: int, /) -> str:
+        """Returns the path of a message, as far as the index knows."""
+
     def arrived(self) -> None:
         """Announces that there may be visible messages."""
 

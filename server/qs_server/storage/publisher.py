@@ -27,9 +27,10 @@ class Writer(Protocol[Staged]):
     def stage(self, draft: Draft) -> Staged:
         """Writes a message under a name that no consumer looks at. QueueFullError when no id is left."""
 
-    def write_copy(self, mid: int, payload: bytes) -> Staged:
-        """Writes the copy of a message, which has its id, in the same way. FileExistsError when somebody is writing one
-        of that id; NoSuchQueueError."""
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
+        """Writes the copy of a message, which has its id, in the same way. file: the path of the message's own file, as
+        it was a moment ago, None: it has none. FileExistsError when somebody is writing one of that id;
+        NoSuchQueueError."""
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         """Makes what is written durable, as the durability asks; and complete lists, so that a crash leaves all of a

@@ -42,7 +42,7 @@ class ElementWriter:
             except FileExistsError:
                 continue  # another publisher is writing one of that name
 
-    def write_copy(self, mid: int, payload: bytes) -> Staged:
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
         return self._write(mid, payload, 0)
 
     def _write(self, mid: int, payload: bytes, until: int) -> Staged:

@@ -79,6 +79,10 @@ class MessageDirectory:
         """Returns the path of a message in a state: ready when expiry is 0."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
+    def path_of(self, mid: int) -> str:
+        """Returns the path of a message, as far as the index knows."""
+        return self.name_path(mid, self.index.expiry(mid) or 0)
+
     def number(self, time: int) -> int:
         """Returns a time as the number in a file name, which has 18 digits at most."""
         return min(time // self._unit, MAX_MID)

@@ -60,12 +60,14 @@ class Staging:
         finally:
             self._disk.close(fd)
 
-    def write(self, mid: int, expiry: int, payload: bytes) -> Staged:
-        """Writes one message. FileExistsError when another publisher is writing one with that id; OSError."""
+    def write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
+        """Writes one message. file: one with that payload, for the kernel to copy if it is still there. FileExistsError
+        when another publisher is writing one with that id; OSError."""
         fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
         staged = Staged(mid, expiry, len(payload), fd)
         try:
-            self._disk.write(fd, payload)
+            if file is None or not self._copy(file, fd):
+                self._disk.write(fd, payload)
             if not self._sync:
                 self._close(staged)
         except BaseException:
@@ -73,6 +75,17 @@ class Staging:
             raise
         self._staged.add(mid)
         return staged
+
+    def _copy(self, file: str, fd: int) -> bool:
+        try:
+            source = self._disk.open(file, READ)
+        except FileNotFoundError:
+            return False
+        try:
+            self._disk.copy(source, fd)
+        finally:
+            self._disk.close(source)
+        return True
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         """Makes what is written durable, and notes the lists. Returns by first id the requests for which that failed,

@@ -60,11 +60,11 @@ class FileWriter:
             self.discard([staged])
             raise
 
-    def write_copy(self, mid: int, payload: bytes) -> Staged:
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
         try:
             if os.path.lexists(self._staging.new_path(mid)):
                 self._clear_half_copy(mid, payload)
-            return self._staging.write(mid, 0, payload)
+            return self._staging.write(mid, 0, payload, file)
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
