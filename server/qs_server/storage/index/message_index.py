@@ -14,6 +14,7 @@ from ..names import WITHHELD
 from .midmap import MidMap
 from .midset import MidSet
 
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 _LOADED = 1
 _DELAYED = 2
 _MID = (1 << 64) - 1
@@ -24,8 +25,12 @@ SIZE_SHIFT = 2
 class Index:
     """The messages of one queue. An expiry of 0 means ready."""
 
-    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = MappingProxyType({})) -> None:
-        """ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
+    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
+        """See `reset`."""
+        self.reset(ready, hidden)
+
+    def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
+        """Replaces all messages. ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
         own = ready if isinstance(ready, array) else array("Q", ready)
         every = array("Q", sorted([*own, *hidden])) if hidden else own
         self.messages = MidMap(every)
@@ -265,7 +270,9 @@ class Index:
         return bool(self._expiries) and self._expiries[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """A hidden message whose time has come."""
+        """Returns a hidden message whose time has come."""
+        if not self._expiries or self._expiries[0] >> 64 > now:
+            return None
         expiry = self.next_expiry()
         return None if expiry is None or expiry > now else self._expiries[0] & _MID
 

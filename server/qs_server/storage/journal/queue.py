@@ -23,10 +23,10 @@ from ..engine import (
     Stats,
     StorageError,
 )
-from ..files.directory import Shared
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
 from ..queues import EngineQueue
+from ..shared import Shared
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
