@@ -424,7 +424,7 @@ def test_message_at_the_last_moment(bench: Bench, tmp_path: Path) -> None:
             os.rmdir(path)
 
     options = (tmp_path / "q" / ".queue.toml").read_text()
-    bench.engine._disk = Late()  # type: ignore[attr-defined]
+    bench.engine._root._disk = Late()  # type: ignore[attr-defined]
     with pytest.raises(QueueNotEmptyError):
         bench.engine.remove("q", force=False)
     bench.engine.refresh()

@@ -129,6 +129,9 @@ class NullQueue:
     def commit(self) -> None:
         """Nothing has changed on disk."""
 
+    def dismantle(self) -> None:
+        """Nothing is in it."""
+
     def note_removed(self) -> None:
         """Nothing was in it."""
 

@@ -232,9 +232,9 @@ class Elements:
     # -- acting on one
 
     @contextlib.contextmanager
-    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+    def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
         """Keeps other servers of ours from changing an element in the with block. Gives how it is now; None when it is
-        gone, or not usable. OSError."""
+        gone, or not usable. OSError, also when it is to be removed."""
         if self.index.expiry(mid) is None:
             yield None
             return

@@ -256,13 +256,20 @@ class MessageDirectory:
             return None
         return begin + self._disk.read_all(fd, max(status.st_size - len(begin), 0))
 
-    def look(self, mid: int) -> MessageState | None:
-        """Returns how a message is now; None when it is gone. OSError."""
+    def look(self, mid: int, *, removing: bool = False) -> MessageState | None:
+        """Returns how a message is now; None when it is gone. removing: see `exclusive`. OSError."""
         while (expiry := self.index.expiry(mid)) is not None:
             if self.index.loaded(mid) or self.load(mid):
-                attributes = self.attributes.read(self.name_path(mid, expiry), mid)
-                return MessageState(expiry, attributes.receives, delayed=self.index.is_delayed(mid))
+                return MessageState(expiry, self._receives(mid, expiry, removing), self.index.is_delayed(mid))
         return None
+
+    def _receives(self, mid: int, expiry: int, removing: bool) -> int:
+        try:
+            return self.attributes.receives(self.name_path(mid, expiry), mid)
+        except OSError:
+            if removing:
+                return -1
+            raise
 
     def is_current(self, mid: int, state: MessageState) -> bool:
         """Tells whether the file was there when its attributes were read."""
@@ -272,10 +279,10 @@ class MessageDirectory:
         return False
 
     @contextlib.contextmanager
-    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+    def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
         """Gives how a message is now; None when it is gone. Nobody can be kept away: a rename or an unlink succeeds for
-        one of several. OSError."""
-        yield self.look(mid)
+        one of several. removing: its receives are -1 when they cannot be read. OSError."""
+        yield self.look(mid, removing=removing)
 
     # -- changes of ours
 
