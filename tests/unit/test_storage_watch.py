@@ -21,7 +21,7 @@ from qs_server.storage.engine import (
     Receipt,
     State,
 )
-from qs_server.storage.files.directory import MessageDirectory
+from qs_server.storage.files.listing import FileListing
 from qs_server.storage.watch import Watch
 
 
@@ -38,13 +38,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names that reach a queue as changed by others."""
     found: list[bytes] = []
-    original = MessageDirectory.changed
+    original = FileListing.changed
 
-    def changed(self: MessageDirectory, name: bytes, *, appeared: bool) -> None:
+    def changed(self: FileListing, name: bytes, *, appeared: bool) -> None:
         found.append(name)
         original(self, name, appeared=appeared)
 
-    monkeypatch.setattr(MessageDirectory, "changed", changed)
+    monkeypatch.setattr(FileListing, "changed", changed)
     return found
 
 

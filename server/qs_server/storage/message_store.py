@@ -23,7 +23,7 @@ class MessageStore(Protocol):
     """The messages in one directory, and their index. Methods may raise OSError.
 
     Other processes change the directory at any time. What cannot be done any more returns False or None, and by then
-    the index says how it is."""
+    the index says how it is. What changes a message is called in `exclusive`, with the state that it gave."""
 
     index: Index
     in_place: Callable[[], bool]
