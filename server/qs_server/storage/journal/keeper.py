@@ -4,10 +4,12 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from ..files.attributes import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records
@@ -71,7 +73,7 @@ class LogKeeper:
         self._store: LogStore | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
-        self._doors = Doors()
+        self._doors = Doors(partial(store_for, sync=False))
         self._door: Door | None = None  # that is worked on
         self._numbers = 0
         self._replayed = False
