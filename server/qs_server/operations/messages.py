@@ -154,7 +154,7 @@ def received(found: Sequence[Stored]) -> Message:
 
 
 def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
-    qid = qid_of(request)
+    qid = request.qid or ""
     if request.mid is not None:
         if request.mids:
             raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")

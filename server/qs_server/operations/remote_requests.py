@@ -30,8 +30,6 @@ _STATS_TIMEOUT = 5
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     """Returns the handler of a request: `usual`, unless the request is about queues that another server keeps."""
     remotes = service.remotes
-    if not (remotes.has_queues or isinstance(request, wire.NewQueue)):
-        return usual
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
