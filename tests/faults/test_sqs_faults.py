@@ -292,7 +292,7 @@ def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
 def test_queues_of_others(engine: SqsEngine, proxy: FaultySqs, tmp_path: Path) -> None:
     """Who may not make queues may use one that is there, and is told why when it is not."""
     (tmp_path / "second").mkdir()
-    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._api._prefix)
+    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._prefix)
     proxy.before = failing(1000, RefusedError(400, "AccessDenied", "no right"), "CreateQueue")
     second.create("q", Options())
     [mid] = push(engine, b"x")
@@ -394,7 +394,7 @@ def test_killed_and_restarted(tmp_path: Path) -> None:
         with pytest.raises(RemoteError, match=r"there is no queue '.*-q' at SQS"):  # it kept nothing
             push(engine, b"x")
         made = boto3.session.Session().client("sqs", region_name="us-east-1", endpoint_url=server.url)
-        made.create_queue(QueueName=f"{engine._api._prefix}q")
+        made.create_queue(QueueName=f"{engine._prefix}q")
         [mid] = push(engine, b"x")
         assert [message.mid for message in wait(engine)] == [mid]
         engine.close()
@@ -420,7 +420,7 @@ def test_slow(tmp_path: Path, server: SqsServer) -> None:
         policy = replace(HASTY, attempts=2, read_timeout=0.2)
         engine = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=replace(HASTY, read_timeout=LONG))
         engine.create("q", Options())
-        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._api._prefix)
+        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._prefix)
         proxy.freeze()
         with pytest.raises(RemoteError, match="does not answer, after 2 attempts: Read timeout"):
             push(hasty, b"x")

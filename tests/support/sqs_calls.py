@@ -25,7 +25,7 @@ class LateClock:
 
 
 def url_of(engine: SqsEngine, qid: str = "q") -> str:
-    return engine._api._url(qid)
+    return engine.queue(qid)._calls._url or ""
 
 
 def push(engine: SqsEngine, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
