@@ -41,12 +41,12 @@ class SqsEngine:
         check_prefix(prefix)
         self._prefix = prefix
         self._client = SqsClient(endpoint, region, policy or CallPolicy())
-        self._registry = QueueRegistry(root, self.name, disk)
+        self._registry = QueueRegistry(root, self.name, disk, self._open)
         self._clock = clock
         self._receipts = Receipts(clock)
         self._polls = LongPolls(self._receive_of, self._give_back, self._client.policy)
-        self._queues: dict[str, SqsQueue] = {}
-        self._opening = threading.Lock()
+        self._given: dict[str, int] = {}
+        """The greatest ids of queues that were removed."""
 
     def describe(self) -> str:
         return ""
@@ -57,22 +57,17 @@ class SqsEngine:
         return self._registry.queues()
 
     def queue(self, qid: str) -> SqsQueue:
-        return self._open(qid, self._registry.options(qid))
+        return self._registry.queue(qid)
 
     def _open(self, qid: str, options: Options) -> SqsQueue:
-        with self._opening:
-            queue = self._queues.get(qid)
-            if queue is None or queue.options is not options:  # it has been removed and made again
-                calls = QueueCalls(self._client, qid, self._prefix)
-                given = -1 if queue is None else queue.given
-                queue = self._queues[qid] = SqsQueue(qid, options, calls, self._receipts, self._clock, given)
-            return queue
+        calls = QueueCalls(self._client, qid, self._prefix)
+        return SqsQueue(qid, options, calls, self._receipts, self._clock, self._given.get(qid, -1))
 
     def create(self, qid: str, options: Options) -> None:
-        self._registry.create(qid, options, lambda options: self._open(qid, options).make())
+        self._registry.create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        self._registry.remove(qid, lambda: self.queue(qid).unmake(force=force))
+        self._given[qid] = self._registry.remove(qid, force=force).given
 
     # -- messages
 
@@ -88,48 +83,20 @@ class SqsEngine:
     ) -> list[Message]:
         """Receives messages in no promised order; they are returned by id."""
         deadline = time.monotonic() + wait
-        queues = {qid: self.queue(qid) for qid in qids}
-        windows = {qid: queue.window(visibility) for qid, queue in queues.items()}
+        windows = {queue: queue.window(visibility) for queue in map(self.queue, dict.fromkeys(qids))}
         if count <= 0:
             return []
         count = min(count, self._receipts.room())
         # One queue is asked with the long poll itself, which finds what an immediate answer may miss.
-        received = self._collect(queues, windows, count, max_bytes) if len(windows) > 1 or wait <= 0 else []
+        received = _collect(windows, count, max_bytes) if len(windows) > 1 or wait <= 0 else []
         if not received and wait > 0:
             asked = min(count, MOST_ENTRIES)
-            received = self._polls.wait(windows, asked, deadline, stop)
+            received = self._polls.wait({queue.qid: windows[queue] for queue in windows}, asked, deadline, stop)
             if len(received) >= asked:
-                received = self._collect(queues, windows, count, max_bytes, received)
+                received = _collect(windows, count, max_bytes, received)
+        by_name = {queue.qid: queue for queue in windows}
         wanted = self._first(received, count, max_bytes)
-        return sorted((self._hand_out(queues[each.qid], each) for each in wanted), key=lambda message: message.mid)
-
-    @staticmethod
-    def _collect(
-        queues: dict[str, SqsQueue],
-        windows: dict[str, int],
-        count: int,
-        max_bytes: int,
-        first: Iterable[Received] = (),
-    ) -> list[Received]:
-        """Receives ten by ten from each queue in turn, until none has any, or it is enough. first: was received before,
-        and is part of it. When SQS fails on the way, returns what there is by then; RemoteError if nothing."""
-        found = {(each.qid, each.message): each for each in first}
-        room = max_bytes - sum(len(each.payload) for each in found.values())
-        turns = list(windows)
-        while turns and len(found) < count and room >= 0:
-            qid = turns.pop(0)
-            try:
-                batch = queues[qid].receive(windows[qid], count - len(found), 0)
-            except StorageError:
-                if not found:
-                    raise
-                break
-            new = [each for each in batch if (each.qid, each.message) not in found]
-            found |= {(each.qid, each.message): each for each in batch}
-            room -= sum(len(each.payload) for each in new)
-            if new and windows[qid]:  # without a window the same ones would come again
-                turns.append(qid)
-        return list(found.values())
+        return sorted((self._hand_out(by_name[each.qid], each) for each in wanted), key=lambda message: message.mid)
 
     def _first(self, received: list[Received], count: int, max_bytes: int) -> list[Received]:
         """Returns the first messages, as many as are wanted and fit. The others are given back."""
@@ -158,7 +125,7 @@ class SqsEngine:
         return Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        self._registry.options(qid)
+        self.queue(qid)
         raise UnsupportedError(
             f"queue {qid!r} has the storage 'sqs', and SQS does not copy messages: push the payload to the other queues"
         )
@@ -167,3 +134,27 @@ class SqsEngine:
         self._client.close()
         self._polls.close()
         self._client.disconnect()
+
+
+def _collect(
+    windows: dict[SqsQueue, int], count: int, max_bytes: int, first: Iterable[Received] = ()
+) -> list[Received]:
+    """Receives ten by ten from each queue in turn, until none has any, or it is enough. first: was received before, and
+    is part of it. When SQS fails on the way, returns what there is by then; RemoteError if nothing."""
+    found = {(each.qid, each.message): each for each in first}
+    room = max_bytes - sum(len(each.payload) for each in found.values())
+    turns = list(windows)
+    while turns and len(found) < count and room >= 0:
+        queue = turns.pop(0)
+        try:
+            batch = queue.receive(windows[queue], count - len(found), 0)
+        except StorageError:
+            if not found:
+                raise
+            break
+        new = [each for each in batch if (each.qid, each.message) not in found]
+        found |= {(each.qid, each.message): each for each in batch}
+        room -= sum(len(each.payload) for each in new)
+        if new and windows[queue]:  # without a window the same ones would come again
+            turns.append(queue)
+    return list(found.values())

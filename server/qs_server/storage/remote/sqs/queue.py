@@ -73,7 +73,6 @@ class SqsQueue:
     # -- the queue itself
 
     def make(self) -> None:
-        """Makes the queue at SQS, or takes up the one that is there. UnsupportedError."""
         if self.options.capacity is not None:
             raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
         if self.options.timestamps != "us":
@@ -81,7 +80,6 @@ class SqsQueue:
         self._calls.make(self.window(None))
 
     def unmake(self, *, force: bool) -> None:
-        """Removes the queue at SQS. QueueNotEmptyError without force."""
         if not force and (held := sum(self._count().values())):
             raise QueueNotEmptyError(f"queue {self.qid!r} holds about {held} messages at SQS")
         self._calls.remove()
