@@ -45,8 +45,8 @@ SURVIVORS: dict[Removal, str] = {
 _RENAMED = frozenset(
     {
         "files/directory.py MessageDirectory.rename: rename",
-        "dirq/QueueSimple.py QueueSimple.lock: link",
         "dirq/folders.py make_obsolete: rename",
+        "dirq/locking.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",

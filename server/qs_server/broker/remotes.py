@@ -40,19 +40,13 @@ class Remotes:
         self._missing = missing
         self._default = default
         self._lifecycle = lifecycle
+        self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
+        """Whether there is or was such a queue. An attribute, as every request asks."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
         """Tells the lifecycle record what has happened to a message; see Lifecycle."""
         if self._lifecycle is not None:
             self._lifecycle.note(event, qid, mid, size, receives)
-
-    @property
-    def has_queues(self) -> bool:
-        """Whether there is any such queue."""
-        for engine in self.engines.values():  # at each request: no generator
-            if engine.queues():
-                return True
-        return bool(self.out_of_reach)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
         """Returns the engine of a queue; None if it is no remote one. UnsupportedError when it is out of reach."""
@@ -69,7 +63,9 @@ class Remotes:
         name = storage or self._default or ""
         if name in self._missing:
             raise self.library_missing(name)
-        return self.engines.get(name)
+        engine = self.engines.get(name)
+        self.has_queues = self.has_queues or engine is not None
+        return engine
 
     @staticmethod
     def library_missing(storage: str, qid: str | None = None) -> UnsupportedError:
