@@ -128,7 +128,7 @@ class PageWriter:
             return
         if due == NEVER and number == snapshot.head.first:
             self._trim_due = True
-        self._reader.index.note_due(number, due, self._clock())
+        self._reader.index.note_due(number, due)
 
     # -- the head, and which pages there are
 
