@@ -16,9 +16,13 @@ from qs_server.storage.remote.sqs import SqsEngine
 @pytest.fixture(scope="session")
 def server() -> Iterator[SqsServer]:
     """One endpoint for all tests."""
-    with pytest.MonkeyPatch.context() as patch, sqs_serving() as server:
-        give_credentials(patch)
+    with sqs_serving() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_credentials(monkeypatch)
 
 
 @pytest.fixture
