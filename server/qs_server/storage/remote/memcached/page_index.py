@@ -26,7 +26,7 @@ class PageIndex:
         """When a message of the last page becomes visible, as of the last look at it."""
 
     def note_head(self, first: int, last: int, changes: int, log: Sequence[int]) -> None:
-        """Takes in a head that was read."""
+        """Updates the index from a head that was read."""
         if changes - self._changes > len(log):
             self._due.clear()
         for change in range(max(self._changes, changes - len(log)), changes):
@@ -40,7 +40,7 @@ class PageIndex:
     # -- which pages may have a visible message
 
     def note_due(self, number: int, due: int) -> None:
-        """Takes in when the first message of a sealed page becomes visible."""
+        """Notes when the first message of a sealed page becomes visible."""
         if number in self._sealed:
             self._due[number] = due
 
@@ -55,7 +55,7 @@ class PageIndex:
     # -- in which page an id is
 
     def note_low(self, number: int, low: int) -> None:
-        """Takes in that the ids of a page are greater than low."""
+        """Notes that the ids of a page are greater than low."""
         at = bisect_left(self._lows, (number,))
         if at == len(self._lows) or self._lows[at][0] != number:
             self._lows.insert(at, (number, low))

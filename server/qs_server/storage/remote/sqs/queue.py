@@ -172,7 +172,7 @@ class SqsQueue:
             raise self._calls.not_sqs(error) from None
 
     def note_received(self, mid: int) -> None:
-        """Takes in the id of a message that is handed out."""
+        """Notes the id of a message that is handed out."""
         self.counters.add("delivered")
         with self._numbering:
             self.last_mid = max(mid, self.last_mid)
