@@ -31,7 +31,7 @@ def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Opt
 
 
 class RemoteQueue(Protocol):
-    """What the registry asks of a queue, beside what Queue says."""
+    """A queue as the registry needs it; see Queue for the rest."""
 
     options: Options
 

@@ -1,5 +1,4 @@
-"""What this process remembers of a queue's pages, so that it reads few of them: which ids are in which page, and in
-which pages a message may be visible.
+"""Remembers about a queue's pages which ids they have, and when their messages become visible, so that few are read.
 
 Another process may make a message of a sealed page visible sooner than is known here. It writes the page's number to
 the head's log. If it is killed between the two steps, the message is received when its window would have ended.

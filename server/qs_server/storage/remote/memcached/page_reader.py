@@ -27,8 +27,8 @@ _GIVEN_UP = (
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was read of a queue: its head, and pages, each with the token for compare-and-swap. None: there is no such
-    page."""
+    """A queue as it was read: its head, and some pages, each with the token for compare-and-swap. None: there is no
+    such page."""
 
     head: Head
     token: bytes

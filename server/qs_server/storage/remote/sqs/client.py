@@ -22,7 +22,7 @@ _BUSY = frozenset(
     {"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "ServiceUnavailable", "InternalError"}
 )
 _REFUSED = re.compile("AccessDenied|AccessKey|AuthFailure|Expired|OptInRequired|Signature|Token|UnrecognizedClient")
-"""What SQS's words for credentials that it does not accept have in them."""
+"""Parts of SQS's codes for credentials that it does not accept."""
 
 
 class CallError(RemoteError):
