@@ -17,7 +17,7 @@ from support.documents import (
     request,
 )
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
-from support.stocks import stock
+from support.sources import source
 
 from qs_schemas import ListMessages, Message
 from qs_server.broker.subscriber import Subscriber
@@ -71,7 +71,7 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
         client = running.connect()
         await client.ask(push_list("q", *["x"] * 100))
         service = Service(
-            running.storage, Subscriptions(stock(running.storage), wall_clock), lambda: Subscriber(1, lambda: None)
+            running.storage, Subscriptions(source(running.storage), wall_clock), lambda: Subscriber(1, lambda: None)
         )
         group = RequestBatch([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
         group.advance(pushing=False)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from support.stocks import stock
+from support.sources import source
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer
@@ -71,7 +71,7 @@ def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrume
 
     async def main() -> None:
         storage: Engine = engine  # type: ignore[assignment]
-        subscriptions = Subscriptions(stock(storage), now)
+        subscriptions = Subscriptions(source(storage), now)
         committer = Committer(storage, Durability.ALWAYS, Waiters(), subscriptions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(UpkeepLoop(storage, committer, now).serve)

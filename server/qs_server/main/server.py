@@ -8,9 +8,9 @@ from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
+from ..broker.fetcher import Fetcher
 from ..broker.jobs import Job
 from ..broker.remotes import Remotes
-from ..broker.stock import Fetching
 from ..broker.subscriptions import Subscriptions
 from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
@@ -44,8 +44,8 @@ class Server(Acceptor[Connection]):
         self._clock = clock
         self._waiters = Waiters()
         self._remotes = remotes or Remotes()
-        self._fetching = Fetching(storage, self._remotes)
-        self._subscriptions = Subscriptions(self._fetching.stock, clock, history)
+        self._fetcher = Fetcher(storage, self._remotes)
+        self._subscriptions = Subscriptions(self._fetcher.source, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
         self._hub.on_poll_end = self._committer.on_poll_end
@@ -57,7 +57,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(self._committer.sync_at_intervals)
             background.start_soon(self._keep_time)
             background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
-            background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
+            background.start_soon(self._fetcher.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self._hub, self._committer)
             await self.accept(listeners)
