@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from qs_server.storage.journal.engine import JournalEngine
 from support.claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
 from support.engines import Bench, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import (
     ClaimOrderError,
     Draft,

@@ -16,7 +16,7 @@ from .midset import MidSet
 
 _LOADED = 1
 _DELAYED = 2
-_SIZE_SHIFT = 2
+SIZE_SHIFT = 2
 
 
 class Index:
@@ -48,7 +48,7 @@ class Index:
         """Loaded messages with ids in increasing order. hidden: of those that are, until when, and whether that is a
         delay. All of them are new that are not withheld."""
         made = cls()
-        made.messages = MidMap.of(mids, array("Q", [size << _SIZE_SHIFT | _LOADED for size in sizes]))
+        made.messages = MidMap.of(mids, array("Q", [size << SIZE_SHIFT | _LOADED for size in sizes]))
         made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
         made.bytes = sum(sizes)
         for mid, (expiry, delayed) in hidden.items():
@@ -84,7 +84,7 @@ class Index:
             self.messages.set(mid, 0)
             self.unloaded += 1
             return
-        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.bytes += size
         if expiry:
             self._set_delayed(mid)
@@ -93,14 +93,14 @@ class Index:
         """Ready messages with ids greater than any that is there; as `add`, one for each size."""
         self.new.extend(mids)
         self.ready.extend(mids)
-        self.messages.set_run(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
+        self.messages.set_run(mids, [size << SIZE_SHIFT | _LOADED for size in sizes])
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
         """A message that was removed, as it was. facts: what `remove` gave back, then or later."""
         self.messages.set(mid, facts & ~_DELAYED)
         if facts & _LOADED:
-            self.bytes += facts >> _SIZE_SHIFT
+            self.bytes += facts >> SIZE_SHIFT
         else:
             self.unloaded += 1
         if new:
@@ -122,7 +122,7 @@ class Index:
         if facts & _DELAYED:
             self.delayed -= 1
         if facts & _LOADED:
-            self.bytes -= facts >> _SIZE_SHIFT
+            self.bytes -= facts >> SIZE_SHIFT
         else:
             self.unloaded -= 1
         return facts
@@ -169,7 +169,7 @@ class Index:
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
         """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
-        return [None if fact is None or not fact & _LOADED else fact >> _SIZE_SHIFT for fact in facts]
+        return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
         """A message becomes ready."""
@@ -210,7 +210,7 @@ class Index:
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
         """What the file says of a message that was not loaded. delayed: it is hidden, and not by being in flight."""
-        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.unloaded -= 1
         self.bytes += size
         if retrieved:
@@ -221,16 +221,16 @@ class Index:
     def known_size(self, mid: int) -> int | None:
         """Bytes of a message; None when it is not loaded, or gone."""
         facts = self.messages.get(mid)
-        return None if facts is None or not facts & _LOADED else facts >> _SIZE_SHIFT
+        return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
         """Bytes of a loaded message."""
-        return (self.messages.get(mid) or 0) >> _SIZE_SHIFT
+        return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod
     def size_in(facts: int) -> int:
         """Bytes of a message, from what `remove` gave back."""
-        return facts >> _SIZE_SHIFT
+        return facts >> SIZE_SHIFT
 
     @staticmethod
     def delayed_in(facts: int) -> bool:

@@ -72,6 +72,9 @@ class LogKeeper:
         self._keys_due: int | None = None
         self._not_before = 0
         self._running: Upkeep | None = None
+        self._has_work = False
+        self._looked_at: tuple[int, int] | None = None  # changes of the log and of its usage when `_look` was called
+        self._least = self._most = 0  # live bytes, and bytes of room, below which it is called again
         self._snapshot: Snapshot | None = None
         self._written: Snapshot | None = None  # and not durable yet
         self._checkpointed: Position | None = None
@@ -285,24 +288,37 @@ class LogKeeper:
 
     def next_upkeep(self) -> int | None:
         """When `begin_upkeep` should be called next; 0: at once; None: there is nothing to do."""
-        store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
+        store = self._store
+        if store is None or self._running is not None or store.log.failed is not None:
             return None
-        if not store.log.has_notes:
+        log, usage = store.log, store.usage
+        if (log.changes, usage.emptied) != self._looked_at or usage.total < self._least or log.room < self._most:
+            self._look(store)
+        if not log.pending:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        own = 0 if self._has_work(store, compaction) else self._notes_due
-        if own is not None:
-            own = max(own, self._not_before)
+        due = 0 if self._has_work else self._notes_due
+        if due is not None and due < self._not_before:
+            due = self._not_before
+        if store.keyed or self._keys_due is not None or self._doors.busy:
+            due = self._earlier(due, store)
+        return due
+
+    def _earlier(self, due: int | None, store: Store) -> int | None:
+        """Returns when upkeep is due that also has keys and directories to look at. due: without these."""
         if store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
-        others = [due for due in (self._doors.due(), self._keys_due) if due is not None]
-        return own if not others else min(others) if own is None else min(own, *others)
+        times = [time for time in (due, self._doors.due(), self._keys_due) if time is not None]
+        return min(times, default=None)
 
-    def _has_work(self, store: Store, compaction: Compaction) -> bool:
-        log = store.log
-        return (
+    def _look(self, store: Store) -> None:
+        """Finds out whether there is work for upkeep, and notes what has to change before it is worth a look again: a
+        commit costs less than this."""
+        log, usage, compaction = store.log, store.usage, self._compaction
+        if compaction is None:
+            return
+        self._has_work = (
             self._snapshot is not None
             or self._written is not None
             or compaction.wanted
@@ -311,6 +327,11 @@ class LogKeeper:
             or log.wants_reserve is not None
             or self._wants_checkpoint(store)
         )
+        self._looked_at = log.changes, usage.emptied
+        self._least = usage.least(log.sizes, tight=log.tight) if len(log.sizes) > 1 else 0
+        self._most = log.spare_below
+        if self._has_work:
+            self._looked_at = None
 
     def begin_upkeep(self) -> Upkeep | None:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
@@ -318,6 +339,7 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
+        self._looked_at = None
         if self._clock() >= self._not_before:
             try:
                 self._do_slice(store, compaction)
@@ -388,7 +410,7 @@ class LogKeeper:
         """Takes over what was done in a thread."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
-        self._running = None
+        self._running = self._looked_at = None
         upkeep.settle()
         if self._door is not None and upkeep.intake is not None:
             self._door.finish(upkeep.intake)

@@ -139,11 +139,14 @@ class LogQueue:
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Their ids, increasing. QueueFullError."""
-        require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
+        if self.options.capacity is not None:
+            require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
         now = self._clock()
-        if any(draft.delay or draft.key is not None for draft in drafts):
-            return self._push_each(drafts, now)
-        payloads = [draft.payload for draft in drafts]
+        payloads: list[bytes] = []
+        for draft in drafts:
+            if draft.delay or draft.key is not None:
+                return self._push_each(drafts, now)
+            payloads.append(draft.payload)
         if not payloads:
             return []
         mids = self._free_run(len(payloads), now)
@@ -180,14 +183,16 @@ class LogQueue:
         """Stores messages with these ids, visible at once."""
         sizes = list(map(len, payloads))
         size = sum(sizes)
-        self._log.reserve(size + len(sizes) * records.PUSH_SIZE, push=True)
-        places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
-        self._store.undo.append((self._unpush, mids))
-        self.table.add_run(mids, places, sizes)
-        self._store.usage.add(places[0], size + len(sizes) * record_size(0))
-        self._store.cache.put(places, payloads, size)
+        whole = size + len(sizes) * records.PUSH_SIZE
+        log, table, store = self._log, self.table, self._store
+        log.reserve(whole, push=True)
+        places = log.append_pushes(records.pushes(table.number, mids, now), payloads, sizes)
+        store.undo.append((self._unpush, mids))
+        table.add_run(mids, places, sizes)
+        store.usage.add(places[0], whole)
+        store.cache.put(places, payloads, size)
         self.counts.pushed += len(sizes)
-        self.table.arrived()
+        table.arrived()
         if self._lifecycle is not None:
             for mid in mids:
                 self.note("pushed", mid)
@@ -413,7 +418,7 @@ class LogQueue:
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message that is here, in the state that expiry says."""
         self._log.reserve(records.SMALL)
-        self._log.append(records.delete(self.number, mid))
+        self._log.append(records.delete(self.table.number, mid))
         self._remove(mid, expiry)
         if expiry == WITHHELD:
             self.claims.removed(mid)

@@ -71,7 +71,8 @@ class Store:
             self.roll_back()
             raise
         self.undo.clear()
-        self.cache.trim()
+        if self.cache.size > self.cache.limit:
+            self.cache.trim()
 
     def commit_early(self) -> None:
         """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""
@@ -115,8 +116,8 @@ class Store:
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
         """A queue does not need a payload any more. size: its bytes."""
-        if not self._is_shared(queue, mid, place):
-            self.usage.drop(place, record_size(size))
+        if not self.families or not self._is_shared(queue, mid, place):
+            self.usage.drop(place, size + records.PUSH_SIZE)
             self.cache.drop(place)
 
     def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:
