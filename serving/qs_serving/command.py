@@ -12,10 +12,10 @@ import trio
 
 from qs_schemas import Limits
 
+from .arguments import CommandParser, ShowVersion
 from .listening import Announce, StartError
 from .options import ServerLimits
 from .stopping import StopError
-from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
@@ -28,7 +28,11 @@ def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], floa
     bound too."""
 
     def read(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            number = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {number}") from None
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text} is not a number")
         if not value >= least:  # also of what is no number, NaN
@@ -37,7 +41,6 @@ def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], floa
             raise argparse.ArgumentTypeError(f"{text} is more than {LONGEST} seconds")
         return value
 
-    read.__name__ = "number"
     return read
 
 
@@ -49,7 +52,7 @@ def _port(text: str) -> int:
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
     """Returns a parser with the flags that every such command has. port: the default."""
-    parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG, allow_abbrev=False)
+    parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -1,6 +1,6 @@
-"""A queue's directory as pump and sink see it, whatever its layout: something to put payloads into and take them from.
+"""The two ends of a queue's directory, whatever its layout: pump puts payloads in, sink takes them out.
 
-Each wait here is at most as long as its caller says, who has a look at Ctrl-C in between.
+Each wait is at most as long as its caller says, so that the caller sees Ctrl-C in between.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from .errors import described
 from .layouts import DIRQ, VSQS, names_in
 
 _LOOK_AGAIN = 2.0
-"""Seconds after which the elements are looked at though nothing was reported: taking a lock away from within an element
-of `dirq` is a change that the system reports to nobody."""
+"""Seconds after which elements are listed though nothing was reported: inotify does not report that a lock within an
+element of `dirq` is gone."""
 
 
 class Taken(NamedTuple):
-    """A message that is out of others' reach. order: sorts as the messages were stored."""
+    """A message that no other consumer can take. order: sorts as the messages were stored."""
 
     name: str
     order: str
@@ -34,41 +34,41 @@ class Taken(NamedTuple):
 
 
 class UnreadableError(StorageError):
-    """An element is not as the schema says. Its text tells what to do."""
+    """An element is not as the schema says. The text tells what to do."""
 
 
 class End(Protocol):
-    """What each layout does."""
+    """What pump and sink ask of each layout."""
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """Stores a message. False when the queue has been full for as long as that. OSError; StorageError."""
+        """Stores a message. False when the queue was full for all the seconds. OSError; StorageError."""
 
     def take(self, seconds: float) -> Taken | None:
-        """The oldest that nobody has. None when there was none for as long as that; 0: not to wait."""
+        """Takes the oldest message that nobody has; None when there was none for all the seconds, 0: does not wait."""
 
     def remove(self, taken: Taken) -> None:
-        """For good. One that is gone already is fine."""
+        """Removes a message, which may be gone already."""
 
     def give_back(self, taken: Taken) -> None:
-        """For somebody else, as far as the layout allows it."""
+        """Lets other consumers have a message, as far as the layout allows it."""
 
     def close(self) -> None:
-        """Lets go of the directory."""
+        """Closes what is open."""
 
 
 class VsqsEnd:
-    """The layout vsqs."""
+    """A queue in the layout vsqs."""
 
     def __init__(self, path: str, *, sync: bool, capacity: int | None, visibility: float, put_only: bool) -> None:
-        """capacity: messages, None: what the directory says; visibility: seconds that a message is hidden when taken,
-        after which it comes back unless it was removed; put_only: see `open_end`."""
+        """capacity: messages, None: what the directory says; visibility: seconds after which a message that was taken
+        comes back unless it was removed; put_only: see `open_end`."""
         self._visibility = visibility
         # The library waits for room under the bound that it is given; over that of the directory it is an error.
         bounds = [bound for bound in (capacity, read_options(path, "files").capacity) if bound is not None]
         self._queue = vsqs.Queue(path, min(bounds, default=None), create=True, publish_only=put_only, sync=sync)
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """As End."""
+        """See End."""
         try:
             self._queue.publish(payload, timeout=seconds)
         except vsqs.QueueFullException:
@@ -76,27 +76,27 @@ class VsqsEnd:
         return True
 
     def take(self, seconds: float) -> Taken | None:
-        """As End: the library waits for what inotify reports, and for windows that end."""
+        """See End. The library waits for reports of inotify, and for the ends of windows."""
         mid, payload = self._queue.receive(self._visibility, timeout=seconds)
         return None if mid is None or payload is None else Taken(mid, mid.zfill(18), payload)
 
     def remove(self, taken: Taken) -> None:
-        """As End."""
+        """See End."""
         self._queue.delete(taken.name)
 
     def give_back(self, taken: Taken) -> None:
-        """Nothing: it comes back when its window ends."""
+        """Does nothing: the message comes back when its window ends."""
 
     def close(self) -> None:
-        """As End."""
+        """See End."""
         self._queue.close()
 
 
 class DirqEnd:
-    """Both layouts of dirq."""
+    """A queue in one of the layouts of dirq."""
 
     def __init__(self, queue: Any, path: str, body: Body | None) -> None:
-        """queue: one of our two classes; body: None for `dirq-simple`."""
+        """queue: see `open_dirq`; body: None for `dirq-simple`."""
         self._queue = queue
         self._path = path
         self._body = body
@@ -106,12 +106,12 @@ class DirqEnd:
         self._looked_at = 0.0
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """As End: there is no capacity."""
+        """See End. There is no capacity."""
         self._queue.add(payload if self._body is None else self._body.data(payload))
         return True
 
     def take(self, seconds: float) -> Taken | None:
-        """As End."""
+        """See End."""
         taken = self._next()
         if taken is None and seconds > 0:
             self._changed = self._arrivals.wait(seconds) or self._changed
@@ -154,7 +154,7 @@ class DirqEnd:
         return Taken(name, name, data if self._body is None else self._body.payload(data))
 
     def remove(self, taken: Taken) -> None:
-        """As End."""
+        """See End."""
         try:
             self._queue.remove(taken.name)
         except FileNotFoundError:
@@ -164,17 +164,17 @@ class DirqEnd:
                 raise
 
     def give_back(self, taken: Taken) -> None:
-        """Unlocked."""
+        """See End."""
         with contextlib.suppress(OSError):
             self._queue.unlock(taken.name)
 
     def close(self) -> None:
-        """As End."""
+        """See End."""
         self._arrivals.close()
 
 
 def _is_other_than_the_schema(error: BaseException) -> TypeGuard[QueueError | OSError]:
-    """A piece is missing, a table is none, or what has a piece's name is a directory."""
+    """Tells that a piece is missing, a table is none, or a directory has the name of a piece."""
     return isinstance(error, QueueError) or (isinstance(error, OSError) and error.errno in (errno.EILSEQ, errno.EISDIR))
 
 
@@ -196,15 +196,15 @@ def open_end(
     visibility: float = 10,
     put_only: bool = False,
 ) -> End:
-    """Opens a directory, which is made if it is missing. put_only: nothing is going to be taken, so that a server may
-    have the queue in its journal. OSError; StorageError."""
+    """Opens a directory, which is made if it is missing. put_only: nothing is going to be taken, so the queue may be
+    one of a server's journal. OSError; StorageError."""
     if layout == VSQS:
         return VsqsEnd(path, sync=sync, capacity=capacity, visibility=visibility, put_only=put_only)
     return DirqEnd(open_dirq(path, layout, body, sync=sync), path, body if layout == DIRQ else None)
 
 
 def open_dirq(path: str, layout: str, body: Body, *, sync: bool = True) -> Any:
-    """One of our two classes, which have the same methods."""
+    """Opens a queue with one of our two classes, which have the same methods."""
     if layout == DIRQ:
         return Queue(path, schema=body.schema, sync=sync)
     return QueueSimple(path, sync=sync)

@@ -1,4 +1,4 @@
-"""`qs-dir purge`: what was left behind goes, what was taken and not removed can be taken again; or everything goes."""
+"""`qs-dir purge`: removes what was left behind, frees what was taken and not removed, or removes everything."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ from .output import say
 
 
 def purge(arguments: Namespace) -> int:
-    """Purges, and says what it has done; the exit code."""
+    """Purges, and says what it has done. Returns the exit code."""
     directory = arguments.directory
     layout = layout_of(directory, arguments.layout)
     if layout == VSQS:
@@ -63,10 +63,10 @@ def _is_sure(arguments: Namespace, layout: str | None) -> bool:
 
 
 class _Patient(FileQueue):
-    """Removes nothing that is being written, however old: that is decided here."""
+    """Leaves what is being written, however old: `_remove_written` decides about that."""
 
     def is_staged(self, name: str) -> bool:
-        """As if it were ours."""
+        """Treats every file that is being written as this process's own."""
         return True
 
 
@@ -88,7 +88,7 @@ def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
 
 
 def _remove_written(path: str, max_temp: float) -> int:
-    """Files that are being written, and were not written to for so many seconds. How many."""
+    """Removes files that are being written and did not change for so many seconds. Returns how many."""
     removed = 0
     for name, is_dir in names_in(path) if max_temp else ():
         parsed = parse_message(os.fsencode(name))
@@ -120,7 +120,7 @@ def _purge_dirq(arguments: Namespace, layout: str) -> str:
 
 
 def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[str, str]]:
-    """State and name of what the purge is about."""
+    """Finds what the purge is to remove or unlock: state and name."""
     limits = {**dict.fromkeys(UNFINISHED, max_temp), LOCKED: max_lock}
     return {
         (each.state, each.name)
@@ -133,7 +133,7 @@ def _remove_all(queue: Any) -> int:
     removed = 0
     name = queue.first()
     while name:
-        queue.lock(name)  # or somebody else has it, who then will not find it any more
+        queue.lock(name)  # a consumer that has it will not find it any more
         try:
             queue.remove(name)
             removed += 1
