@@ -244,7 +244,7 @@ def write(message: Message) -> bytes | None:
         if req is not None:
             head += _id("req", req)
         if resp is not None:
-            head += _id("resp", resp)
+            head += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
     except (_UnusualError, KeyError, TypeError, AttributeError):  # the last ones: of a field that holds something else
         return None

@@ -70,15 +70,19 @@ class Hub:
 
     def _poll(self) -> Iterable[Reader]:
         """Those that something can be read from, or some of them."""
-        readers = self._readers
-        return [readers[descriptor] for descriptor, _ in self._epoll.poll(0, _READY)]
+        found = self._epoll.poll(0, _READY)
+        return self._named(found) if found else ()
 
     def _linger(self, until: float) -> Iterable[Reader]:
         """As `_poll`, but waits for a moment, unless it is late, or somebody else is waiting for the loop."""
         if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
             return ()
+        return self._named(self._epoll.poll(_LINGER, _READY))
+
+    def _named(self, found: list[tuple[int, int]]) -> Iterable[Reader]:
+        """Returns the readers of the descriptors that the kernel named, nearly always one or none."""
         readers = self._readers
-        return [readers[descriptor] for descriptor, _ in self._epoll.poll(_LINGER, _READY)]
+        return (readers[found[0][0]],) if len(found) == 1 else [readers[descriptor] for descriptor, _ in found]
 
     def _take_turn(self) -> None:
         """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""

@@ -43,21 +43,24 @@ def test_create_again(bench: Bench) -> None:
     assert mids(receive(bench)) == [mid]
 
 
-@pytest.mark.parametrize("qid", ["", "a" * 201, "a\nb", "a\0b", "é" * 100])
-def test_create_bad_name(any_bench: Bench, qid: str) -> None:
+def test_create_bad_names(any_bench: Bench) -> None:
     """A name that cannot be kept is refused."""
-    with pytest.raises(BadQueueNameError):
-        any_bench.queue(qid)
+    for qid in ("", "a" * 201, "a\nb", "a\0b", "é" * 100):
+        with pytest.raises(BadQueueNameError):
+            any_bench.queue(qid)
     assert not list(any_bench.engine.queues())
 
 
-@pytest.mark.parametrize("qid", ["a/b", "..", ".", ".hidden", "ü 日 🐟", "a%20b", "q.new", "1", "~", "A", "a"])
-def test_create_any_name(bench: Bench, qid: str) -> None:
+def test_create_any_name(bench: Bench) -> None:
     """Any text is a name, also what means something to a file system; it stays the same when reopened."""
-    bench.queue(qid)
-    [mid] = bench.push(b"x", qid=qid)
-    assert list(bench.reopen().queues()) == [qid]
-    assert mids(receive(bench, qid)) == [mid]
+    names = ["a/b", "..", ".", ".hidden", "ü 日 🐟", "a%20b", "q.new", "1", "~", "A", "a"]
+    pushed = {}
+    for qid in names:
+        bench.queue(qid)
+        pushed[qid] = bench.push(b"x", qid=qid)
+    assert sorted(bench.reopen().queues()) == sorted(names)
+    for qid in names:
+        assert mids(receive(bench, qid)) == pushed[qid]
 
 
 def test_remove(any_bench: Bench) -> None:

@@ -172,17 +172,17 @@ def test_a_directory_that_goes_before_it_is_listed(
     name = shared.foreign.add(b"x")
     folder = shared.foreign.path / "7fffffff"
     queue: Any = shared.engine._queues["q"]
-    listed = queue._layout.listed
+    listed = queue._store.layout.listed
 
     def gone(name: str) -> Any:
-        queue._layout.listed = listed
+        queue._store.layout.listed = listed
         folder.rmdir()
         return listed(name)
 
     if watched:
-        queue._layout.listed = gone
+        queue._store.layout.listed = gone
         folder.mkdir()
-    queue.folder_made(folder.name)
+    queue.watch.folder_made(folder.name)
     folder.mkdir()
     shared.engine.refresh()
     os.rename(shared.foreign.path / name, folder / name[9:])

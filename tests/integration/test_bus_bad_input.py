@@ -19,13 +19,6 @@ def bus(server: ServerProcess) -> Iterator[BusProcess]:
         yield process
 
 
-@pytest.fixture(scope="module")
-def shared_bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
-    """One bus for those tests of this file that do not look at the root: each has its own queue."""
-    with bus_serving(shared_server) as process:
-        yield process
-
-
 @contextlib.contextmanager
 def subscribed(server: ServerProcess, wire: Wire, bus: BusProcess, qid: str) -> Iterator[Wire]:
     """Somebody else, subscribed to the queue, which is made if it is not there, with two messages in hand."""

@@ -1,6 +1,7 @@
 """subscribe() of both queue clients over real sockets: deliveries between answers, and how a subscription ends."""
 
 import gc
+import os
 import queue
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 from support.backends import both, run, until
+from support.scripted_bus import delivered, noted
 from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
 
 from qs_client import (
@@ -19,7 +21,6 @@ from qs_client import (
     DeleteMessage,
     Deliveries,
     Error,
-    GetMessage,
     Message,
     NotFound,
     Ping,
@@ -29,14 +30,6 @@ from qs_client import (
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas import Peer
-
-
-def delivered(request: Message | None, mid: int) -> bytes:
-    assert request is not None
-    message = GetMessage("q", mid, payload=b"%d" % mid, status="delivered", receives=1, type="response")
-    message.req = request.req
-    return Peer().send(message)
 
 
 def subscription(seen: "queue.SimpleQueue[Message]", *mids: int) -> Callable[[Conversation], None]:
@@ -52,10 +45,6 @@ def subscription(seen: "queue.SimpleQueue[Message]", *mids: int) -> Callable[[Co
             seen.put(request)
 
     return script
-
-
-def noted(seen: "queue.SimpleQueue[Message]", count: int) -> list[Message]:
-    return [seen.get(timeout=GIVE_UP) for _ in range(count)]
 
 
 def aclient(server: ScriptedServer) -> AsyncQueueClient:
@@ -129,6 +118,24 @@ def test_a_break_ends_an_async_subscription(backend: str) -> None:
     with scripted(subscription(seen, 1, 2)) as server:
         run(backend, main)
     check_end(noted(seen, 3)[1:], 2)
+
+
+def test_a_client_that_nobody_refers_to_any_more() -> None:
+    """A client whose subscription is left with a break, and that is dropped without disconnect(), leaves no socket
+    open, also before the garbage collector has run."""
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    gc.collect()
+    gc.disable()
+    try:
+        with scripted(subscription(seen, 1)) as server:
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in client_of(server).subscribe("q"):
+                break
+            noted(seen, 2)
+        # The script has ended, so the client has closed its side; the listener is closed by now, too.
+        assert len(os.listdir("/proc/self/fd")) <= before - 1
+    finally:
+        gc.enable()
 
 
 def test_a_queue_that_does_not_exist() -> None:

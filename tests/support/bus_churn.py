@@ -9,7 +9,6 @@ import random
 import re
 import socket
 import struct
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -106,6 +105,8 @@ class Churn:
         self._may_push = 0
         self._pushed = 0
         self._more = trio.Event()
+        self._up = trio.Event()  # set but while something that was killed is started again
+        self._up.set()
         self._ending = False
 
     async def run_in_time(self) -> None:
@@ -165,7 +166,7 @@ class Churn:
                         while self._pushed >= self._may_push:
                             await self._more.wait()
                         await self._push(lines)
-            await trio.sleep(0.01)
+            await self._up.wait()
 
     async def _push(self, lines: Lines) -> None:
         qid = self._rng.choice(ASKED + UNASKED)
@@ -215,7 +216,7 @@ class Churn:
                 async with connected(self._bus) as lines:
                     await lines.send(request_)
                     await self._take(lines, named, set(ASKED))
-            await trio.sleep(0.01)
+            await self._up.wait()
 
     async def _take(self, lines: Lines, named: bool, asked: set[str], leaves: int = 1 << 60) -> None:
         """Takes what comes, now and then slowly, and leaves after so many lines."""
@@ -247,24 +248,29 @@ class Churn:
                 await self._more.wait()
             which = self._rng.sample([self._bus, self._server], self._rng.choice((1, 1, 2)))
             seconds = self._rng.uniform(0.1, self._scale.stall)
-            await trio.to_thread.run_sync(
-                kill if fault == "kill" else stall, which[:1] if fault == "kill" else which, seconds
-            )
-            await trio.sleep(self._rng.uniform(0, 0.3))
+            if fault == "kill":
+                self._up = trio.Event()
+                await trio.to_thread.run_sync(kill, which[:1], seconds)
+                self._up.set()
+            else:
+                await trio.to_thread.run_sync(stall, which, seconds)
 
     # -- what is left ---------------------------------------------------------------------------------------------
 
     async def _be_quiet(self) -> None:
         """Waits until what was asked for has been handled, and nothing is in anybody's hands."""
-        deadline = time.monotonic() + QUIET_WITHIN
-        while True:
+        held: dict[str, int] = {}
+
+        def quiet() -> bool:
             with Wire(self._server) as wire:
-                held = {qid: stored(wire, qid, "all") for qid in (*ASKED, KEPT)}
-                held |= {qid: stored(wire, qid, "in-flight") for qid in UNASKED}
-            if not any(held.values()):
-                return
-            assert time.monotonic() < deadline, {qid: len(found) for qid, found in held.items()}
-            await trio.sleep(0.02)
+                held.update({qid: len(stored(wire, qid, "all")) for qid in (*ASKED, KEPT)})
+                held.update({qid: len(stored(wire, qid, "in-flight")) for qid in UNASKED})
+            return not any(held.values())
+
+        try:
+            await trio.to_thread.run_sync(self._server.until, quiet, QUIET_WITHIN)
+        except AssertionError:
+            raise AssertionError(held) from None
 
     def check(self) -> None:
         """Every message is where it belongs."""

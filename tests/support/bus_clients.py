@@ -178,7 +178,7 @@ class Publisher(threading.Thread):
     def __init__(
         self, server: Where, name: str, queues: tuple[str, ...], seed: int, progress: threading.Condition
     ) -> None:
-        """progress: notified when more has been answered."""
+        """progress: notified when more has been answered, and when it is idle."""
         super().__init__(daemon=True)
         self._progress = progress
         self.answered: list[str] = []
@@ -203,6 +203,11 @@ class Publisher(threading.Thread):
         """Returns when it has all its answers, or has given them up."""
         self._go.clear()
         assert self._idle.wait(30)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has pushed all that it may."""
+        return self._idle.is_set()
 
     def close(self) -> None:
         self._closed = True
@@ -235,6 +240,8 @@ class Publisher(threading.Thread):
             self._go.clear()
         if not self._go.is_set():
             self._idle.set()
+            with self._progress:
+                self._progress.notify_all()
             self._go.wait()
         self._left -= 1
 

@@ -138,9 +138,14 @@ class World:
     def restart_server(self) -> None:
         self.server = ServerProcess(self.server.root, "--durability", self.durability, port=self.server.port)
 
-    def pause(self, most: float) -> None:
-        """A random moment."""
-        time.sleep(self.rng.uniform(0, most))
+    def go_on(self, most: int) -> None:
+        """Until a random number of pushes more have been answered, or all that may be pushed in this round."""
+        count = self._answered() + self.rng.randint(0, most)
+        with self.progress:
+            over = self.progress.wait_for(
+                lambda: self._answered() >= count or all(publisher.idle for publisher in self.publishers), QUIET_WITHIN
+            )
+        assert over, self.logs()
 
     def round(self, fault: Callable[["World"], str]) -> Round:
         """Load, a fault in the middle of it, load, and quiet: then everything that was pushed is where it belongs."""
@@ -149,10 +154,9 @@ class World:
         done = self._answered()
         for publisher in self.publishers:
             publisher.resume(BATCHES)
-        self._wait_for_pushes(done + self.rng.randint(0, 150))
-        self.pause(0.05)
+        self.go_on(150)
         what = fault(self)
-        self.pause(0.1)
+        self.go_on(50)
         for publisher in self.publishers:
             publisher.pause()
         self._be_quiet(what)
@@ -164,10 +168,6 @@ class World:
 
     def _answered(self) -> int:
         return sum(len(publisher.answered) for publisher in self.publishers)
-
-    def _wait_for_pushes(self, count: int) -> None:
-        with self.progress:
-            assert self.progress.wait_for(lambda: self._answered() >= count, QUIET_WITHIN), self.logs()
 
     def _again(self) -> dict[str, int]:
         counted = [(journal.name, journal.counts()) for journal in self.receivers]

@@ -1,15 +1,15 @@
-"""The command qs-dir as a process, and the queues of the package dirq 1.8, for tests that work on directories."""
+"""The command qs-dir, here or as a process, and queues of the package dirq 1.8."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dirq.queue import Queue as OriginalQueue
 from dirq.QueueSimple import QueueSimple as OriginalSimple
 
@@ -21,16 +21,39 @@ WITHIN = 30
 DIRQ = ("dirq-simple", "dirq")
 
 
-def dir_tool(*words: object, stdin: str | bytes = b"", check: int | None = 0) -> "subprocess.CompletedProcess[str]":
-    """Runs it to its end. check: the exit code that it is to have, None for any."""
-    given = stdin.encode() if isinstance(stdin, str) else stdin
-    ran = subprocess.run([*COMMAND, *map(str, words)], input=given, capture_output=True, timeout=WITHIN, check=False)
-    done = subprocess.CompletedProcess(
-        ran.args, ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
-    )
+def dir_tool(*words: object, stdin: bytes = b"", check: int | None = 0) -> "subprocess.CompletedProcess[str]":
+    """Runs it to its end: in this process, unless it is to read something. check: the exit code that it is to have,
+    None for any."""
+    arguments = [str(word) for word in words]
+    code, out, err = _in_a_process(arguments, stdin) if stdin else _here(arguments)
+    done = subprocess.CompletedProcess(arguments, code, out, err)
     assert "Traceback" not in done.stderr, done.stderr
     assert check is None or done.returncode == check, done
     return done
+
+
+def _in_a_process(arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
+    ran = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=WITHIN, check=False)
+    return ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
+
+
+def _here(arguments: list[str]) -> tuple[int, str, str]:
+    with (
+        open(os.devnull) as nothing,
+        tempfile.TemporaryFile("w+", errors="replace") as out,  # sink writes to the descriptor
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, stream in (("stdin", nothing), ("stdout", out), ("stderr", err)):
+            patch.setattr(sys, name, stream)
+        try:
+            code: Any = main(arguments)
+        except SystemExit as end:
+            code = end.code
+        for stream in (out, err):
+            stream.flush()
+            stream.seek(0)
+        return code, out.read(), err.read()
 
 
 def start(*words: object, **options: Any) -> "subprocess.Popen[str]":
@@ -52,10 +75,8 @@ def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[in
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    """What `ls` says of each message. It is not a process here: many tests look at what another command has done."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main(["ls", str(path), "--json"]) == 0
-    return [json.loads(line) for line in said.getvalue().splitlines()]
+    """What `ls` says of each message."""
+    return [json.loads(line) for line in dir_tool("ls", path, "--json").stdout.splitlines()]
 
 
 def states(path: Path) -> list[str]:

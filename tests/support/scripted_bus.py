@@ -4,9 +4,9 @@ import contextlib
 import queue
 from collections.abc import Callable
 
-from qs_client import GetMessage, Message, Subscribe
+from qs_client import DeleteMessage, Error, GetMessage, Message, ReleaseMessage, Subscribe
 from qs_schemas import Peer
-from support.scripted_server import Conversation, Script, answer_bytes
+from support.scripted_server import GIVE_UP, Conversation, Script, answer_bytes
 
 Seen = queue.SimpleQueue[Message]
 
@@ -54,3 +54,33 @@ def _next(conversation: Conversation) -> Message | None:
         return conversation.read()
     except ConnectionError:  # the client went while something was on its way to it
         return None
+
+
+def noted(seen: Seen, count: int) -> list[Message]:
+    return [seen.get(timeout=GIVE_UP) for _ in range(count)]
+
+
+def what(messages: list[Message]) -> list[tuple[str, int | None]]:
+    """What became of which message."""
+    return [(message.op, message.mid) for message in messages if isinstance(message, DeleteMessage | ReleaseMessage)]
+
+
+def reset(conversation: Conversation) -> None:
+    conversation.reset()
+
+
+def refusing(code: int, kind: str) -> Callable[[Conversation], None]:
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.write(Peer().send(Error(code, kind, "not now")))
+        conversation.wait_for_close()
+
+    return script
+
+
+OUTAGE = (
+    delivering(1, 2, then=lambda conversation: None),
+    reset,
+    refusing(503, "shutting-down"),
+    refusing(429, "too-many"),
+)

@@ -58,8 +58,7 @@ def test_files_of_their_own(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
-@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(("hidden", "durability"), [(False, Durability.ALWAYS), (True, Durability.NONE)])
 @pytest.mark.parametrize("stops", [1, 2, 3])
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, 0])
 def test_where_the_kernel_does_not_copy(

@@ -175,7 +175,7 @@ def test_late_report_of_a_close(bench: Bench) -> None:
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, 50, 100)
     queue = bench.engine._queues["q"]  # type: ignore[attr-defined]
-    queue.changed(b"%d" % mid, appeared=True)
+    queue.watch.changed(b"%d" % mid, appeared=True)
     assert listed(bench, State.IN_FLIGHT) == [mid]
 
 

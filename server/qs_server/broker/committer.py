@@ -37,9 +37,10 @@ class Committer:
         self._rest: Job | None = None
         self._outdated = False
         self._syncs = durability is Durability.ALWAYS
-        self._cheap = False  # as the engine said last
-        self.batch_done: Callable[[], None] = lambda: None
-        """Called in the loop at the end of every batch."""
+        self._cheap = self._pushes_first = False  # as the engine said last
+        self._served = False  # whether the last batch had something to do with subscribers
+        self.batch_done: Callable[[], None] | None = None
+        """Called in the loop at the end of the next batch, once."""
         self.record: Record | None = None
         self.busy = False
         self.clients = 0
@@ -82,8 +83,11 @@ class Committer:
     def on_poll_end(self) -> bool:
         """Runs what was enqueued in this poll cycle, if that is for the loop. Returns False when something is left that
         `serve` has to do."""
-        if (self._waiting or self._outdated) and not self.busy and self._in_loop:
-            self._run_in_loop(self._next_batch())
+        if (self._waiting or self._outdated) and not self.busy and (self._cheap or self._in_loop):
+            batch = self._next_batch() if len(self._waiting) > 1 else self._waiting
+            if batch is self._waiting:
+                self._waiting = []
+            self._finish(batch, self._batch(batch))
         if not self._waiting:
             return True
         self._more.set()
@@ -168,8 +172,9 @@ class Committer:
         if effects.failed:
             for work in works:
                 work.fail_pushes(effects.failed)
-        self._cheap = effects.commit_is_cheap
-        if self._subscriptions.busy:
+        self._cheap, self._pushes_first = effects.commit_is_cheap, effects.pushes_first
+        self._served = self._subscriptions.busy
+        if self._served:
             effects = self._hand_out(effects)
         if self.record is not None:
             self.record.commit()
@@ -200,7 +205,8 @@ class Committer:
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].weight > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
-        if self._syncs and not self._cheap:
+            works = [work for work in works if work.runnable]
+        if self._syncs and self._pushes_first:
             self._advance_by_kind(works)
         else:
             self._advance_each(works, None)
@@ -211,11 +217,10 @@ class Committer:
         for work in works:
             if record is not None:
                 record.begin(work.peer)
-            if work.runnable:
-                try:
-                    work.advance(pushing=pushing)
-                finally:
-                    work.early_commits = storage.early_commits
+            try:
+                work.advance(pushing=pushing)
+            finally:
+                work.early_commits = storage.early_commits
         if record is not None:
             record.begin("")
 
@@ -241,7 +246,7 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
-        if self._subscriptions.mail or self._subscriptions.unfinished:
+        if self._served:
             self._serve_subscribers()
         for work in works:
             pause = work.pause
@@ -253,7 +258,9 @@ class Committer:
         self._note_times(effects.next_expiry, effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        self.batch_done()
+        if self.batch_done is not None:
+            done, self.batch_done = self.batch_done, None
+            done()
         for work in works:
             ended, work.ended = work.ended, None
             if ended is not None:

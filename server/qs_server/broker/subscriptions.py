@@ -241,7 +241,7 @@ class Subscriptions:
     @property
     def busy(self) -> bool:
         """Whether `dispatch` has to be called at the end of each batch."""
-        return bool(self._rings or self._hungry or self._leaving or self._leases.count or self._failed)
+        return bool(self._rings or self._hungry or self._leaving or self._leases.count or self._failed or self.mail)
 
     @property
     def active(self) -> bool:

@@ -3,7 +3,7 @@
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import TypeVar
@@ -22,11 +22,10 @@ from ..storage.directories import (
 from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock, Durability, Engine, StorageError
 from ..storage.lifecycle import Lifecycle
-from ..storage.names import qid_of
-from ..storage.remote.engine import RemoteEngine
 from ..storage.remote.memcached import MemcachedEngine
+from ..storage.remote.registry import queues_in
 from ..storage.remote.sqs import SqsEngine
-from ..storage.settings import read_options
+from ..storage.remote_engine import RemoteEngine
 from .options import ServerOptions
 
 _logger = logging.getLogger(__name__)
@@ -74,29 +73,19 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
         for name, make in makers.items()
         if name not in missing
     }
-    out_of_reach = _start(root, f"cannot use root {root}", lambda: _queues_of(root, missing))
+    found = _start(root, f"cannot use root {root}", lambda: queues_in(root, missing, Disk())) if missing else {}
+    out_of_reach = {qid: queue.storage for qid, queue in found.items()}
     default = options.storage if options.storage in REMOTE else None
     remotes = Remotes(engines, missing, default, lifecycle, out_of_reach)
     if options.storage in missing:
-        raise StartError(str(remotes.absent(options.storage)))
+        raise StartError(str(remotes.library_missing(options.storage)))
     for name in sorted(set(out_of_reach.values())):
         qids = ", ".join(repr(qid) for qid, storage in sorted(out_of_reach.items()) if storage == name)
-        _logger.warning("%s; requests about its queues are refused: %s", remotes.absent(name), qids)
+        _logger.warning("%s; requests about its queues are refused: %s", remotes.library_missing(name), qids)
     for name, engine in engines.items():
         if (engine.queues() or name == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
     return remotes
-
-
-def _queues_of(root: str, storages: Collection[str]) -> dict[str, str]:
-    """Finds the queues in the root that have one of these storages: queue -> storage."""
-    found = {}
-    for name in Disk().directories_in(root) if storages else ():
-        if not name.startswith(".") and (qid := qid_of(name)) is not None:
-            storage = read_options(f"{root}/{name}", "").storage
-            if storage in storages:
-                found[qid] = storage
-    return found
 
 
 def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:

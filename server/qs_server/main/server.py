@@ -59,7 +59,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
             background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
-                self._committer.batch_done = Changes(descriptor, self._hub, self._committer).watch
+                Changes(descriptor, self._hub, self._committer)
             await self.accept(listeners)
             await self._committer.give_back()
             background.cancel_scope.cancel()

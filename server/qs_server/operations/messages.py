@@ -17,12 +17,12 @@ from ..storage.engine import (
     Options,
     Queue,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     State,
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
-from ..storage.remote.engine import RemoteError
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
@@ -78,8 +78,10 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             for draft in request.messages
         ]
         return wire.PushMessage(request.qid, mids=service.storage.queue(qid_of(request)).push(drafts))
-    draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0, request.key)
-    return wire.PushMessage(request.qid, mid=service.storage.queue(qid_of(request)).push([draft])[0])
+    delay = 0 if request.delay is None else round(request.delay * SECOND)
+    payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
+    queue = service.storage.queue(request.qid or "")
+    return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, request.key)])[0])
 
 
 def is_plain_push(request: wire.PushMessage) -> bool:
@@ -116,26 +118,33 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
     return found if found.visible_at is not None else None
 
 
-def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
+def receive_message(service: Service, request: wire.ReceiveMessage) -> Message | Answer:
     qids, most, visibility = what_to_receive(service, request)
-    pause = Pause(qids, request.wait or 0)
-    over = not pause.wait
+    found = service.storage.receive(qids, most, visibility, service.document)
+    return received(found) if found or not request.wait else _wait_to_receive(service, request, qids)
+
+
+def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...]) -> Answer:
+    """Receives as soon as there is something in one of the queues, or answers with nothing when the time is over."""
+    _, most, visibility = what_to_receive(service, request)
+    pause = Pause(qids, request.wait or 0)  # always the same, and with it the place in line
     while True:
-        found = service.storage.receive(qids, most, visibility, service.document)
-        if found or over:
-            return received(found)
-        over = bool((yield pause))  # always the same, and with it the place in line
+        over = bool((yield pause))
         # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids
+        found = service.storage.receive(qids, most, visibility, service.document)
+        if found or over:
+            return received(found)
 
 
 def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tuple[str, ...], int, int | None]:
     """Queues, how many messages at most, and their visibility window in microseconds."""
     if request.qid is not None and request.queues:
         raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
-    qids = tuple(dict.fromkeys(request.queues)) or (qid_of(request),)
-    return qids, _count(service, request.max, 1), microseconds(request.visibility)
+    qids = tuple(dict.fromkeys(request.queues)) if request.queues else (request.qid or "",)
+    most = 1 if request.max is None else min(request.max, service.list_length)
+    return qids, most, None if request.visibility is None else round(request.visibility * SECOND)
 
 
 def received(found: Sequence[Stored]) -> Message:

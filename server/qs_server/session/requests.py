@@ -6,6 +6,7 @@ Groups of many connections are advanced together in a batch, and share one commi
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, cast
 
 from qs_schemas import (
@@ -37,11 +38,13 @@ from ..storage import engine
 
 _logger = logging.getLogger(__name__)
 
+_payload = attrgetter("payload")
+
 # About how long an answer is when it is written, if it can be long.
 _SIZES: dict[type, Callable[[Any], int]] = {
-    ReceiveMessage: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    ReceiveMessage: lambda answer: sum(map(len, map(_payload, answer.messages))),
     GetMessage: lambda answer: len(answer.payload or b""),
-    GetClaim: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    GetClaim: lambda answer: sum(map(len, map(_payload, answer.messages))),
     ListClaims: lambda answer: 512 * len(answer.claims),
     ListMessages: lambda answer: 32 * len(answer.mids),
     ListQueues: lambda answer: 256 * len(answer.queues),

@@ -16,7 +16,7 @@ class Activity:
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
         self.expiries: list[tuple[int, str]] = []
-        """A heap of announcements: see `announce`."""
+        """A heap of announced times and queues. Its first may be out of date: ask the queue, and `drop` it then."""
         self._announced: dict[str, int] = {}
 
     def announce(self, qid: str, expiry: int) -> None:
@@ -25,10 +25,6 @@ class Activity:
         if known is None or expiry < known:
             self._announced[qid] = expiry
             heapq.heappush(self.expiries, (expiry, qid))
-
-    def first(self) -> tuple[int, str] | None:
-        """The earliest announcement. It may be out of date: ask the queue, and if so, `drop` it."""
-        return self.expiries[0] if self.expiries else None
 
     def drop(self) -> None:
         """Forgets the earliest announcement."""

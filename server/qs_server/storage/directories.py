@@ -157,8 +157,15 @@ class DirectoriesEngine(RootDirectory):
             failed, self._failures = self._failures, failed
         first = self._first_expiry() if activity.expiries else None
         arrived = self._take_arrivals() if activity.arrived or self._gone else {}
-        cheap = journal.commit_is_cheap and len(self._queues) == len(journal.queues)
-        return Effects(arrived, failed, None if first is None else first[0], journal.next_upkeep(), cheap)
+        has_files = len(self._queues) > len(journal.queues)
+        return Effects(
+            arrived,
+            failed,
+            None if first is None else first[0],
+            journal.next_upkeep(),
+            commit_is_cheap=not has_files and journal.commit_is_cheap,
+            pushes_first=has_files,
+        )
 
     def _count_early_commit(self) -> None:
         self.early_commits += 1
@@ -220,8 +227,9 @@ class DirectoriesEngine(RootDirectory):
         return self._watch.fileno()
 
     def _first_expiry(self) -> tuple[int, EngineQueue] | None:
-        while (announced := self._activity.first()) is not None:
-            expiry, qid = announced
+        expiries = self._activity.expiries
+        while expiries:
+            expiry, qid = expiries[0]
             queue = self._queues.get(qid)
             actual = None if queue is None else queue.next_expiry()
             if queue is not None and actual == expiry:

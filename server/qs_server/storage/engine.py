@@ -85,6 +85,11 @@ class UnsupportedError(StorageError):
     """The engine cannot do that."""
 
 
+class RemoteError(StorageError):
+    """The server that keeps the messages is not there, does not answer, or refuses. The text says which server, what
+    happened, and what to do."""
+
+
 class Durability(Enum):
     """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives
     the end of the process, not of the machine."""
@@ -303,13 +308,16 @@ class Effects(NamedTuple):
     and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that came to
     nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by itself,
     None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
-    commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time."""
+    commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
+    pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
+    together."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]
     next_expiry: int | None
     next_upkeep: int | None
     commit_is_cheap: bool = False
+    pushes_first: bool = False
 
 
 class Background(Protocol):

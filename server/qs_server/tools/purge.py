@@ -11,11 +11,11 @@ from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability, wall_clock
-from ..storage.files.directory import Shared
-from ..storage.files.queue import FileQueue
+from ..storage.files.queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
+from ..storage.shared import Shared
 from ..storage.watch import Watch
 from .bodies import Body
 from .ends import open_dirq
@@ -62,20 +62,15 @@ def _is_sure(arguments: Namespace, layout: str | None) -> bool:
 # -- vsqs -----------------------------------------------------------------------------------------------------------
 
 
-class _Patient(FileQueue):
-    """Leaves what is being written, however old: `_remove_written` decides about that."""
-
-    def is_staged(self, name: str) -> bool:
-        """Treats every file that is being written as this process's own."""
-        return True
-
-
 def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
     path = os.path.abspath(path)
     watch, activity = Watch(), Activity()
     try:
         shared = Shared(wall_clock, Durability.ALWAYS, Disk(), watch, activity)
-        queue = _Patient(path, os.path.basename(path), read_options(path, "files"), shared)
+        # Files that are being written are removed here, as old as the user says.
+        queue = open_files_queue(
+            path, os.path.basename(path), read_options(path, "files"), shared, clears_unfinished=False
+        )
         expired = queue.expire()
         removed = queue.purge(MAX_MID, len(queue)) if everything else 0
         written = _remove_written(path, MAX_TEMP_VSQS if max_temp is None else max_temp)

@@ -35,7 +35,6 @@ def test_settings(made: Callable[..., Any], name: str, wrong: tuple[object, ...]
         assert getattr(made(**{name: value}), name) == value
 
 
-@pytest.mark.parametrize("value", [NAN, -1, float("inf"), 1e9, "5", b"5", True])
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -51,13 +50,13 @@ def test_settings(made: Callable[..., Any], name: str, wrong: tuple[object, ...]
         ("retention", lambda value: NOBODY.new_queue("q", retention=value)),
     ],
 )
-def test_times(name: str, call: Callable[[Any], object], value: object) -> None:
+def test_times(name: str, call: Callable[[Any], object]) -> None:
     """A time that is none, or over the protocol's bound, is refused before anything is asked, in words."""
-    with pytest.raises((ValueError, TypeError), match=f"^{name} is a number of seconds"):
-        call(value)
+    for value in (NAN, -1, float("inf"), 1e9, "5", b"5", True):
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is a number of seconds"):
+            call(value)
 
 
-@pytest.mark.parametrize("value", [-1, 10**18, 1.5, "1", True])
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -74,10 +73,11 @@ def test_times(name: str, call: Callable[[Any], object], value: object) -> None:
         ("batch", lambda value: NOBODY.stage_messages("q", "p", ["x"], batch=value)),
     ],
 )
-def test_counts(name: str, call: Callable[[Any], object], value: object) -> None:
+def test_counts(name: str, call: Callable[[Any], object]) -> None:
     """So is a count or an id that is none."""
-    with pytest.raises((ValueError, TypeError), match=f"^{name} is a whole number"):
-        call(value)
+    for value in (-1, 10**18, 1.5, "1", True):
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is a whole number"):
+            call(value)
 
 
 def test_the_longest_times() -> None:

@@ -87,12 +87,12 @@ def documents(data: bytes, size: int, limits: Limits | None = None) -> list[byte
     return found
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 @pytest.mark.parametrize("document", WHOLE)
-def test_whole(document: bytes, size: int) -> None:
+def test_whole(document: bytes) -> None:
     """A document is found whole in pieces of any size, with others around it and white space between or none."""
-    stream = b"\r\n\r\n" + document + PING + b"\r\n \t" + document + b"\r\n"
-    assert documents(stream, size) == [document, PING, document]
+    for size in (1, 2, 3, 7, 10_000):
+        stream = b"\r\n\r\n" + document + PING + b"\r\n \t" + document + b"\r\n"
+        assert documents(stream, size) == [document, PING, document]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
@@ -101,21 +101,21 @@ def test_bom(size: int) -> None:
     assert documents(b"\xef\xbb\xbf" + PING + b"\r\n\xef\xbb\xbf" + PING, size) == [PING, PING]
 
 
-@pytest.mark.parametrize("size", [1, 3, 10_000])
 @pytest.mark.parametrize(("data", "code", "says"), CLOSING, ids=[repr(row[0][:30]) for row in CLOSING])
-def test_unreadable(data: bytes, code: int, says: str, size: int) -> None:
+def test_unreadable(data: bytes, code: int, says: str) -> None:
     """What cannot be framed is 400 and closes, says why, and nothing after it is read."""
-    framer = Framer()
-    with pytest.raises(ProtocolError) as caught:
-        feed(framer, data, size)
-    assert (caught.value.error.code, caught.value.error.closes) == (code, True)
-    if size > 100:
-        assert says in caught.value.text
-    framer.feed(PING)
-    with pytest.raises(ProtocolError) as again:
-        framer.next_document()
-    assert again.value is caught.value
-    assert not framer.begun
+    for size in (1, 3, 10_000):
+        framer = Framer()
+        with pytest.raises(ProtocolError) as caught:
+            feed(framer, data, size)
+        assert (caught.value.error.code, caught.value.error.closes) == (code, True)
+        if size > 100:
+            assert says in caught.value.text
+        framer.feed(PING)
+        with pytest.raises(ProtocolError) as again:
+            framer.next_document()
+        assert again.value is caught.value
+        assert not framer.begun
 
 
 def test_nothing_is_kept_after_the_end() -> None:
@@ -356,16 +356,15 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 13])
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS.keys())
 @pytest.mark.parametrize("elements", [20_000, 1])
-def test_linear(data: bytes, elements: int, size: int, meter: Meter) -> None:
+def test_linear(data: bytes, elements: int, meter: Meter) -> None:
     """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
     framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
     framer.buffer = MeteredBuffer()
     framer.buffer.meter = meter
-    for piece in pieces(data, size):
+    for piece in pieces(data, 1):
         framer.feed(piece)
         try:
             while framer.next_document() is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..engine import Options, StorageError, UnsupportedError
-from . import QueueError
+from .Exceptions import QueueError
 from .schema import Schema
 
 DEFAULT_SCHEMA = "body=binary"

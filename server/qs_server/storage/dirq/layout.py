@@ -1,4 +1,4 @@
-"""What the two layouts of dirq have in common for a queue of the server, and what each has to say."""
+"""What a queue of the server needs of a layout of dirq: the file operations on elements."""
 
 import contextlib
 import errno
@@ -7,22 +7,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ..disk import Disk
+from ..disk import READ, Disk
 from .names import ATTEMPTS, is_directory
+from .places import Places
 
 _logger = logging.getLogger(__name__)
-
-
-class Owner(Protocol):
-    """Is told of changes of ours, each after it was done."""
-
-    def expect(self, folder: str, event: int, name: str) -> None:
-        """One that inotify reports: the intermediate directory, what it is reported as, the name in it."""
-
-    def folder_made(self, folder: str) -> None:
-        """There is an intermediate directory."""
 
 
 @dataclass(slots=True)
@@ -38,7 +29,7 @@ class Staged:
 
 
 IsOld = Callable[[str, int], bool]
-"""Whether a path was not changed for so many seconds."""
+"""Tells whether a path was not changed for so many seconds."""
 
 
 class Listed(NamedTuple):
@@ -53,25 +44,26 @@ class Listed(NamedTuple):
 class Layout(ABC):
     """The file operations on the elements of one queue. place: DIRECTORY/NAME. Any raises OSError."""
 
-    def __init__(self, path: str, disk: Disk, *, sync: bool, owner: Owner) -> None:
-        """path: the queue's directory; sync: what `commit` is going to cover is kept apart until then."""
+    def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
+        """path: the queue's directory; places: is told of changes of ours; sync: whether what a commit is going to
+        cover is kept apart until then."""
         self.path = path
         self._disk = disk
         self._sync = sync
-        self._owner = owner
-        self._expect = owner.expect
+        self._places = places
+        self._expect = places.expect
 
     def folders(self) -> list[str]:
-        """The names of the intermediate directories, oldest first."""
+        """Returns the names of the intermediate directories, oldest first."""
         return sorted(filter(is_directory, self._disk.directories_in(self.path)))
 
     def element(self, place: str) -> str:
-        """The path of an element."""
+        """Returns the path of an element."""
         return f"{self.path}/{place}"
 
     @abstractmethod
     def listed(self, folder: str) -> Listed:
-        """FileNotFoundError when the directory is gone."""
+        """Lists an intermediate directory. FileNotFoundError when it is gone."""
 
     @abstractmethod
     def clear_left_behind(self, folder: str, names: list[str], is_old: IsOld) -> None:
@@ -80,11 +72,11 @@ class Layout(ABC):
 
     @abstractmethod
     def being_written(self) -> set[int]:
-        """The ids of elements that somebody is adding now, as far as they have one."""
+        """Returns the ids of elements that somebody is adding now, as far as they have one."""
 
     @abstractmethod
     def is_locked(self, place: str) -> bool:
-        """Whether somebody has locked an element."""
+        """Tells whether somebody has locked an element."""
 
     @abstractmethod
     def lock(self, place: str) -> bool:
@@ -96,20 +88,26 @@ class Layout(ABC):
 
     @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
-        """Bytes of payload; None when it is no message. status: of the element. FileNotFoundError when it is gone."""
+        """Returns the bytes of payload; None when it is no message. status: of the element. FileNotFoundError when it
+        is gone."""
 
     @abstractmethod
     def read(self, place: str) -> bytes:
-        """The payload."""
+        """Reads the payload."""
 
     @abstractmethod
     def erase(self, place: str) -> None:
         """Removes an element that we have locked. FileNotFoundError."""
 
+    @abstractmethod
+    def bury(self) -> None:
+        """Removes what is left of erased elements, after a commit. Raises nothing."""
+
     def write(self, mid: int, payload: bytes, until: int) -> Staged:
         """Writes a message under a name that no program takes for an element. Tries again when a purge of another
         program has removed the directory for it, which is empty until then. until: when it becomes visible, 0: at once.
-        FileExistsError when there is one of the name; FileNotFoundError when the queue is gone."""
+        FileExistsError when there is one of the name; FileNotFoundError when the queue is gone; UnsupportedError for a
+        payload that cannot be in an element."""
         staged = self._prepare(mid, payload, until)
         for _ in range(ATTEMPTS):
             try:
@@ -122,7 +120,7 @@ class Layout(ABC):
 
     @abstractmethod
     def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
-        """What `_write` writes. UnsupportedError for a payload that cannot be in an element."""
+        """Returns what `_write` writes. UnsupportedError."""
 
     @abstractmethod
     def _write(self, staged: Staged, payload: bytes) -> None:
@@ -134,7 +132,7 @@ class Layout(ABC):
 
     @abstractmethod
     def lock_staged(self, staged: Staged) -> None:
-        """What is going to be visible later has its lock before it has its name."""
+        """Locks what is going to be visible later, before or when it gets its name."""
 
     @abstractmethod
     def sync_staged(self, staged: Staged) -> None:
@@ -142,29 +140,42 @@ class Layout(ABC):
 
     @abstractmethod
     def publish(self, staged: Staged) -> str:
-        """Makes it an element: its intermediate directory. FileExistsError when that has one of the name."""
+        """Makes it an element. Returns its intermediate directory. FileExistsError when that has one of the name."""
 
     @abstractmethod
     def discard(self, staged: Staged) -> None:
         """Removes it. Raises nothing."""
 
-    def bury(self) -> None:  # noqa: B027 - most layouts keep nothing of what is erased
-        """Removes what is left of erased elements, after a commit. Raises nothing."""
-
     @abstractmethod
     def dismantle(self) -> None:
-        """Removes everything that is no element: OSError ENOTEMPTY when there is one."""
+        """Removes everything that is no element, but for hidden files. OSError ENOTEMPTY when there is an element."""
 
-    def make_folder(self, folder: str) -> None:
-        """An intermediate directory, unless it is there."""
+    def _make_folder(self, folder: str) -> None:
+        """Makes an intermediate directory, unless it is there."""
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
-        self._owner.folder_made(folder)
+        self._places.on_new_folder(folder)
 
     def _remove_folder(self, folder: str) -> None:
         """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(f"{self.path}/{folder}")
+
+    def _read_file(self, path: str) -> bytes:
+        fd = self._disk.open(path, READ)
+        try:
+            return self._disk.read_all(fd, self._disk.fstat(fd).st_size)
+        finally:
+            self._disk.close(fd)
+
+    def _fill(self, fd: int, payload: bytes) -> None:
+        """Writes a payload into a new file, and closes it."""
+        try:
+            self._disk.write(fd, payload)
+            if self._sync:
+                self._disk.begin_writing(fd)
+        finally:
+            self._disk.close(fd)
 
     def _try_unlink(self, path: str) -> None:
         try:

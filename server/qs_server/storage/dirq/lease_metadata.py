@@ -1,167 +1,84 @@
-"""What an element's name and lock do not say, and a restart must not forget.
+"""The leases of elements in the layouts of dirq: how often an element was received, and until when a server of ours has
+it locked.
 
-One extended attribute of the element's file or directory, `user.qs.state`: how often it was received; until when it is
-locked by a server of ours, 0 when it is not; whether that is a delay. Where the file system has no extended attributes:
-a hidden file in the queue's directory.
+They are one extended attribute of the element's file or directory, `user.qs.state`. Where the file system has none: a
+hidden file `.NAME.state` in the queue's directory.
 
-Whether a lock is ours: when the time of the element's last change is not after the end of the window. A server of ours
-sets it to that end. Any other program's lock sets it to the present, and comes after the end of the window if it comes
-at all: until then there is our lock, and afterwards dirq's `purge`, which goes by the same time, leaves it for as long
-again as it leaves every lock.
+A lock is ours when the time of the element's last change is not after the end of the lease. A server of ours sets it
+to that end. Any other program's lock sets it to the present, and comes after the end of the lease if it comes at all:
+until then there is our lock, and afterwards dirq's `purge`, which goes by the same time, leaves it for as long again as
+it leaves every lock.
 """
 
 import contextlib
-import errno
 import os
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..disk import NO_ROOM, Disk
-from ..files.attributes import SidecarFiles, store_for
+from ..disk import Disk
+from ..metadata import Codec, Medium, MetadataStore, SidecarFiles, lists_attributes, read_attribute
 
 _STATE = "user.qs.state"
-_DENIED = frozenset({errno.EACCES, errno.EPERM})
-_NONE = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
 _STATE_OF = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([01])\n?")
-_SIDECAR = re.compile(r"\.([0-9a-f]{14})\.state")
 _LATEST_STAMP = 2**31 - 1
 """Seconds: the last time that every file system can keep."""
 
 
-class Marks(NamedTuple):
-    """receives: how often; until: the end of the window or the delay, 0 when a server of ours has no lock."""
+class Lease(NamedTuple):
+    """receives: how often; until: the end of the window or the delay, 0 when a server of ours has no lock; delayed:
+    whether it is a delay."""
 
     receives: int = 0
     until: int = 0
     delayed: bool = False
 
 
-class MarkStore(ABC):
-    """Keeps the marks of the elements of one queue. path: of the element, or what becomes it."""
+LeaseStore = MetadataStore[Lease]
 
-    beside = False
-    """Whether they are files in the queue's directory."""
 
+class _ExtendedAttribute:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        # As in AttributeStore: consuming goes on when the disk is full, and with elements that others own.
-        self._unwritten: dict[int, Marks] = {}
 
-    def read(self, path: str, mid: int) -> Marks:
-        """Those of an element; none when it is gone."""
-        unwritten = self._unwritten.get(mid)
-        return self._read(path, mid) if unwritten is None else unwritten
+    def read(self, path: str, mid: int) -> Lease:
+        return _decode(read_attribute(self._disk, path, _STATE))
 
-    def write(self, path: str, mid: int, marks: Marks, *, or_fail: bool = False) -> None:
-        """Replaces those of an element. or_fail: a full disk raises OSError."""
-        try:
-            self._write(path, mid, marks)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if or_fail or error.errno not in NO_ROOM | _DENIED:
-                raise
-            self._unwritten[mid] = marks
-        else:
-            self._unwritten.pop(mid, None)
-
-    def forget(self, mid: int) -> None:
-        """Those of an element that is gone."""
-        self._unwritten.pop(mid, None)
-
-    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:  # noqa: B027 - only if it is `beside`
-        """Forgets what others left behind. names: of what is in the queue's directory; known: whether there is such an
-        element."""
-
-    @abstractmethod
-    def _read(self, path: str, mid: int) -> Marks: ...
-
-    @abstractmethod
-    def _write(self, path: str, mid: int, marks: Marks) -> None: ...
+    def write(self, path: str, mid: int, value: Lease) -> None:
+        self._disk.setxattr(path, _STATE, b"%d %d %d" % value, follow_symlinks=False)
 
 
-class _InAttributes(MarkStore):
-    def _read(self, path: str, mid: int) -> Marks:
-        try:
-            return _decode(self._disk.getxattr(path, _STATE, follow_symlinks=False))
-        except OSError as error:
-            if error.errno in _NONE:
-                return Marks()
-            raise
-
-    def _write(self, path: str, mid: int, marks: Marks) -> None:
-        self._disk.setxattr(path, _STATE, _encode(marks), follow_symlinks=False)
-
-
-class _InFiles(MarkStore):
-    """In `.NAME.state`."""
-
-    beside = True
-
-    def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
-        super().__init__(disk)
-        self._directory = directory
-        self._sync = sync
-
-    def _path(self, mid: int) -> str:
-        return f"{self._directory}/.{mid:014x}.state"
-
-    def _read(self, path: str, mid: int) -> Marks:
-        try:
-            fd = self._disk.open(self._path(mid), os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, PermissionError):
-            return Marks()
-        try:
-            return _decode(self._disk.read(fd, 200))
-        finally:
-            self._disk.close(fd)
-
-    def _write(self, path: str, mid: int, marks: Marks) -> None:
-        self._disk.write_file(self._path(mid), _encode(marks) + b"\n", sync=self._sync)
-
-    def forget(self, mid: int) -> None:
-        super().forget(mid)
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(self._path(mid))
-
-    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        for name in names:
-            match = _SIDECAR.fullmatch(name)
-            if match is not None and not known(int(match[1], 16)):
-                self.forget(int(match[1], 16))
-
-
-def marks_for(directory: str, disk: Disk, *, sync: bool) -> MarkStore:
-    """The kind of store that the directory's file system can carry. sync: whether a file is synced when written."""
-    if isinstance(store_for(directory, disk, sync=sync), SidecarFiles):
-        return _InFiles(directory, disk, sync=sync)
-    return _InAttributes(disk)
-
-
-def _encode(marks: Marks) -> bytes:
-    return b"%d %d %d" % marks
-
-
-def _decode(value: bytes) -> Marks:
+def _decode(value: bytes) -> Lease:
     found = _STATE_OF.fullmatch(value)
     if found is None:
-        return Marks()
+        return Lease()
     receives, until, delayed = found.groups()
-    return Marks(int(receives), int(until), delayed == b"1")
+    return Lease(int(receives), int(until), delayed == b"1")
+
+
+_CODEC = Codec("014x", ".state", re.compile(r"\.([0-9a-f]{14})\.state"), 16, lambda lease: b"%d %d %d" % lease, _decode)
+
+
+def lease_store_for(directory: str, disk: Disk, *, sync: bool) -> LeaseStore:
+    """Returns the store that the directory's file system can carry. sync: whether a hidden file is synced when it is
+    written. OSError."""
+    medium: Medium[Lease] = _ExtendedAttribute(disk)
+    if lists_attributes(directory, disk) is None:
+        medium = SidecarFiles(directory, disk, _CODEC, sync=sync)
+    return MetadataStore(medium, lambda stored, unwritten: unwritten)
 
 
 def stamp(path: str, until: int) -> None:
-    """Says in the time of an element's last change until when its lock is ours. Only its owner can; without, another
-    program's `purge` may take our lock for an old one earlier."""
-    when = min(until // 1_000_000, _LATEST_STAMP) * 1_000_000_000 + until % 1_000_000 * 1000
-    if until // 1_000_000 > _LATEST_STAMP:
-        when = _LATEST_STAMP * 1_000_000_000
+    """Sets the time of an element's last change to the end of our lease. Only its owner can; without, another program's
+    `purge` may take our lock for an old one earlier."""
+    seconds, micros = divmod(until, 1_000_000)
+    if seconds > _LATEST_STAMP:
+        seconds, micros = _LATEST_STAMP, 0
+    when = seconds * 1_000_000_000 + micros * 1000
     with contextlib.suppress(PermissionError, FileNotFoundError):
         os.utime(path, ns=(when, when))
 
 
-def is_ours(marks: Marks, status: os.stat_result) -> bool:
-    """Whether the lock of an element that is locked was made by a server of ours. status: looked up after the lock."""
-    return marks.until > 0 and status.st_mtime_ns // 1000 <= marks.until
+def is_ours(lease: Lease, status: os.stat_result) -> bool:
+    """Tells whether the lock of an element that is locked was made by a server of ours. status: looked up after the
+    lock."""
+    return lease.until > 0 and status.st_mtime_ns // 1000 <= lease.until

@@ -1,19 +1,18 @@
-"""Which elements there are: listed at the start, and then kept by reports of what others do."""
+"""Lists the elements of a queue at the start, and then keeps its index by reports of what others do."""
 
 import contextlib
 import logging
 import os
 from array import array
+from collections.abc import Callable
 
-from ..engine import SECOND, Options
-from ..files.directory import Shared
-from ..index.message_index import Index
-from ..index.midmap import MidMap
-from .element_state import Sights
+from ..engine import SECOND
+from ..shared import Shared
+from .element_state import Elements
 from .folders import names_in
 from .mids import FAR, mid_of, name_of
 from .names import is_directory
-from .places import number_of
+from .places import Folder
 from .simple_layout import is_name
 
 _logger = logging.getLogger(__name__)
@@ -22,75 +21,86 @@ _IDLE = 3600
 have found before, for as long as they take, and fail when one is gone."""
 
 
-class WatchedFolder:
-    """An intermediate directory that is watched: what Watch tells of it goes to its queue."""
+class _FolderWatcher:
+    """Gives the reports about one intermediate directory to its queue's listing."""
 
-    def __init__(self, queue: "Listing", name: str) -> None:
-        self._queue = queue
-        self.name = name
-        self.elements = 0
-        self.watch = -1
+    def __init__(self, listing: "ElementListing", name: str) -> None:
+        self._listing = listing
+        self._name = name
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        self._queue.element_changed(self.name, os.fsdecode(name))
+        self._listing.element_changed(self._name, os.fsdecode(name))
 
     def rescan(self) -> None:
-        """The queue lists everything."""
+        """Does nothing: the watcher of the queue's directory lists everything."""
 
     def vanished(self) -> None:
-        self._queue.folder_gone(self.name)
+        self._listing.folder_gone(self._name)
 
 
-class Listing(Sights):
-    """Keeps the index of a queue."""
+class ElementListing:
+    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        super().__init__(path, qid, options, shared)
-        self._watched = self._watch.add(path, self, of_queues=True)  # before listing, as in MessageDirectory
+    def __init__(self, elements: Elements, shared: Shared, vanished: Callable[[], None]) -> None:
+        """vanished: is called when the queue's directory is gone. Lists nothing yet: see `rescan`. OSError."""
+        self.path = elements.path
+        self.vanished = vanished
+        self._elements = elements
+        self._places = elements.places
+        self._layout = elements.layout
+        self._clock = shared.clock
+        self._disk = shared.disk
+        self._watch = shared.watch
+        self._watched = self._watch.add(self.path, self, of_queues=True)  # first: what comes then is seen twice
+
+    @property
+    def watched(self) -> bool:
+        return self._watched >= 0
+
+    def unwatch(self) -> None:
+        """Takes no more reports."""
+        for name in list(self._places.folders):
+            self._places.unwatch(name)
+        self._watch.remove(self._watched)
 
     # -- listing
 
     def rescan(self) -> None:
-        """Lists everything anew: at the start, and when reports were lost (from Watch)."""
-        for folder in self._folders.values():
-            self._watch.remove(folder.watch)
-        self._folders.clear()
-        self._foreign.clear()
+        """Lists everything anew: at the start, and when reports were lost. OSError."""
         self._layout.clear_left_behind("", [], self._is_old)
         # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
-        files = names_in(self.path) if self._marks.beside else []
+        leases = self._elements.leases
+        files = names_in(self.path) if leases.beside else []
         written = self._layout.being_written() if files else set()
-        self._places = MidMap()
-        every: list[int] = []
+        self._places.clear()
+        locked: list[int] = []
         for name in self._layout.folders():
-            every += self._place_all(name)
-        self._index_all(every)
-        self._marks.clear(files, lambda mid: mid in self._places or mid in written)
+            locked += self._place_all(name)
+        self._index_all(locked)
+        leases.clear(files, lambda mid: mid in self._places or mid in written)
         self._remove_idle_folders()
 
     def _place_all(self, name: str) -> set[int]:
-        """Takes up an intermediate directory and gives its elements their places; those that are locked."""
+        """Takes up an intermediate directory and gives its elements their places. Returns those that are locked."""
         free, locked = self._list(name)
-        found, number = set(locked), number_of(name)
-        last = self._places.last() or -1
+        found = set(locked)
+        last = self._places.last()
         for mid in sorted(free + locked):
-            if mid <= last and self._places.get(mid) is not None:
+            if mid <= last and mid in self._places:
                 self._complain_of_twin(mid, name)
                 found.discard(mid)
             else:
-                self._places.set(mid, number)  # at the end, nearly always: directories and names go by the time
-                self._folders[name].elements += 1
+                self._places.add(mid, name)  # at the end, nearly always: directories and names go by the time
         return found
 
     def _list(self, name: str) -> tuple[list[int], list[int]]:
-        """Takes up an intermediate directory: its elements that are free, and those that are locked."""
-        folder = self._folders[name] = WatchedFolder(self, name)
-        folder.watch = self._watch.add(f"{self.path}/{name}", folder, of_queues=True)
+        """Takes up an intermediate directory. Returns its elements that are free, and those that are locked."""
+        watch = self._watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
+        self._places.folders[name] = Folder(watch=watch)
         try:
             listed = self._layout.listed(name)
         except FileNotFoundError:
-            self._watch.remove(folder.watch)
-            del self._folders[name]  # or it would be taken for watched when it is made again
+            self._places.unwatch(name)  # or it would be taken for watched when it is made again
             return [], []
         self._layout.clear_left_behind(name, listed.others, self._is_old)
         return listed.free, listed.locked
@@ -109,23 +119,20 @@ class Listing(Sights):
 
     def _index_all(self, locked: list[int]) -> None:
         """Makes the index of all elements that have a place."""
-        mids = array("Q", self._places.after(-1, len(self._places)))
-        sights = {mid: self._sight(mid) for mid in locked}
-        hidden = {mid: sight.hidden for mid, sight in sights.items() if sight is not None and sight.hidden}
-        gone = {mid for mid, sight in sights.items() if sight is None}
-        self._index = Index(array("Q", (mid for mid in mids if mid not in hidden and mid not in gone)), hidden)
+        mids = self._places.mids()
+        states = {mid: self._elements.state_of(mid) for mid in locked}
+        gone = {mid for mid, state in states.items() if state is None}
+        hidden = {mid: state.hidden for mid, state in states.items() if state is not None and state.hidden}
         for mid in gone:
-            self._forget_place(mid)
-        self._saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
-        for mid in hidden:
-            self.look(mid)
-        if self._index.ready:
-            self.arrived()
+            self._places.remove(mid)
+        self._elements.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
+        ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
+        self._elements.reset(ready, hidden)
 
-    # -- reports (from Watch)
+    # -- reports
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """An intermediate directory has been made or removed."""
+        """Takes notice of an intermediate directory that has been made or removed."""
         folder = os.fsdecode(name)
         if is_directory(folder):
             if os.path.isdir(f"{self.path}/{folder}"):
@@ -134,65 +141,60 @@ class Listing(Sights):
                 self.folder_gone(folder)
 
     def folder_made(self, folder: str) -> None:
-        """There is an intermediate directory: made by us, or by somebody who may have put elements there by now."""
-        if folder in self._folders:
+        """Takes up an intermediate directory: made by us, or by somebody who may have put elements there by now."""
+        if folder in self._places.folders:
             return
-        self._folders_made = True
-        self._touch(folder=folder)
+        self._elements.touch_new_folder(folder)
         free, locked = self._list(folder)
         for mid in (*free, *locked):
-            self._found(mid, folder)
+            self._adopt(mid, folder)
         self._remove_idle_folders()
 
     def folder_gone(self, folder: str) -> None:
-        """An intermediate directory has been removed, and maybe made again."""
-        known = self._folders.pop(folder, None)
+        """Forgets an intermediate directory that has been removed, and maybe made again."""
+        known = self._places.folders.get(folder)
         if known is None:
             return
-        self._watch.remove(known.watch)
-        number = number_of(folder)
+        self._places.unwatch(folder)
         after = -1
-        while known.elements > 0 and (mids := self._places.after(after, 1000)):
+        while known.elements > 0 and (mids := self._places.mids(after, 1000)):
             after = mids[-1]
             for mid in mids:
-                if self._places.get(mid) == number:
-                    self.look(mid)  # it stays if we have pushed it since, into the directory that we have made again
+                if self._places.is_in(mid, folder):
+                    self._elements.look(mid)  # it stays if we have pushed it since, into the directory made again
         if os.path.isdir(f"{self.path}/{folder}"):
             self.folder_made(folder)
 
     def element_changed(self, folder: str, name: str) -> None:
-        """Something has happened to an element, or its lock. By now it, or we, may have done more."""
+        """Takes notice of what has happened to an element, or its lock. By now it, or we, may have done more."""
         if not is_name(name):
             return
         mid = mid_of(name[:14])
-        if self._places.get(mid) == number_of(folder):
-            self.look(mid)
+        if self._places.is_in(mid, folder):
+            self._elements.look(mid)
         elif os.path.lexists(f"{self.path}/{folder}/{name[:14]}"):
-            self._found(mid, folder)
+            self._adopt(mid, folder)
 
-    def _found(self, mid: int, folder: str) -> None:
-        """Somebody has added an element."""
-        known = self._places.get(mid)
-        if known is not None:
-            if known == number_of(folder):
-                self._folders[folder].elements += 1  # by us, before the directory was known to us
-            else:
-                self._complain_of_twin(mid, folder)
+    def _adopt(self, mid: int, folder: str) -> None:
+        """Takes up an element that somebody has added."""
+        if self._places.is_in(mid, folder):
+            self._places.folders[folder].elements += 1  # by us, before the directory was known to us
             return
-        if folder in self._folders:
-            self._folders[folder].elements += 1
-        self._put(mid, folder)
-        self._index.add(mid, 0)
-        self._saw(mid)
-        sight = self.look(mid)
-        if sight is not None and not sight.hidden:
-            self.arrived()
+        if mid in self._places:
+            self._complain_of_twin(mid, folder)
+            return
+        self._places.add(mid, folder)
+        self._elements.index.add(mid, 0)
+        self._elements.saw(mid)
+        state = self._elements.look(mid)
+        if state is not None and not state.hidden:
+            self._elements.arrived()
 
     def _remove_idle_folders(self) -> None:
-        """Empty ones that nobody has used for long, but for the last: as dirq's purge does."""
-        for name in sorted(self._folders)[:-1]:
+        """Removes empty ones that nobody has used for long, but for the last: as dirq's purge does."""
+        for name in sorted(self._places.folders)[:-1]:
             path = f"{self.path}/{name}"
-            if not self._folders[name].elements and self._is_old(path, _IDLE):
+            if not self._places.folders[name].elements and self._is_old(path, _IDLE):
                 with contextlib.suppress(OSError):
                     self._disk.rmdir(path)
-                    self._watch.remove(self._folders.pop(name).watch)
+                    self._places.unwatch(name)

@@ -10,10 +10,10 @@ import stat
 
 from .. import inotify
 from ..disk import Disk
-from . import Queue
 from .body import Body
 from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
-from .layout import IsOld, Layout, Listed, Owner, Staged
+from .layout import IsOld, Layout, Listed, Staged
+from .locking import lock_directory
 from .mids import mid_of, name_of
 from .names import (
     ATTEMPTS,
@@ -24,7 +24,7 @@ from .names import (
     is_being_added,
     is_element,
 )
-from .simple_layout import read_file
+from .places import Places
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
@@ -34,15 +34,17 @@ _MAX_TEMPORARY = 300
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 
 
-class NormalLayout(Layout):
+class QueueLayout(Layout):
     """Elements are directories."""
 
-    def __init__(self, path: str, disk: Disk, body: Body, *, sync: bool, owner: Owner) -> None:
-        super().__init__(path, disk, sync=sync, owner=owner)
-        self._queue = Queue(path, sync=False, disk=disk)
+    def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
+        """body: the piece of data that is the payload."""
+        super().__init__(path, disk, places, sync=sync)
         self.body = body
         self._insertion = ""
         self._obsolete: list[str] = []
+        for name in (TEMPORARY_DIRECTORY, OBSOLETE_DIRECTORY):
+            disk.make_directories(f"{path}/{name}", sync=False)
 
     def listed(self, folder: str) -> Listed:
         free: list[int] = []
@@ -77,10 +79,15 @@ class NormalLayout(Layout):
         return os.path.lexists(self._lock(place))
 
     def lock(self, place: str) -> bool:
-        return self._queue.lock(place)
+        try:
+            lock_directory(self.element(place), self._disk)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
 
     def unlock(self, place: str) -> None:
-        self._queue.unlock(place, permissive=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rmdir(self._lock(place))
 
     def _file(self, place: str) -> str:
         return f"{self.path}/{place}/{self.body.piece}"
@@ -96,7 +103,7 @@ class NormalLayout(Layout):
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return read_file(self._file(place), self._disk)
+        return self._read_file(self._file(place))
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")
@@ -107,8 +114,8 @@ class NormalLayout(Layout):
             self.bury()
 
     def bury(self) -> None:
-        """Later than the sync of the directories that the elements were in: or a power loss could bring one back
-        without its pieces."""
+        """Removes what was renamed to `obsolete`. Not before the directories that the elements were in are synced: or a
+        power loss could bring one back without its pieces."""
         obsolete, self._obsolete = self._obsolete, []
         for path in obsolete:
             self._try_remove(path)
@@ -132,13 +139,7 @@ class NormalLayout(Layout):
     def _write(self, staged: Staged, payload: bytes) -> None:
         self._disk.mkdir(staged.temporary)
         try:
-            fd = self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666)
-            try:
-                self._disk.write(fd, payload)
-                if self._sync:
-                    self._disk.begin_writing(fd)
-            finally:
-                self._disk.close(fd)
+            self._fill(self._disk.open(f"{staged.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
         except BaseException:
             self.discard(staged)
             raise
@@ -174,14 +175,14 @@ class NormalLayout(Layout):
         raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", f"{self.path}/{folder}")
 
     def _folder_to_insert(self) -> str:
-        """The last one, or a new one when that is full."""
+        """Returns the last intermediate directory, or makes a new one when that is full."""
         if not self._insertion:
             folders = self.folders()
             self._insertion = folders[-1] if folders else f"{0:08x}"
-            self.make_folder(self._insertion)
+            self._make_folder(self._insertion)
         while self._is_full(self._insertion):
             self._insertion = f"{int(self._insertion, 16) + 1:08x}"
-            self.make_folder(self._insertion)
+            self._make_folder(self._insertion)
         return self._insertion
 
     def _is_full(self, folder: str) -> bool:

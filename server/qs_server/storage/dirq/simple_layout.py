@@ -5,11 +5,9 @@ import os
 import stat
 
 from .. import inotify
-from ..disk import Disk
-from ..files.directory import READ
-from . import QueueSimple
 from .folders import names_in
-from .layout import IsOld, Layout, Listed, Owner, Staged
+from .layout import IsOld, Layout, Listed, Staged
+from .locking import lock_file
 from .mids import mid_of, name_of
 from .names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 
@@ -22,10 +20,6 @@ _MAX_TEMPORARY, _MAX_LOCK = 300, 600
 
 class SimpleLayout(Layout):
     """Elements are files."""
-
-    def __init__(self, path: str, disk: Disk, *, sync: bool, owner: Owner) -> None:
-        super().__init__(path, disk, sync=sync, owner=owner)
-        self._queue = QueueSimple(path, sync=False, disk=disk)
 
     def listed(self, folder: str) -> Listed:
         names = os.listdir(f"{self.path}/{folder}")
@@ -50,13 +44,16 @@ class SimpleLayout(Layout):
         return os.path.lexists(self.element(place) + LOCKED_SUFFIX)
 
     def lock(self, place: str) -> bool:
-        if not self._queue.lock(place):
+        try:
+            lock_file(self.element(place), self._disk)
+        except (FileExistsError, FileNotFoundError):
             return False
         self._note(place, inotify.CREATE, LOCKED_SUFFIX)
         return True
 
     def unlock(self, place: str) -> None:
-        if self._queue.unlock(place, permissive=True):
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self.element(place) + LOCKED_SUFFIX)
             self._note(place, inotify.DELETE, LOCKED_SUFFIX)
 
     def _note(self, place: str, event: int, suffix: str = "") -> None:
@@ -67,7 +64,7 @@ class SimpleLayout(Layout):
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read(self, place: str) -> bytes:
-        return read_file(self.element(place), self._disk)
+        return self._read_file(self.element(place))
 
     def erase(self, place: str) -> None:
         path = self.element(place)
@@ -77,6 +74,9 @@ class SimpleLayout(Layout):
             self._disk.unlink(path + LOCKED_SUFFIX)
             self._note(place, inotify.DELETE, LOCKED_SUFFIX)
 
+    def bury(self) -> None:
+        """Does nothing: an erased element is gone."""
+
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def _prepare(self, mid: int, payload: bytes, until: int) -> Staged:
@@ -85,25 +85,20 @@ class SimpleLayout(Layout):
         return Staged(mid, until, len(payload), f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}", folder)
 
     def _make_above(self, staged: Staged) -> None:
-        self.make_folder(staged.folder)
+        self._make_folder(staged.folder)
 
     def _write(self, staged: Staged, payload: bytes) -> None:
         fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        self._owner.folder_made(staged.folder)  # by us, or by somebody of whom we have not heard yet
+        self._places.on_new_folder(staged.folder)  # by us, or by somebody of whom we have not heard yet
         self._expect(staged.folder, inotify.CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
         try:
-            try:
-                self._disk.write(fd, payload)
-                if self._sync:
-                    self._disk.begin_writing(fd)
-            finally:
-                self._disk.close(fd)
+            self._fill(fd, payload)
         except BaseException:
             self.discard(staged)
             raise
 
     def lock_staged(self, staged: Staged) -> None:
-        """In `publish`: the lock has the name of the element in its own."""
+        """Does nothing: the lock's name is made from the element's, in `publish`."""
 
     def sync_staged(self, staged: Staged) -> None:
         self._disk.sync_file(staged.temporary)
@@ -140,19 +135,5 @@ class SimpleLayout(Layout):
 
 
 def is_name(name: str) -> bool:
-    """Whether it is that of an element, or of its lock."""
+    """Tells whether it is the name of an element, or of its lock."""
     return bool(is_element(name.removesuffix(LOCKED_SUFFIX)))
-
-
-def read_file(path: str, disk: Disk) -> bytes:
-    """The whole content of a regular file."""
-    fd = disk.open(path, READ)
-    parts = []
-    try:
-        size = disk.fstat(fd).st_size
-        while part := disk.read(fd, max(size + 1, 1 << 14)):
-            parts.append(part)
-            size = 1 << 20
-    finally:
-        disk.close(fd)
-    return b"".join(parts)

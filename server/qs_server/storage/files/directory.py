@@ -1,132 +1,102 @@
-"""A directory of messages and its index, kept in step: by our own operations and by reports of what others do.
+"""A directory in the vsqs layout and the index of its messages, kept in step by our own operations and by reports of
+what others do.
 
 File names are the truth. A message's file is named by its id; the extension is its state. When a file is not where the
 index has it, another process was faster: its report is on the way or here, and the caller looks again.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import stat
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import islice
-from operator import eq
+from collections.abc import Callable, Iterator
 
-from ..activity import Activity
-from ..disk import Disk
-from ..engine import SECOND, Clock, Durability, Options
+from ..disk import READ
+from ..engine import SECOND, Durability, Options
 from ..index.message_index import Index
-from ..lifecycle import Lifecycle
-from ..names import MAX_MID, NEW, message_name, parse_message, ready_among
-from ..watch import Watch
+from ..message_store import MessageState
+from ..names import FAR, MAX_MID, NEW, message_name, parse_message
+from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
-from .ignored import ForeignNames
+from .ignored_files import IgnoredFiles
+from .listing import list_messages
 from .staging import finish_batches
 
 _logger = logging.getLogger(__name__)
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-FAR = MAX_MID // 10
-"""Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
 STALE_AFTER = 600
 """Seconds after which a file that is being written, and not written to, was left behind by a crash."""
-
-
-@dataclass(slots=True)
-class Shared:
-    """What the queues of one engine have in common. vanished: is told the name of a queue whose directory is gone;
-    lifecycle: who is told of what happens to messages, if anybody is."""
-
-    clock: Clock
-    durability: Durability
-    disk: Disk
-    watch: Watch
-    activity: Activity
-    vanished: Callable[[str], None] = lambda qid: None
-    lifecycle: Lifecycle | None = None
+_NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
+"""Errors that mean: no file, or none that we may read."""
 
 
 class MessageDirectory:
-    """The files of one queue. Not for several threads at once."""
+    """The files of one queue and their index: its MessageStore and its DirectoryWatch."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
-        """path: an existing directory; qid: what messages are said to come from. Lists nothing yet: see `rescan`."""
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared, is_ours: Callable[[str], bool]) -> None:
+        """path: an existing directory. is_ours: tells whether a file that is being written is to be left alone.
+        Lists nothing yet: see `rescan`. OSError."""
         self.path = path
-        self.qid = qid
-        self.options = options
+        self.index = Index()
         self.last_mid = -1
+        self.attributes = store_for(path, shared.disk, sync=shared.always)
+        self._qid = qid
         self._shared = shared
-        self._clock = shared.clock
-        self._durability = shared.durability
         self._disk = shared.disk
         self._watch = shared.watch
         self._activity = shared.activity
-        self._on_vanished = shared.vanished
+        self._is_ours = is_ours
         self._unit = 1000 if options.timestamps == "ms" else 1
-        self._attributes = store_for(path, shared.disk, sync=shared.durability is Durability.ALWAYS)
         self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
-        self._index = Index()
-        self._foreign = ForeignNames(path)
-        self._identity = self._look_up()
+        self._ignored = IgnoredFiles(path)
+        self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self._watched = self._watch.add(path, self)  # before listing: what comes in between is seen twice, not never
-
-    def __len__(self) -> int:
-        return len(self._index)
 
     # -- what the engine is told
 
     def arrived(self) -> None:
-        """A message has become visible."""
-        self._activity.arrived.add(self.qid)
+        """Announces that a message has become visible."""
+        self._activity.arrived.add(self._qid)
 
-    def hidden(self, expiry: int) -> None:
-        """A message has been hidden until then."""
-        self._activity.announce(self.qid, self.time(expiry))
+    def _announce(self, expiry: int) -> None:
+        """Announces that a message is hidden until then."""
+        self._activity.announce(self._qid, self.time(expiry))
 
     def vanished(self) -> None:
-        """The directory is gone (from Watch)."""
-        self._on_vanished(self.qid)
+        """Tells the engine that the directory is gone (from Watch)."""
+        self._shared.vanished(self._qid)
 
     def touch(self, mid: int | None = None) -> None:
-        """Names have changed, and the attributes of a message."""
-        if self._durability is not Durability.NONE:
-            self._activity.dirty.add(self.qid)
-            if mid is not None and self._durability is Durability.ALWAYS:
+        """Has the next commit sync names, and the attributes of a message."""
+        if self._shared.durability is not Durability.NONE:
+            self._activity.dirty.add(self._qid)
+            if mid is not None and self._shared.always:
                 self._unsynced.add(mid)
-
-    def _look_up(self) -> tuple[int, int]:
-        status = self._disk.lstat(self.path)
-        return status.st_dev, status.st_ino
-
-    def in_place(self) -> bool:
-        """Whether the directory is still the one that was opened."""
-        try:
-            return self._look_up() == self._identity
-        except FileNotFoundError:
-            return False
-
-    def is_staged(self, name: str) -> bool:
-        """Whether we are writing that file now."""
-        return False
 
     # -- names
 
     def name_path(self, mid: int, expiry: int) -> str:
-        """The path of a message in a state: ready when expiry is 0."""
+        """Returns the path of a message in a state: ready when expiry is 0."""
         return f"{self.path}/{message_name(mid, expiry)}"
 
+    def path_of(self, mid: int) -> str:
+        """Returns the path of a message, as far as the index knows."""
+        return self.name_path(mid, self.index.expiry(mid) or 0)
+
     def number(self, time: int) -> int:
-        """A time as the number in a file name, which has 18 digits at most."""
+        """Returns a time as the number in a file name, which has 18 digits at most."""
         return min(time // self._unit, MAX_MID)
 
     def time(self, number: int) -> int:
-        """A number in a file name as a time."""
+        """Returns a number in a file name as a time."""
         return number * self._unit
 
-    def _saw(self, mid: int) -> None:
-        """The ids that we give are greater than those that are there, but for one that leaves no room for more."""
+    def pushed_at(self, mid: int) -> int:
+        """Returns when a message was pushed."""
+        return mid * self._unit
+
+    def saw(self, mid: int) -> None:
+        """Has our next ids be greater than this one. Ignores ids so large that none could follow."""
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
@@ -134,7 +104,7 @@ class MessageDirectory:
 
     def rescan(self) -> None:
         """Lists the directory anew: at the start, and when reports were lost (from Watch)."""
-        ready, hidden, others = self._list()
+        ready, hidden, others = list_messages(self.path, self._disk)
         if finish_batches(self.path, others, self._disk):
             self.rescan()
             return
@@ -146,48 +116,22 @@ class MessageDirectory:
             elif name.startswith(".") and name.endswith(".tmp"):
                 self.clear_left_behind(name)
             elif parsed is None:
-                self._foreign.note(name)
-        self._index = index = Index(ready, hidden)
-        self._attributes.clear(others, lambda mid: mid in index.messages or mid in written)
+                self._ignored.log(name)
+        self.index.reset(ready, hidden)
+        self.attributes.clear(others, lambda mid: mid in self.index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
-        self._saw(max((mid for mid in hidden if last < mid < FAR), default=last))
-        if self._index.ready:
+        self.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
+        if self.index.ready:
             self.arrived()
-        if (due := self._index.next_expiry()) is not None:
-            self.hidden(due)
-
-    def _list(self) -> tuple["array[int]", dict[int, int], list[str]]:
-        """The ready messages in order, the hidden ones, and whatever else there is. In little more time than it takes
-        to read the names, and few bytes a message."""
-        ready = array("Q")
-        hidden: dict[int, int] = {}
-        others: list[str] = []
-        for names in self._disk.file_blocks_in(self.path):
-            mids, rest = ready_among(names)
-            ready.fromlist(mids)
-            for name in rest:
-                parsed = parse_message(name)
-                if parsed is None or parsed[1] == NEW:
-                    others.append(os.fsdecode(name))
-                elif parsed[1]:
-                    hidden[parsed[0]] = parsed[1]
-                else:
-                    ready.append(parsed[0])
-        mids = sorted(ready)  # in order block by block already: comparing is all that it takes, in order of memory
-        if any(map(eq, mids, islice(mids, 1, None))):
-            mids = sorted(set(mids))  # a name may be read twice when it is removed and made again meanwhile
-        ready = array("Q", mids)
-        for mid in list(hidden):
-            at = bisect_left(ready, mid)
-            if at < len(ready) and ready[at] == mid:
-                del hidden[mid]  # the same message twice: it is not hidden
-        return ready, hidden, others
+        if (due := self.index.next_expiry()) is not None:
+            self._announce(due)
 
     def clear_left_behind(self, name: str, after: int = STALE_AFTER) -> bool:
-        """Removes a file that was being written, after so many seconds without a write. Whether it is gone."""
+        """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
         path = f"{self.path}/{name}"
         try:
-            if self._clock() / SECOND - self._disk.lstat(path).st_mtime > after and not self.is_staged(name):
+            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
+            if idle > after and not self._is_ours(name):
                 self._disk.unlink(path)
                 _logger.info("%s was left behind by a crash; removed", path)
                 return True
@@ -199,32 +143,32 @@ class MessageDirectory:
     # -- reports (from Watch)
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Another process made, renamed or removed a file. By now it, or we, may have done more."""
+        """Takes notice of what another process did to a file. By now it, or we, may have done more."""
         parsed = parse_message(name)
         if parsed is None:
-            self._foreign.note(os.fsdecode(name))
+            self._ignored.log(os.fsdecode(name))
             return
         mid, expiry = parsed
         if expiry == NEW:
             return
-        self._saw(mid)
-        known = self._index.expiry(mid)
+        self.saw(mid)
+        known = self.index.expiry(mid)
         if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
             return
         if known is not None:
-            self._index.remove(mid)
+            self.index.remove(mid)
         if appeared:
             self._adopt(mid, expiry)
 
     def _adopt(self, mid: int, expiry: int) -> None:
-        self._index.add(mid, expiry)
+        self.index.add(mid, expiry)
         try:
             if not self.load(mid):
                 return
         except OSError as error:
             _logger.warning("%s cannot be looked at yet: %s", self.name_path(mid, expiry), error)
         if expiry:
-            self.hidden(expiry)
+            self._announce(expiry)
         else:
             self.arrived()
 
@@ -232,7 +176,7 @@ class MessageDirectory:
 
     def load(self, mid: int) -> bool:
         """Looks at the file of a message, unless that was done before. False when it is no message, or gone."""
-        index = self._index
+        index = self.index
         if index.loaded(mid):
             return True
         expiry = index.expiry(mid)
@@ -242,42 +186,159 @@ class MessageDirectory:
         try:
             status = self._disk.lstat(path)
         except FileNotFoundError:
-            self.lost(mid, expiry)
+            self._lost(mid, expiry)
             return False
         if not stat.S_ISREG(status.st_mode):
-            self.disown(mid, path)
+            self._disown(mid, path)
             return False
         if not expiry:
-            self.load_ready(mid, path, status.st_size)
+            self._load_ready(mid, path, status.st_size)
             return True
-        receives, delayed_until = self._attributes.read(path, mid)
+        receives, delayed_until = self.attributes.read(path, mid)
         delayed = delayed_until == expiry
         if not delayed and not receives:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
-            self._attributes.write(path, mid, Attributes(receives))
+            self.attributes.write(path, mid, Attributes(receives))
         index.load(mid, status.st_size, retrieved=receives > 0, delayed=delayed)
         return True
 
-    def load_ready(self, mid: int, path: str, size: int) -> None:
-        """Notes what is known of a ready message's file, unless it was looked at before. size: in bytes."""
-        if not self._index.loaded(mid):
-            retrieved = self._attributes.receives(path, mid) > 0
-            self._index.load(mid, size, retrieved=retrieved, delayed=False)
+    def _load_ready(self, mid: int, path: str, size: int) -> None:
+        if not self.index.loaded(mid):
+            retrieved = self.attributes.receives(path, mid) > 0
+            self.index.load(mid, size, retrieved=retrieved, delayed=False)
 
-    def disown(self, mid: int, path: str) -> None:
-        """Something has the name of a message and is none."""
+    def _disown(self, mid: int, path: str) -> None:
+        """Forgets what has the name of a message and is none."""
         _logger.warning("%s is not a file, and no message", path)
-        self._index.remove(mid)
+        self.index.remove(mid)
+
+    def read(self, mid: int, expiry: int, max_bytes: int | None = None) -> bytes | None:
+        """Reads the payload of a message in a state. None: it is over max_bytes, or not there any more. OSError."""
+        size = self.index.known_size(mid)
+        if max_bytes is not None and size is not None and size > max_bytes:
+            size = None  # it is looked at whether that is so still
+        path = self.name_path(mid, expiry)
+        try:
+            fd = self._disk.open(path, READ)
+        except FileNotFoundError:
+            self._lost(mid, expiry)
+            return None
+        except OSError as error:
+            if error.errno not in _NOT_TO_OPEN:
+                raise
+            self._disown(mid, path)
+            return None
+        try:
+            payload = self._read_begin(fd, size) if size else b""
+            if size and len(payload) == size:
+                return payload  # of a regular file, as when its size was noted; an fstat costs as much as an open
+            return self._look_into(fd, path, mid, max_bytes, payload)
+        finally:
+            self._disk.close(fd)
+
+    def _read_begin(self, fd: int, size: int) -> bytes:
+        """Reads one byte more than the size. Nothing when it cannot be read: it may be no regular file."""
+        try:
+            return self._disk.read(fd, size + 1)
+        except OSError:
+            return b""
+
+    def _look_into(self, fd: int, path: str, mid: int, max_bytes: int | None, begin: bytes) -> bytes | None:
+        """Reads a file that was not looked at before, or is not what it was. begin: has been read already."""
+        status = self._disk.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            self._disown(mid, path)
+            return None
+        if mid in self.index.ready:
+            self._load_ready(mid, path, status.st_size)
+        if max_bytes is not None and status.st_size > max_bytes:
+            return None
+        return begin + self._disk.read_all(fd, max(status.st_size - len(begin), 0))
+
+    def look(self, mid: int) -> MessageState | None:
+        """Returns how a message is now; None when it is gone. OSError."""
+        while (expiry := self.index.expiry(mid)) is not None:
+            if self.index.loaded(mid) or self.load(mid):
+                attributes = self.attributes.read(self.name_path(mid, expiry), mid)
+                return MessageState(expiry, attributes.receives, delayed=self.index.is_delayed(mid))
+        return None
+
+    def is_current(self, mid: int, state: MessageState) -> bool:
+        """Tells whether the file was there when its attributes were read."""
+        if os.path.lexists(self.name_path(mid, state.hidden)):
+            return True
+        self._lost(mid, state.hidden)
+        return False
+
+    @contextlib.contextmanager
+    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+        """Gives how a message is now; None when it is gone. Nobody can be kept away: a rename or an unlink succeeds for
+        one of several. OSError."""
+        yield self.look(mid)
 
     # -- changes of ours
 
-    def rename(self, mid: int, old: int, new: int) -> bool:
-        """From one state to another on disk. False when another process was faster."""
+    def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
+        """Renames a message to be hidden. False when another process was faster. OSError."""
+        if wanted.delayed:
+            delay = Attributes(wanted.receives, wanted.hidden)
+            self.attributes.write(self.name_path(mid, state.hidden), mid, delay)
+        if wanted.hidden != state.hidden and not self._rename(mid, state.hidden, wanted.hidden):
+            return False
+        try:
+            if wanted.receives != state.receives:
+                # After the rename, so that what another consumer got is not counted by us.
+                self.attributes.write(self.name_path(mid, wanted.hidden), mid, Attributes(wanted.receives))
+        except OSError:
+            self._put_back(mid, wanted.hidden)
+            raise
+        self._note_hidden(mid, wanted.hidden, delayed=wanted.delayed, durable=durable)
+        return True
+
+    def _put_back(self, mid: int, expiry: int) -> None:
+        try:
+            self._rename(mid, expiry, 0)
+        except OSError:
+            self._note_hidden(mid, expiry, delayed=False)  # then it comes back when its window ends
+
+    def _note_hidden(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
+        self.index.hide(mid, expiry, delayed=delayed)
+        self._announce(expiry)
+        if durable:
+            self.touch(mid)
+
+    def show(self, mid: int, state: MessageState) -> bool:
+        """Renames a message to be ready. False when another process was faster. OSError."""
+        if not self._rename(mid, state.hidden, 0):
+            return False
+        self.index.show(mid)
+        self.arrived()
+        self.touch()
+        return True
+
+    def remove(self, mid: int, state: MessageState) -> bool:
+        """Unlinks a message. False when another process was faster. OSError."""
+        removed = self.unlink(mid, state.hidden)
+        if removed:
+            self.touch()
+        return removed
+
+    def add(self, mid: int, expiry: int, size: int) -> None:
+        """Notes that a message of ours was renamed to its name."""
+        self._watch.expect_arrival(self._watched, message_name(mid, expiry))
+        self.index.add(mid, expiry, size)
+        if expiry:
+            self._announce(expiry)
+        else:
+            self.arrived()
+
+    def _rename(self, mid: int, old: int, new: int) -> bool:
+        """Moves a message from one state to another on disk. False when another process was faster."""
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
-            self.lost(mid, old)
+            self._lost(mid, old)
             return False
         self._watch.expect_rename(self._watched, message_name(mid, old), message_name(mid, new))
         return True
@@ -289,42 +350,41 @@ class MessageDirectory:
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
-            self.lost(mid, expiry)
+            self._lost(mid, expiry)
             return False
         self._watch.expect_delete(self._watched, message_name(mid, expiry))
-        self._index.remove(mid)
+        self.index.remove(mid)
         self.forget_attributes(mid)
         return True
 
     def forget_attributes(self, mid: int) -> None:
-        """Of a message that is gone. The next listing clears what cannot be removed now."""
+        """Removes the attributes of a message that is gone. The next listing clears what cannot be removed now."""
         try:
-            self._attributes.forget(mid)
+            self.attributes.forget(mid)
         except OSError as error:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
-    def lost(self, mid: int, expiry: int) -> None:
-        """A file is not where the index has it."""
+    def _lost(self, mid: int, expiry: int) -> None:
+        """Takes notice of a file that is not where the index has it."""
         self._watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
-        if self._index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
-            self._index.remove(mid)
+        if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
+            self.index.remove(mid)
 
-    def read_file(self, fd: int, size: int) -> bytes:
-        """The whole content of an open file. size: what it was said to be."""
-        payload = self._disk.read(fd, size + 1)
-        if len(payload) == size:
-            return payload
-        parts = [payload]
-        while part := self._disk.read(fd, 1 << 20):
-            parts.append(part)
-        return b"".join(parts)
+    # -- time and durability
 
-    # -- durability
+    def due(self, now: int) -> int | None:
+        """Returns a hidden message whose time has come."""
+        return self.index.due(now)
+
+    def next_expiry(self) -> int | None:
+        """Returns when the next hidden message is due."""
+        number = self.index.next_expiry()
+        return None if number is None else self.time(number)
 
     def commit(self) -> None:
-        """Syncs what has changed (durability ALWAYS): the attributes of messages, then the names."""
+        """Syncs what has changed: the attributes of messages, then the names. OSError."""
         for mid in list(self._unsynced):
-            expiry = self._index.expiry(mid)
+            expiry = self.index.expiry(mid)
             if expiry is not None:
                 self._sync_message(self.name_path(mid, expiry))
             self._unsynced.discard(mid)
@@ -342,7 +402,7 @@ class MessageDirectory:
 
     @property
     def watched(self) -> bool:
-        """Whether what others do is reported."""
+        """Tells whether what others do is reported."""
         return self._watched >= 0
 
     def unwatch(self) -> None:

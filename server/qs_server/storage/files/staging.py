@@ -1,4 +1,4 @@
-"""Messages that are being written: on disk under names that no consumer looks at, until they are made visible together.
+"""Writes messages to files that no consumer looks at, until they are made visible together.
 
 The steps of one message: create `MID.new` exclusively, write, sync, rename to `MID` (`MID.EXPIRY` when it is delayed).
 A list is all or nothing: before the first rename of several, a batch file notes them all, and a start that finds one
@@ -9,9 +9,11 @@ import contextlib
 import fcntl
 import logging
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 
-from ..disk import Disk
+from ..disk import READ, Disk
 from ..names import message_name, parse_message
 
 _logger = logging.getLogger(__name__)
@@ -32,76 +34,73 @@ class Staged:
 
 
 class Staging:
-    """The pushes to one directory that are not visible yet, request by request."""
+    """Writes messages of one directory that are not visible yet."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         self._directory = directory
         self._disk = disk
         self._sync = sync
-        self.requests: list[list[Staged]] = []
-        """Those that have been written completely."""
+        self._staged: set[int] = set()
         self._batches: dict[int, int] = {}
         """Descriptors of the batch files, by first id."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self.requests))
-
     def holds(self, name: str) -> bool:
-        """Whether that file is being written here."""
-        return any(name == f"{staged.mid}.new" for request in self.requests for staged in request)
-
-    def add(self, request: list[Staged]) -> None:
-        """A request has been written completely."""
-        self.requests.append(request)
-
-    def take(self) -> list[list[Staged]]:
-        """Every request, for the caller to publish or discard."""
-        requests, self.requests = self.requests, []
-        return requests
+        """Tells whether that file is being written here."""
+        return name.endswith(".new") and int(name.removesuffix(".new")) in self._staged
 
     def new_path(self, mid: int) -> str:
-        """Where a message is while it is being written."""
+        """Returns the path of a message while it is being written."""
         return f"{self._directory}/{mid}.new"
 
-    def write(self, mid: int, expiry: int, payload: bytes | int) -> Staged:
-        """Writes one message. payload: bytes, or the descriptor of an open file whose content it is. FileExistsError
-        when another publisher is writing one with that id."""
-        fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
-        staged = Staged(mid, expiry, 0, fd)
+    def read(self, mid: int) -> bytes:
+        """Reads what somebody has written of a message so far. FileNotFoundError, OSError."""
+        fd = self._disk.open(self.new_path(mid), READ)
         try:
-            staged.size = self._fill(fd, payload)
+            return self._disk.read_all(fd, self._disk.fstat(fd).st_size)
+        finally:
+            self._disk.close(fd)
+
+    def write(self, mid: int, expiry: int, payload: bytes, file: str | None = None) -> Staged:
+        """Writes one message. file: one with that payload, for the kernel to copy if it is still there. FileExistsError
+        when another publisher is writing one with that id; OSError."""
+        fd = self._disk.open(self.new_path(mid), _NEW_FILE | os.O_EXCL, 0o666)
+        staged = Staged(mid, expiry, len(payload), fd)
+        try:
+            if file is None or not self._copy(file, fd):
+                self._disk.write(fd, payload)
             if not self._sync:
                 self._close(staged)
         except BaseException:
             self.discard([staged])
             raise
+        self._staged.add(mid)
         return staged
 
-    def _fill(self, fd: int, payload: bytes | int) -> int:
-        """Writes a payload into a new file; its bytes."""
-        if isinstance(payload, int):
-            return self._disk.copy(payload, fd)
-        self._disk.write(fd, payload)
-        return len(payload)
+    def _copy(self, file: str, fd: int) -> bool:
+        try:
+            source = self._disk.open(file, READ)
+        except FileNotFoundError:
+            return False
+        try:
+            self._disk.copy(source, fd)
+        finally:
+            self._disk.close(source)
+        return True
 
-    def sync(self) -> dict[int, OSError]:
-        """Makes the contents of everything written durable, and notes the lists. Requests for which that fails are
-        discarded: by first id, and why."""
-        if self._sync and len(self) > 1:
-            for request in self.requests:
-                for staged in request:
-                    if staged.fd >= 0:
-                        with contextlib.suppress(OSError):  # the sync will say so
-                            self._disk.begin_writing(staged.fd)
+    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
+        """Makes what is written durable, and notes the lists. Returns by first id the requests for which that failed,
+        and why."""
+        if self._sync and sum(map(len, requests)) > 1:
+            for staged in chain.from_iterable(requests):
+                if staged.fd >= 0:
+                    with contextlib.suppress(OSError):  # the sync will say so
+                        self._disk.begin_writing(staged.fd)
         failures: dict[int, OSError] = {}
-        for request in self.requests:
+        for request in requests:
             try:
                 self._sync_request(request)
             except OSError as error:
-                self.discard(request)
                 failures[request[0].mid] = error
-        if failures:
-            self.requests = [request for request in self.requests if request[0].mid not in failures]
         return failures
 
     def _sync_request(self, request: list[Staged]) -> None:
@@ -128,19 +127,25 @@ class Staging:
     def _batch_path(self, request: list[Staged]) -> str:
         return f"{self._directory}/{_BATCH}{request[0].mid}"
 
-    def finish(self, request: list[Staged]) -> None:
-        """After every rename of a request."""
-        if request and request[0].mid in self._batches:
-            self._disk.unlink(self._batch_path(request))
-            self._unlock(request)
+    def show(self, staged: Staged) -> None:
+        """Gives a message its name. OSError."""
+        name = message_name(staged.mid, staged.expiry)
+        self._disk.rename(self.new_path(staged.mid), f"{self._directory}/{name}")
+        self._staged.discard(staged.mid)
 
-    def _unlock(self, request: list[Staged]) -> None:
-        fd = self._batches.pop(request[0].mid, None)
+    def finish(self, request: list[Staged]) -> None:
+        """Removes the batch file, when all messages of a request have their names. OSError."""
+        if request[0].mid in self._batches:
+            self._disk.unlink(self._batch_path(request))
+            self._unlock(request[0].mid)
+
+    def _unlock(self, first: int) -> None:
+        fd = self._batches.pop(first, None)
         if fd is not None:
             self._disk.close(fd)
 
     def discard(self, request: list[Staged]) -> None:
-        """Takes back messages that are not visible."""
+        """Removes messages that are not visible. Raises nothing."""
         paths = [self.new_path(staged.mid) for staged in request]
         if request and request[0].mid in self._batches:
             # First: without it, a crash leaves nothing that a start would make visible.
@@ -153,10 +158,11 @@ class Staging:
             except OSError as error:
                 _logger.warning("%s stays behind: %s", path, error)
         for staged in request:
+            self._staged.discard(staged.mid)
             with contextlib.suppress(OSError):
                 self._close(staged)
         if request:
-            self._unlock(request)
+            self._unlock(request[0].mid)
 
     def _close(self, staged: Staged) -> None:
         if staged.fd >= 0:
@@ -165,7 +171,8 @@ class Staging:
 
 
 def finish_batches(directory: str, names: list[str], disk: Disk) -> bool:
-    """At a start: completes the lists that a crash interrupted. names: of the directory. True if there were any."""
+    """Completes the lists that a crash interrupted. names: of the files in the directory. Returns whether there were
+    any. OSError."""
     batches = [name for name in names if name.startswith(_BATCH) and not name.endswith(_TEMPORARY)]
     return sum(_finish_batch(directory, name, disk) for name in batches) > 0
 

@@ -1,52 +1,25 @@
-"""What a queue with an index answers from that, whatever its messages are on disk: which there are, and how many."""
+"""What a queue answers from its index, wherever its messages are: which there are, and how many."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
 
-from ..engine import Clock, Options, State, Stats
+from ..engine import State, Stats
 from .message_index import Index
 
 
-class IndexedQueue(ABC):
-    """To be the last base of a queue, whose other ones have what is named here."""
+class IndexQueries:
+    """Lists and counts the messages of one index. What is hidden and due has to be visible before it is asked."""
 
-    options: Options
-    counts: Stats
-    _index: Index
-    _clock: Clock
-    _load_after = -1
-    _slice = 2000
-    """Messages that one slice of lazy loading looks at: some 30 ms at most."""
-
-    @abstractmethod
-    def expire(self, count: int | None = None) -> int:
-        """Makes visible what is due."""
-
-    @abstractmethod
-    def load(self, mid: int) -> bool:
-        """Notes what only the disk says of a message. False when it is gone."""
-
-    @abstractmethod
-    def time(self, number: int) -> int:
-        """Of an id, when its message was pushed."""
-
-    @abstractmethod
-    def publish_staged(self) -> None:
-        """Makes visible what was pushed."""
-
-    def first_ready(self) -> int | None:
-        """The oldest visible message."""
-        self.publish_staged()
-        return self._index.ready.first()
-
-    @property
-    def ready(self) -> int:
-        """How many messages are visible."""
-        return len(self._index.ready)
+    def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
+        """load: has the index know what only the disk says of a message, returns False when that is gone; at_once: how
+        many messages are loaded in some 30 ms."""
+        self._index = index
+        self._load = load
+        self._at_once = at_once
+        self._loaded_upto = -1
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """Ids greater than after, oldest first."""
-        self.publish_staged()
-        self.expire()
+        """Returns ids greater than after (-1: all), oldest first, at most count. OSError."""
         index = self._index
         if state is State.READY:
             return index.ready.after(after, count)
@@ -56,7 +29,7 @@ class IndexedQueue(ABC):
         found: list[int] = []
         while len(found) < count and (mids := source.after(after, count)):
             after = mids[-1]
-            found += [mid for mid in mids if self.load(mid) and self._is(mid, state)]
+            found += [mid for mid in mids if self._load(mid) and self._is(mid, state)]
         return found[:count]
 
     def _is(self, mid: int, state: State) -> bool:
@@ -64,34 +37,29 @@ class IndexedQueue(ABC):
             return mid in self._index.new
         return self._index.is_delayed(mid) is (state is State.DELAYED)
 
-    def prepare_stats(self) -> bool:
-        """Loads a slice of what has not been loaded; False when nothing is left."""
+    def prepare(self) -> bool:
+        """Loads a slice of what has not been loaded; False when nothing is left. OSError."""
         if not self._index.unloaded:
             return False
-        mids = self._index.messages.after(self._load_after, self._slice)
+        mids = self._index.messages.after(self._loaded_upto, self._at_once)
         for mid in mids:
-            self.load(mid)
-        self._load_after = mids[-1] if mids else -1
+            self._load(mid)
+        self._loaded_upto = mids[-1] if mids else -1
         return self._index.unloaded > 0
 
-    def stats(self) -> Stats:
-        """Figures of the queue."""
-        self.publish_staged()
-        self.expire()
-        while self.prepare_stats():
+    def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
+        """Counts the messages. counts: what has happened since the start, and the storage; age_of: microseconds since a
+        message was pushed. OSError."""
+        while self.prepare():
             pass
-        index, counts = self._index, self.counts
+        index = self._index
         oldest = index.messages.first()
-        return Stats(
+        return replace(
+            counts,
             new=len(index.new),
             ready=len(index.ready),
             in_flight=len(index.hidden) - index.delayed,
             delayed=index.delayed,
             bytes=index.bytes,
-            oldest=None if oldest is None else max(self._clock() - self.time(oldest), 0),
-            pushed=counts.pushed,
-            delivered=counts.delivered,
-            expired=counts.expired,
-            deleted=counts.deleted,
-            storage=self.options.storage,
+            oldest=None if oldest is None else max(age_of(oldest), 0),
         )

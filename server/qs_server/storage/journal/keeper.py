@@ -8,8 +8,8 @@ from time import perf_counter
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
-from ..files.directory import Shared
 from ..names import JOURNAL
+from ..shared import Shared
 from . import records
 from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter

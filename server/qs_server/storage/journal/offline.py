@@ -8,8 +8,8 @@ from ..activity import Activity
 from ..disk import Disk
 from ..engine import Clock, Durability
 from ..files.attributes import Attributes, Stored
-from ..files.directory import Shared
 from ..names import WITHHELD
+from ..shared import Shared
 from ..watch import Watch
 from .keeper import LogKeeper
 from .queue import LogQueue

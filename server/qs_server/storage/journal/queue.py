@@ -23,10 +23,10 @@ from ..engine import (
     Stats,
     StorageError,
 )
-from ..files.directory import Shared
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
 from ..queues import EngineQueue
+from ..shared import Shared
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
@@ -266,23 +266,22 @@ class LogQueue:
     ) -> Message | None:
         """Receives a visible message; None when its payload is over max_bytes. held: for a subscriber; if the process
         ends, the message is visible again."""
-        index = self.table.index
-        size = index.size(mid)
-        if max_bytes is not None and size > max_bytes:
+        table, index = self.table, self.table.index
+        if max_bytes is not None and index.size(mid) > max_bytes:
             return None
         try:
-            payload = self._store.payload(self.table.places.get(mid) or 0)
+            payload = self._store.payload(table.places.get(mid) or 0)
         except DamagedRecordError as error:
             self._set_aside(mid, error)
             return None
         expiry = self._end_of(visibility)
-        receives = self.table.receives.get(mid, 0) + 1
+        receives = table.receives.get(mid, 0) + 1
         self._note_state(mid, receives, 0 if held else expiry)
-        self.table.receives[mid] = receives
+        table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
         if held:
-            self.table.held.add(mid)
-        self.table.hidden(expiry)
+            table.held.add(mid)
+        table.hidden(expiry)
         self.counts.delivered += 1
         if self._lifecycle is not None:
             self.note("received", mid)
@@ -362,8 +361,9 @@ class LogQueue:
     def _note_state(self, mid: int, receives: int, visible: int) -> None:
         """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
         message visible again."""
-        self._store.make_room_for_notes()
-        self._log.note(records.state(self.number, mid, receives, visible, delayed=False))
+        if self._log.left_to_pushes < records.SMALL:
+            self._store.make_room_for_notes()
+        self._log.note(records.state(self.table.number, mid, receives, visible, delayed=False))
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
@@ -399,7 +399,9 @@ class LogQueue:
     def _held(self, receipt: Receipt) -> int:
         """The expiry of a message that is still as the holder of the receipt saw it, and in no claim."""
         mid, seen = receipt
-        expiry = self._found(mid)
+        expiry = self.table.index.expiry(mid)
+        if expiry is None:
+            expiry = self._found(mid)  # raises
         if seen is not None and (receives := self.table.receives.get(mid, 0)) != seen:
             raise StaleReceiptError(
                 f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
@@ -494,7 +496,7 @@ class LogQueue:
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""
         number = self.table.index.next_expiry()
-        return None if number is None else self.time(number)
+        return None if number is None else number * self._unit
 
     def expire(self, count: int | None = None) -> int:
         """Makes visible what is due, at most count messages; how many. That needs no record: the time has passed."""

@@ -8,10 +8,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..activity import Activity
-from ..files.directory import FAR
 from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
-from ..names import WITHHELD
+from ..names import FAR, WITHHELD
 from .store import Store, record_size
 
 State = tuple[int, int, bool]

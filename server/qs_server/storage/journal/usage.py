@@ -15,11 +15,13 @@ class Usage:
         self.total = 0
         """Live bytes of all segments."""
         self.emptied = 0
-        """How often the last live record of a segment was dropped."""
+        """How often the last live record of a segment was dropped, but for the last segment."""
+        self._last = 0
 
     def add(self, place: int, size: int) -> None:
         """Counts a record whose payload is needed. size: bytes of the payload."""
         segment = place >> 32
+        self._last = max(self._last, segment)
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
 
@@ -29,7 +31,7 @@ class Usage:
         left = self.live[segment] - size
         self.live[segment] = left
         self.total -= size
-        if not left:
+        if not left and segment != self._last:
             self.emptied += 1
 
     def forget(self, segment: int) -> None:

@@ -1,19 +1,15 @@
-"""What is asked of SQS about one queue, as it is at SQS: names, bounds, and answers made into ours."""
+"""What is asked of SQS about one queue: our names and numbers made into SQS's, and answers made into ours."""
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ...engine import SECOND, Clock, StaleReceiptError, StorageError, UnsupportedError
-from ..engine import RemoteError
-from .bodies import ENCODING, MID, MOST_ENTRIES, Entry, payload_of
-from .connection import Connection
-from .errors import CallError
-from .mids import mid_of
+from ...engine import SECOND, Clock, RemoteError, StaleReceiptError, StorageError, UnsupportedError
+from .call_policy import CallPolicy
+from .client import CallError, SqsClient
+from .messages import ENCODING, MID, MOST_ENTRIES, Entry, Received, decode
 from .names import name_at_sqs
-from .patience import Patience
 
 _logger = logging.getLogger(__name__)
 
@@ -21,35 +17,18 @@ LONGEST_WINDOW = 43_200
 """Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
 LONGEST_DELAY = 900
 """Seconds that a new message may be delayed (SendMessage, DelaySeconds)."""
-GONE = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
+_GONE = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
 _THERE = frozenset({"QueueNameExists", "QueueAlreadyExists"})
 _MAY_NOT = frozenset({"AccessDenied", "AccessDeniedException"})
 _DELETED = frozenset({"QueueDeletedRecently"})
 _STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
 _PURGING = frozenset({"PurgeQueueInProgress"})
 _BAD_VALUE = frozenset({"InvalidParameterValue"})
-_COUNTS = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible",
-    "ApproximateNumberOfMessagesDelayed",
-)
+_COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
-class Received(NamedTuple):
-    """A message as it came. message: SQS's id; until: the end of its window."""
-
-    qid: str
-    message: str
-    handle: str
-    mid: int
-    receives: int
-    pushed_at: int
-    payload: bytes
-    until: int
-
-
-class Counts(NamedTuple):
-    """Messages, about."""
+class MessageCounts(NamedTuple):
+    """Messages by state, about."""
 
     ready: int
     in_flight: int
@@ -61,22 +40,28 @@ class PurgingError(RemoteError):
 
 
 def seconds(micros: int, most: int, what: str) -> int:
-    """Whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
+    """Returns whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
     whole = -(-micros // SECOND)
     if whole > most:
         raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
     return whole
 
 
-class QueuesAtSqs:
-    """For several threads. Methods raise RemoteError."""
+def window_in_seconds(micros: int) -> int:
+    """Returns the seconds of a visibility window. UnsupportedError when it is longer than SQS allows."""
+    return seconds(micros, LONGEST_WINDOW, "a visibility window")
 
-    def __init__(self, connection: Connection, prefix: str, clock: Clock, patience: Patience) -> None:
-        self._connection = connection
+
+class SqsApi:
+    """Asks SQS. Several threads may use it. Methods raise RemoteError."""
+
+    def __init__(self, client: SqsClient, prefix: str, clock: Clock, policy: CallPolicy) -> None:
+        """prefix: of all names at SQS."""
+        self._client = client
         self._prefix = prefix
         self._clock = clock
-        self._patience = patience
-        self._attempt = int((patience.connect_timeout + patience.read_timeout) * SECOND)
+        self._policy = policy
+        self._attempt = int((policy.connect_timeout + policy.read_timeout) * SECOND)
         self._urls: dict[str, str] = {}
 
     # -- queues
@@ -85,9 +70,7 @@ class QueuesAtSqs:
         """Makes a queue, or takes up the one that is there. window: seconds. BadQueueNameError."""
         name = name_at_sqs(qid, self._prefix)
         try:
-            answer = self._connection.call(
-                "create_queue", QueueName=name, Attributes={"VisibilityTimeout": str(window)}
-            )
+            answer = self._client.call("create_queue", QueueName=name, Attributes={"VisibilityTimeout": str(window)})
             self._urls[qid] = self._url_in(answer)
         except CallError as error:
             if error.codes & _DELETED:
@@ -104,28 +87,24 @@ class QueuesAtSqs:
                 raise error from None
 
     def remove(self, qid: str) -> None:
-        """One that is not there is no error."""
+        """Removes a queue. One that is not there is no error."""
         try:
-            self._connection.call("delete_queue", QueueUrl=self._url(qid))
+            self._client.call("delete_queue", QueueUrl=self._url(qid))
         except CallError as error:
-            if not error.codes & GONE:
+            if not error.codes & _GONE:
                 raise
-        self.forget(qid)
-
-    def forget(self, qid: str) -> None:
-        """Where it was may be wrong."""
         self._urls.pop(qid, None)
 
-    def counts(self, qid: str) -> Counts:
+    def counts(self, qid: str) -> MessageCounts:
         answer = self._call(qid, "get_queue_attributes", AttributeNames=list(_COUNTS))
         found = answer.get("Attributes", {})
         try:
-            return Counts(*(int(found[name]) for name in _COUNTS))
+            return MessageCounts(*(int(found[name]) for name in _COUNTS))
         except (LookupError, ValueError) as error:
             raise self._no_sqs(error) from None
 
     def purge(self, qid: str) -> None:
-        """PurgingError when it was purged just now."""
+        """Removes all messages. PurgingError when that was done just now."""
         try:
             self._call(qid, "purge_queue")
         except CallError as error:
@@ -138,13 +117,22 @@ class QueuesAtSqs:
     # -- messages
 
     def send(self, qid: str, batch: Sequence[Entry]) -> None:
-        """Sends what one call can carry. What SQS did not take of it is sent again. RemoteError: some may be there."""
+        """Sends what one call can carry, and again what SQS did not take of it. RemoteError: some may be stored."""
         left = {str(number): entry for number, entry in enumerate(batch)}
         why = "it did not say why"
-        for attempt in range(self._patience.attempts):
+        for attempt in range(self._policy.attempts):
             if attempt:
-                time.sleep(min(self._patience.pause * 2 ** (attempt - 1), self._patience.longest_pause))
-            answer = self._call(qid, "send_message_batch", Entries=[_sent(key, entry) for key, entry in left.items()])
+                time.sleep(min(self._policy.pause * 2 ** (attempt - 1), self._policy.longest_pause))
+            entries = [
+                {
+                    "Id": key,
+                    "MessageBody": entry.body,
+                    "DelaySeconds": entry.delay,
+                    "MessageAttributes": entry.attributes,
+                }
+                for key, entry in left.items()
+            ]
+            answer = self._call(qid, "send_message_batch", Entries=entries)
             for taken in answer.get("Successful", ()):
                 left.pop(taken.get("Id"), None)
             if not left:
@@ -154,11 +142,11 @@ class QueuesAtSqs:
                 why = f"{failed[0].get('Code')}: {failed[0].get('Message', '')}"[:500]
             if any(entry.get("SenderFault") for entry in failed):
                 break
-        raise RemoteError(f"SQS at {self._connection.endpoint} did not take {len(left)} messages ({why})")
+        raise RemoteError(f"SQS at {self._client.endpoint} did not take {len(left)} messages ({why})")
 
     def receive(self, qid: str, window: int, count: int, wait: int) -> list[Received]:
-        """At most count, at most 10, messages in no promised order, invisible for so many seconds; when there is none,
-        SQS waits for one for so many seconds."""
+        """Receives at most count, at most 10, messages in no promised order; they are invisible for `window` seconds.
+        When there is none, SQS waits for one for `wait` seconds."""
         asked = self._clock()
         answer = self._call(
             qid,
@@ -173,31 +161,37 @@ class QueuesAtSqs:
         now = self._clock()
         until = (now if wait else max(asked, now - self._attempt)) + window * SECOND
         try:
-            return [_received(qid, message, until) for message in answer.get("Messages", ())]
+            return [decode(qid, message, until) for message in answer.get("Messages", ())]
         except (LookupError, ValueError) as error:
             raise self._no_sqs(error) from None
 
     def delete(self, qid: str, handle: str) -> None:
-        """StaleReceiptError."""
+        """Deletes a message that was received. StaleReceiptError."""
         self._with_handle(qid, "delete_message", handle)
 
     def hide(self, qid: str, handle: str, window: int) -> None:
-        """Lets it be invisible for so many seconds from now. StaleReceiptError, UnsupportedError."""
+        """Makes a message that was received invisible for `window` seconds from now. StaleReceiptError,
+        UnsupportedError."""
         self._with_handle(qid, "change_message_visibility", handle, VisibilityTimeout=window)
 
     def give_back(self, messages: Iterable[Received]) -> None:
         """Makes visible what nobody is to get. What that fails for is visible when its window is over."""
-        for qid, batch in _by_queue(messages):
-            entries = [
-                {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
-                for number, message in enumerate(batch)
-            ]
-            try:
-                self._call(qid, "change_message_visibility_batch", Entries=entries)
-            except StorageError as error:
-                _logger.warning(
-                    "%d messages of queue %r are not given back before their time: %s", len(batch), qid, error
-                )
+        by_queue: dict[str, list[Received]] = {}
+        for message in messages:
+            by_queue.setdefault(message.qid, []).append(message)
+        for qid, found in by_queue.items():
+            for start in range(0, len(found), MOST_ENTRIES):
+                batch = found[start : start + MOST_ENTRIES]
+                entries = [
+                    {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
+                    for number, message in enumerate(batch)
+                ]
+                try:
+                    self._call(qid, "change_message_visibility_batch", Entries=entries)
+                except StorageError as error:
+                    _logger.warning(
+                        "%d messages of queue %r are not given back before their time: %s", len(batch), qid, error
+                    )
 
     # -- calls
 
@@ -214,13 +208,13 @@ class QueuesAtSqs:
 
     def _call(self, qid: str, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
-            return self._connection.call(operation, QueueUrl=self._url(qid), **parameters)
+            return self._client.call(operation, QueueUrl=self._url(qid), **parameters)
         except CallError as error:
-            if not error.codes & GONE:
+            if not error.codes & _GONE:
                 raise
-            self.forget(qid)
+            self._urls.pop(qid, None)
             raise CallError(
-                f"there is no queue {name_at_sqs(qid, self._prefix)!r} at SQS ({self._connection.endpoint}), where "
+                f"there is no queue {name_at_sqs(qid, self._prefix)!r} at SQS ({self._client.endpoint}), where "
                 f"{qid!r} keeps its messages: make it there, or remove {qid!r} here, and make it again",
                 error.codes,
             ) from None
@@ -229,7 +223,7 @@ class QueuesAtSqs:
         return self._urls.get(qid) or self._find(qid)
 
     def _find(self, qid: str) -> str:
-        answer = self._connection.call("get_queue_url", QueueName=name_at_sqs(qid, self._prefix))
+        answer = self._client.call("get_queue_url", QueueName=name_at_sqs(qid, self._prefix))
         url = self._urls[qid] = self._url_in(answer)
         return url
 
@@ -240,41 +234,5 @@ class QueuesAtSqs:
         return url
 
     def _no_sqs(self, why: object) -> RemoteError:
-        where = self._connection.endpoint
+        where = self._client.endpoint
         return RemoteError(f"what is at {where} does not answer as SQS does ({why}): check the endpoint")
-
-
-def _sent(key: str, entry: Entry) -> dict[str, Any]:
-    return {
-        "Id": key,
-        "MessageBody": entry.body,
-        "DelaySeconds": entry.delay,
-        "MessageAttributes": entry.attributes,
-    }
-
-
-def _received(qid: str, message: dict[str, Any], until: int) -> Received:
-    system, own = message.get("Attributes", {}), message.get("MessageAttributes", {})
-    sent = int(system.get("SentTimestamp", 0))
-    message_id = message["MessageId"]
-    return Received(
-        qid=qid,
-        message=message_id,
-        handle=message["ReceiptHandle"],
-        mid=mid_of(own, sent, message_id),
-        receives=int(system.get("ApproximateReceiveCount", 1)),
-        pushed_at=sent * 1000,
-        payload=payload_of(message.get("Body", ""), own),
-        until=until,
-    )
-
-
-def _by_queue(messages: Iterable[Received]) -> Iterator[tuple[str, list[Received]]]:
-    """In lists that one call can carry."""
-    queues: dict[str, list[Received]] = {}
-    for message in messages:
-        queues.setdefault(message.qid, []).append(message)
-    for qid, found in queues.items():
-        rest = iter(found)
-        while batch := list(islice(rest, MOST_ENTRIES)):
-            yield qid, batch

@@ -1,4 +1,4 @@
-"""Calls functions at a later time, with one task for all of them."""
+"""Timers: one task calls functions at their time."""
 
 import heapq
 from collections.abc import Callable
@@ -11,31 +11,31 @@ _number = count()
 
 
 @dataclass(slots=True, order=True)
-class Due:
-    """A call that is due. time: on trio's clock; call: None once it is cancelled."""
+class Timer:
+    """A pending call. time: on trio's clock; call: None once it is cancelled."""
 
     time: float
     call: Callable[[], None] | None = field(compare=False)
     number: int = field(default_factory=_number.__next__)
 
 
-class Later:
+class Timers:
     """Calls functions when their time has come."""
 
     def __init__(self) -> None:
-        self._due: list[Due] = []
+        self._due: list[Timer] = []
         self._cancelled = 0
         self._changed = trio.Event()
 
-    def add(self, delay: float, call: Callable[[], None]) -> Due:
-        """Calls a function after so many seconds. Returns what `cancel` takes."""
-        due = Due(trio.current_time() + delay, call)
+    def add(self, delay: float, call: Callable[[], None]) -> Timer:
+        """Schedules a call in so many seconds. Returns the timer, for `cancel`."""
+        due = Timer(trio.current_time() + delay, call)
         heapq.heappush(self._due, due)
         self._changed.set()
         return due
 
-    def cancel(self, due: Due) -> None:
-        """Cancels a call that is due."""
+    def cancel(self, due: Timer) -> None:
+        """Cancels a timer."""
         due.call = None
         self._cancelled += 1
         if self._cancelled > len(self._due) // 2:
@@ -44,7 +44,7 @@ class Later:
             self._cancelled = 0
 
     async def run(self) -> None:
-        """Makes the calls when they are due, for ever."""
+        """Makes the calls when they are due. Never returns."""
         while True:
             while self._due and self._due[0].time <= trio.current_time():
                 call = heapq.heappop(self._due).call

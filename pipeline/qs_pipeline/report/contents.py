@@ -1,4 +1,4 @@
-"""From the tables to the plots and the page: what is shown, in which order, and what is said of it."""
+"""The contents of a report: which plots and tables it shows, in which order, with which explanations."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,24 +14,24 @@ from .series import Bins
 from .text import duration, moment, number, share, size
 
 _SHOWN = 8
-"""Queues that a plot shows apart."""
+"""Queues that a plot shows separately."""
 _LISTED = 50
 """Rows of the table of queues."""
 _FILES = (
     ("per_hour.csv", "per queue and hour: counts, depth, waiting and handling times"),
-    ("queues.csv", "the same of each queue, over the whole record"),
+    ("queues.csv", "the same per queue, over the whole record"),
     ("depth.csv", "messages in each queue over time"),
     ("top_received.csv", "the messages received most often"),
     ("waited_longest.csv", "the messages that waited longest"),
     ("plots", "the plots"),
-    ("report.json", "what this report is of"),
+    ("report.json", "the extent of this report"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What Spark found. tables: where each is, by its name; drawn: the table of figures that the plots have, whose bins
-    are `plot_bins`; torn_files: names, and how many lines of each are no events."""
+class Results:
+    """The results of Spark. tables: their paths, by name; drawn: the table of figures for the plots, in bins of
+    `plot_bins`; torn_files: names of files, and how many lines of each are no events."""
 
     source: str
     events: int
@@ -52,63 +52,63 @@ class Material:
         return sum(1 for _ in rows(self.tables["queues"], ["queue"]))
 
 
-def tell(material: Material, work: Path) -> None:
+def write_page(results: Results, work: Path) -> None:
     """Writes plots/*.png and index.html into the folder."""
     (work / "plots").mkdir()
-    pictures = _draw(material, work / "plots")
-    page = _page(material, pictures)
+    pictures = _draw(results, work / "plots")
+    page = _page(results, pictures)
     (work / "index.html").write_text(render(page), encoding="utf-8", errors="replace")
-    if material.drawn not in material.tables.values():
-        shutil.rmtree(material.drawn)
+    if results.drawn not in results.tables.values():
+        shutil.rmtree(results.drawn)
 
 
-def _draw(material: Material, folder: Path) -> dict[str, Picture]:
-    """What there is something to draw of, by its name."""
+def _draw(results: Results, folder: Path) -> dict[str, Picture]:
+    """Draws all plots for which there is data, and returns them by name."""
     colours = plots.Colours()
-    bins, time = material.plot_bins, "hour"
-    busiest = series.leading(material.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
+    bins, time = results.plot_bins, "hour"
+    busiest = series.leading(results.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
     found = {}
 
     def drawn(columns: Sequence[str]) -> Iterator[Row]:
-        return rows(material.drawn, ["queue", time, *columns])
+        return rows(results.drawn, ["queue", time, *columns])
 
     def flow(name: str, kinds: Sequence[str], names: Sequence[str], column: str, title: str) -> Path:
-        together = series.totals(drawn(kinds), bins, kinds, time)
+        totals = series.totals(drawn(kinds), bins, kinds, time)
         stack = series.stacked(drawn([column]), bins, names, column, time)
-        return plots.flow(folder / f"{name}.png", bins, together, stack, colours, by_queue=title)
+        return plots.flow(folder / f"{name}.png", bins, totals, stack, colours, by_queue=title)
 
     events = ("pushed", "received", "deleted")
     found["throughput"] = flow("throughput", events, busiest, "received", "Received, by queue")
-    deepest = series.peaks(material.rows("depth"), _SHOWN)
+    deepest = series.peaks(results.rows("depth"), _SHOWN)
     if deepest:
-        stack = series.levels(material.rows("depth"), material.depth_bins, deepest)
-        found["depth"] = plots.depth(folder / "depth.png", material.depth_bins, stack, colours)
+        stack = series.levels(results.rows("depth"), results.depth_bins, deepest)
+        found["depth"] = plots.depth(folder / "depth.png", results.depth_bins, stack, colours)
     for kind in ("waiting", "handling"):
-        measured = {row["queue"] for row in material.rows("queues") if row[f"{kind}_count"]}
+        measured = {row["queue"] for row in results.rows("queues") if row[f"{kind}_count"]}
         names = [name for name in busiest if name in measured]
         if names:
             columns = [f"{kind}_{rank}" for rank in ("p50", "p95", "p99", "max")]
             lines = series.lines(drawn(columns), bins, names, columns, time)
             found[kind] = plots.times(folder / f"{kind}.png", bins, lines, kind)
-    failing = series.leading(material.rows("queues"), _SHOWN, lambda row: row["redelivered"])
-    if failing or any(row["expired"] or row["released"] for row in material.rows("queues")):
+    failing = series.leading(results.rows("queues"), _SHOWN, lambda row: row["redelivered"])
+    if failing or any(row["expired"] or row["released"] for row in results.rows("queues")):
         kinds = ("redelivered", "expired", "released")
         title = "Received again, by queue"
         found["redeliveries"] = flow("redeliveries", kinds, failing, "redelivered", title)
     return {name: Picture(path.read_bytes(), f"Plot: {name} over time") for name, path in found.items()}
 
 
-def _page(material: Material, pictures: dict[str, Picture]) -> Page:
-    queues = list(material.rows("queues"))
-    span = (material.end - material.begin).total_seconds()
+def _page(results: Results, pictures: dict[str, Picture]) -> Page:
+    queues = list(results.rows("queues"))
+    span = (results.end - results.begin).total_seconds()
     return Page(
         title="Queues: what happened",
-        subtitle=f"{moment(material.begin)} to {moment(material.end)} UTC ({duration(span)}); "
-        f"{number(material.events)} events of {_count(len(queues), 'queue')}, "
-        f"from {_count(material.files, 'file')} in {material.source}",
+        subtitle=f"{moment(results.begin)} to {moment(results.end)} UTC ({duration(span)}); "
+        f"{number(results.events)} events of {_count(len(queues), 'queue')}, "
+        f"from {_count(results.files, 'file')} in {results.source}",
         numbers=_numbers(queues),
-        sections=[*_pictured(material, pictures, len(queues)), *_listed(material, queues)],
-        warnings=_warnings(material),
+        sections=[*_pictured(results, pictures, len(queues)), *_listed(results, queues)],
+        warnings=_warnings(results),
         files=_FILES,
     )
 
@@ -117,12 +117,12 @@ def _count(count: int, one: str) -> str:
     return f"{number(count)} {one if count == 1 else f'{one}s'}"
 
 
-def _warnings(material: Material) -> list[str]:
-    if not material.unreadable:
+def _warnings(results: Results) -> list[str]:
+    if not results.unreadable:
         return []
-    where = ", ".join(f"{name} ({number(count)})" for name, count in material.torn_files)
-    verb = "is no event" if material.unreadable == 1 else "are no events"
-    return [f"{_count(material.unreadable, 'line')} of the record {verb}, and left out. The most are in: {where}"]
+    where = ", ".join(f"{name} ({number(count)})" for name, count in results.torn_files)
+    verb = "is no event" if results.unreadable == 1 else "are no events"
+    return [f"{_count(results.unreadable, 'line')} of the record {verb} and left out. Most of them are in: {where}"]
 
 
 def _numbers(queues: Sequence[Row]) -> list[Number]:
@@ -154,60 +154,60 @@ def _most(row: Row, value: str) -> str:
     return f"most in {row['queue']}: {value}" if value != "0" else ""
 
 
-def _pictured(material: Material, pictures: dict[str, Picture], count: int) -> list[Section]:
-    apart = f" The {_SHOWN} busiest queues are shown apart." if count > _SHOWN else ""
-    step = duration(material.plot_bins.width / series.SECOND)
+def _pictured(results: Results, pictures: dict[str, Picture], count: int) -> list[Section]:
+    apart = f" The {_SHOWN} busiest queues are shown separately." if count > _SHOWN else ""
+    step = duration(results.plot_bins.width / series.SECOND)
     return [
         Section(
             "Throughput",
-            f"What came in, was handed out, and was done with.{apart}",
+            f"Messages pushed, received and deleted.{apart}",
             pictures.get("throughput"),
         ),
         Section(
             "Depth",
-            "Messages in the queues, also those that are handed out or delayed. What grows has not enough consumers.",
+            "Messages in the queues, including those in flight or delayed. A queue that grows has too few consumers.",
             pictures.get("depth"),
-            empty="The queues were empty each time that was looked at.",
+            empty="The queues were empty at all times shown.",
         ),
         Section(
             "Waiting time",
             "From the push, or from when a message became visible again, to the receive; by the time of the receive, "
-            f"in steps of {step}. A delay that was asked for is part of it.{apart}",
+            f"in steps of {step}. It includes delays.{apart}",
             pictures.get("waiting"),
-            empty="No message was received of which it is known when it began to wait.",
+            empty="For no received message is it known when it began to wait.",
         ),
         Section(
             "Handling time",
             f"From the receive to the deletion, by the time of the deletion, in steps of {step}.{apart}",
             pictures.get("handling"),
-            empty="No message was deleted of which it is known when it was received.",
+            empty="For no deleted message is it known when it was received.",
         ),
         Section(
             "Redeliveries",
-            "Received again, and why: windows that expired (a consumer died, or takes longer than its window), and "
-            "messages given back.",
+            "Messages received again, and why: expired windows (a consumer died, or took longer than its window), and "
+            "releases.",
             pictures.get("redeliveries"),
-            empty="No message was received more than once, and none came back.",
+            empty="No message was received more than once, and none was released or expired.",
         ),
     ]
 
 
-def _listed(material: Material, queues: Sequence[Row]) -> list[Section]:
+def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
     received = [
         [row["queue"], str(row["mid"]), number(row["receives"]), number(row["expired"]), number(row["released"]),
          _size(row["size"]), moment(row["pushed"], "before"), moment(row["last_received"]), row["state"]]
-        for row in material.rows("top_received")
+        for row in results.rows("top_received")
     ]  # fmt: skip
     waited = [
         [row["queue"], str(row["mid"]), duration(row["waited"]), moment(row["begin"]), moment(row["end"]),
          "still waiting" if row["ended_by"] == "nothing" else row["ended_by"], _size(row["size"])]
-        for row in material.rows("waited_longest")
+        for row in results.rows("waited_longest")
     ]  # fmt: skip
     more = f" The {_LISTED} with most receives; queues.csv has all." if len(queues) > _LISTED else ""
     return [
         Section(
             "Received most often",
-            "Messages that keep coming back: often one that no consumer can handle. Times are UTC.",
+            "Messages that are delivered again and again: often no consumer can handle them. Times are UTC.",
             table=_table_of(
                 ("queue", "message", "receives", "expired", "released", "size", "pushed", "last received",
                  "at the end"),
@@ -217,9 +217,9 @@ def _listed(material: Material, queues: Sequence[Row]) -> list[Section]:
         ),
         Section(
             "Waited longest",
-            "The longest wait of a message, also of one that nobody has received. Times are UTC.",
+            "The longest waits, including messages that were never received. Times are UTC.",
             table=_table_of(("queue", "message", "waited", "from", "until", "then", "size"), waited, {0, 5}),
-            empty="No message waited of which it is known since when.",
+            empty="For no message is it known when its wait began.",
         ),
         Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
     ]  # fmt: skip
