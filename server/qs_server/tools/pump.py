@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from ..storage.engine import StorageError
-from .ends import End, open_end
+from .end import End, OpenEnd
 from .errors import UsageError
 from .flow import TICK, cut_short, layout_for
 from .interrupts import Interrupts
@@ -20,7 +20,7 @@ _CATCH_UP = 0.1
 """Seconds of delay, by the input or the disk, that the following messages make up for when there is a --rate."""
 
 
-def pump(arguments: Namespace) -> int:
+def pump(arguments: Namespace, open_end: OpenEnd) -> int:
     """Stores messages. Returns the exit code."""
     layout = layout_for(arguments, exists=os.path.lexists(arguments.directory))
     if arguments.capacity is not None and layout != VSQS:

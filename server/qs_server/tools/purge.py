@@ -18,7 +18,7 @@ from ..storage.settings import read_options
 from ..storage.shared import Shared
 from ..storage.watch import Watch
 from .bodies import Body
-from .ends import open_dirq
+from .dirq_end import open_dirq
 from .errors import UsageError
 from .layouts import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, VSQS, layout_of, names_in
 from .listing import LOCKED, UNFINISHED, elements

@@ -7,7 +7,7 @@ from argparse import Namespace
 from ..storage.disk import Disk
 from ..storage.engine import StorageError
 from ..storage.in_use import check_no_server
-from .ends import End, Taken, open_end
+from .end import End, OpenEnd, Taken
 from .errors import UsageError
 from .flow import TICK, cut_short, layout_for
 from .interrupts import Interrupts
@@ -18,7 +18,7 @@ from .output import ToStdout
 _FEWER = 3
 
 
-def sink(arguments: Namespace) -> int:
+def sink(arguments: Namespace, open_end: OpenEnd) -> int:
     """Takes messages out. Returns the exit code."""
     layout = layout_for(arguments, exists=True)
     if arguments.visibility is not None and layout != VSQS:
