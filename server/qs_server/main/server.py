@@ -1,4 +1,4 @@
-"""The queue server: the parts put together, from the listening socket to the last answer."""
+"""The queue server: puts its parts together, from the listening socket to the last answer."""
 
 import trio
 
@@ -20,7 +20,7 @@ from ..storage.engine import SECOND, Clock, Engine, wall_clock
 from .options import ServerOptions
 
 _EXPIRE_SLICE = 500
-"""Leases that one batch ends, so that many at once do not keep requests waiting."""
+"""Leases that one batch ends at most, so that requests do not wait for many."""
 _TRY_AGAIN = 1
 """Seconds after which leases that could not be ended are tried again."""
 
@@ -36,7 +36,7 @@ class Server(Acceptor[Connection]):
         history: History | None = None,
         remotes: Remotes | None = None,
     ) -> None:
-        """history: what the engine tells of its messages, None for no record; remotes: queues that others keep."""
+        """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep."""
         super().__init__(options.limits)
         self._wire = options.wire
         self._early = options.early
@@ -51,7 +51,7 @@ class Server(Acceptor[Connection]):
         self._hub.on_poll_end = self._committer.on_poll_end
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
+        """Serves until `stop` was called and what was begun is finished. Closes the listeners, not the engine."""
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
@@ -86,7 +86,7 @@ class Server(Acceptor[Connection]):
         self._committer.clients -= 1
 
     async def _keep_time(self) -> None:
-        """Makes messages visible when their time has come. Sleeps until then."""
+        """Makes messages visible when their time has come, and sleeps until then."""
         committer = self._committer
         await self._expire()
         while True:
@@ -98,7 +98,7 @@ class Server(Acceptor[Connection]):
                 await self._expire()
 
     async def _expire(self) -> None:
-        chore = Job(lambda: self._storage.expire(_EXPIRE_SLICE))
-        await self._committer.run(chore)
-        if chore.failed:
+        job = Job(lambda: self._storage.expire(_EXPIRE_SLICE))
+        await self._committer.run(job)
+        if job.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due
