@@ -180,7 +180,8 @@ def _copy_frames(source: str, target: str) -> int:
 
 def _copy_queues(root: str, target: str) -> list[str]:
     """Copies the queues' directories with their options, and the files that wait to be taken in. Call it after
-    `_copy_log`: the log knows a file that is in both by its private name. Returns the queues whose messages are elsewhere."""
+    `_copy_log`: the log knows a file that is in both by its private name. Returns the queues whose messages are not
+    in the journal."""
     others: list[str] = []
     for name in sorted(Disk().directories_in(root)):
         qid = qid_of(name)
