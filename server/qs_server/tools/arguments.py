@@ -3,13 +3,15 @@
 import argparse
 from collections.abc import Sequence
 
-from qs_serving.arguments import CommandParser, ShowVersion
+from qs_serving.arguments import CommandParser, ShowVersion, at_least
 
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
 """Bytes of a payload that --size may ask for: it is in memory as a whole."""
+_COUNT = at_least(1, int)
+_SECONDS = at_least(0, float)
 _EXAMPLES = """\
 examples:
   qs-dir pump spool --count 1000 --size 200    1000 messages, as fast as it goes
@@ -88,28 +90,27 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _pump(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--count", type=_positive, metavar="N", help="end after so many messages")
-    parser.add_argument("--rate", type=_rate, metavar="N", help="messages a second at most")
+    parser.add_argument("-n", "--count", type=_COUNT, metavar="N", help="end after so many messages")
+    parser.add_argument("--rate", type=at_least(1e-6, float), metavar="N", help="messages a second at most")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--size", type=_size, metavar="BYTES", help="size of each payload, a number filled up with dots; at most 1 GiB"
     )
     what.add_argument("--lines", action="store_true", help="each line of standard input is a message")
     parser.add_argument(
-        "-c", "--capacity", type=_positive, metavar="N", help="vsqs only: wait while it holds so many messages"
+        "-c", "--capacity", type=_COUNT, metavar="N", help="vsqs only: wait while it holds so many messages"
     )
     _add_common(parser)
 
 
 def _sink(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--count", type=_positive, metavar="N", help="end after so many messages")
-    parser.add_argument(
-        "-w", "--wait", type=_seconds, metavar="S", help="end when no message came for S seconds; 0: do not wait"
-    )
+    parser.add_argument("-n", "--count", type=_COUNT, metavar="N", help="end after so many messages")
+    waiting = "end when no message came for S seconds; 0: do not wait"
+    parser.add_argument("-w", "--wait", type=_SECONDS, metavar="S", help=waiting)
     parser.add_argument("-p", "--print", action="store_true", help="write each payload to stdout before it is removed")
     parser.add_argument(
         "--visibility",
-        type=_seconds,
+        type=_SECONDS,
         metavar="S",
         help="vsqs only: seconds after which a message comes back if sink is killed before it removes it (default: 10)",
     )
@@ -125,14 +126,14 @@ def _ls(parser: argparse.ArgumentParser) -> None:
 def _purge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-temp",
-        type=_seconds,
+        type=_SECONDS,
         metavar="S",
         help="remove what is being written or removed for S seconds; 0: nothing "
         f"(default: {MAX_TEMP}, vsqs: {MAX_TEMP_VSQS})",
     )
     parser.add_argument(
         "--max-lock",
-        type=_seconds,
+        type=_SECONDS,
         metavar="S",
         help=f"dirq only: unlock what is locked for S seconds; 0: nothing (default: {MAX_LOCK})",
     )
@@ -143,43 +144,10 @@ def _purge(parser: argparse.ArgumentParser) -> None:
 # -- types of arguments ---------------------------------------------------------------------------------------------
 
 
-def _positive(text: str) -> int:
-    if not (number := _whole(text)):
-        raise argparse.ArgumentTypeError("at least 1 is needed")
-    return number
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _size(text: str) -> int:
-    if (size := _whole(text)) > MAX_SIZE:
+def _size(text: str) -> float:
+    if (size := at_least(0, int)(text)) > MAX_SIZE:
         raise argparse.ArgumentTypeError(f"at most {MAX_SIZE} bytes (1 GiB) are possible, not {text}")
     return size
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds, 0 or more")
-
-
-def _rate(text: str) -> float:
-    value = _number(text, "a number of messages a second")
-    if value <= 1e-6:
-        raise argparse.ArgumentTypeError("more than 0 a second is needed")
-    return value
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
 
 
 def _schema(text: str) -> Body:

@@ -60,10 +60,11 @@ def test_typos(command: object, words: list[str], usage: str, says: str, capsys:
 
 
 def test_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag and the text are named."""
-    with pytest.raises(SystemExit, match="2"):
-        server_options(["--cache", "1GB"])
-    assert capsys.readouterr().err.endswith("argument --cache: '1GB' is not a whole number\n")
+    """The flag and the text are named, also of a number that no machine needs."""
+    for text, says in (("1GB", "'1GB' is not a whole number"), ("9" * 400, f"{'9' * 400} is more than {10**15}")):
+        with pytest.raises(SystemExit, match="2"):
+            server_options(["--cache", text])
+        assert capsys.readouterr().err.endswith(f"argument --cache: {says}\n")
 
 
 def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
