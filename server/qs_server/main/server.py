@@ -8,7 +8,7 @@ from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
-from ..broker.jobs import Job
+from ..broker.expiry import ExpiryLoop
 from ..broker.remotes import Remotes
 from ..broker.stock import Fetching
 from ..broker.subscriptions import Subscriptions
@@ -16,13 +16,8 @@ from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
 from ..history.record import History
 from ..session.connection import Connection
-from ..storage.engine import SECOND, Clock, Engine, wall_clock
+from ..storage.engine import Clock, Engine, wall_clock
 from .options import ServerOptions
-
-_EXPIRE_SLICE = 500
-"""Leases that one batch ends at most, so that requests do not wait for many."""
-_TRY_AGAIN = 1
-"""Seconds after which leases that could not be ended are tried again."""
 
 
 class Server(Acceptor[Connection]):
@@ -55,7 +50,7 @@ class Server(Acceptor[Connection]):
         async with trio.open_nursery() as background:
             background.start_soon(self._committer.serve)
             background.start_soon(self._committer.sync_at_intervals)
-            background.start_soon(self._keep_time)
+            background.start_soon(ExpiryLoop(self._storage, self._committer, self._clock).serve)
             background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
             background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
@@ -84,21 +79,3 @@ class Server(Acceptor[Connection]):
     async def _left(self, conversation: Connection) -> None:
         await conversation.leave()
         self._committer.clients -= 1
-
-    async def _keep_time(self) -> None:
-        """Makes messages visible when their time has come, and sleeps until then."""
-        committer = self._committer
-        await self._expire()
-        while True:
-            due, too_late = committer.expiry()
-            wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
-            with trio.move_on_after(wait) as timer:
-                await too_late.wait()
-            if timer.cancelled_caught:
-                await self._expire()
-
-    async def _expire(self) -> None:
-        job = Job(lambda: self._storage.expire(_EXPIRE_SLICE))
-        await self._committer.run(job)
-        if job.failed:
-            await trio.sleep(_TRY_AGAIN)  # it is still due
