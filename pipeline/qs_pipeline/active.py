@@ -20,7 +20,7 @@ def restoring_active_session(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         SparkSession._activeSession = known
-        with contextlib.suppress(Exception):  # the JVM has ended: the block has said so
+        with contextlib.suppress(Exception):  # the JVM has ended; the block raises that
             if before.isDefined():
                 sessions.setActiveSession(before.get())
             else:

@@ -75,7 +75,7 @@ def archive(
     stop = stop or Stop()
     names = list(dict.fromkeys(queues))
     if not names:
-        raise UsageError("no queue to archive: name one at least")
+        raise UsageError("no queue to archive: name at least one")
     files = open_files(spark, to)
     for name in names:
         require_queue(host, port, name)
@@ -107,7 +107,7 @@ class _Job:
         """Archives these queues side by side."""
         running: list[Running] = []
         try:
-            running.extend(self._begin(state) for state in states)  # one by one: what was begun has to be stopped
+            running.extend(self._begin(state) for state in states)  # one by one, to stop the others if one fails
         except BaseException:
             self.stop.ask()
             wait(running, self.stop)
@@ -130,7 +130,7 @@ class _Job:
             writer = BatchWriter(self.files, state, accept_loss=self.accept_loss)
             writer.recover()
             last = state.batch()
-            if last is not None:  # and it is done, as it was completed else
+            if last is not None:  # done, or completed by recover()
                 state.checkpoint.must_have_commit(last["batch"])
             handler = BatchHandler(state.queue, writer.write, self.progress)
             return begin(rows.writeStream, handler, state.checkpoint, every=self.every)

@@ -21,7 +21,7 @@ from .errors import CheckpointLostError, PipelineError
 from .files import Files
 from .rows import count_rows, date_of
 
-_DATES = 2  # that a task writes side by side: up to that, Spark need not sort the batch by date
+_DATES = 2  # written side by side by a task; with more, Spark sorts the batch by date
 
 
 class BatchWriter:
@@ -48,18 +48,18 @@ class BatchWriter:
             if batch < last["batch"]:
                 raise CheckpointLostError(
                     f"Spark runs batch {batch} of the queue {self._state.queue!r}, but {last['batch']} is archived "
-                    "already: the checkpoint is an older one; put the right one back from a backup"
+                    "already: the checkpoint is older than the archive; restore the newer one from a backup"
                 )
             return 0
         self._state.checkpoint.sync(batch)
-        # A name of its own: a worker that a killed run has left behind may still be writing.
+        # A unique name: a worker that a killed run has left behind may still be writing.
         staged = f"{self._state.staging}/batch={batch}-{secrets.token_hex(4)}"
         self._stage(rows, staged)
         moves = list(self._moves(staged, batch))
         if not moves and not self._accept_loss and (self._state.checkpoint.end_offset(batch) or {}).get("count"):
             raise PipelineError(
-                f"batch {batch} was written, but {self._files.uri(staged)} has no files: on a cluster the archive has "
-                "to be on a file system that all machines share"
+                f"batch {batch} was written, but {self._files.uri(staged)} has no files: on a cluster the archive must "
+                "be on a file system that all machines share"
             )
         count = sum(count_rows(rows.sparkSession, self._files, (old for old, _ in moves)))
         self._files.sync(old for old, _ in moves)
@@ -70,10 +70,10 @@ class BatchWriter:
 
     def _stage(self, rows: DataFrame, staged: str) -> None:
         session = rows.sparkSession
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # INT96 is not read by all
+        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not every reader knows INT96
         session.conf.set("spark.sql.maxConcurrentOutputFileWriters", _DATES)
         dated = rows.withColumn("date", date_of(F.col("pushed_at")))
-        files = session.sparkContext.defaultParallelism  # else there would be one for each slice of the claim
+        files = session.sparkContext.defaultParallelism  # otherwise one for each slice of the claim
         dated.coalesce(files).write.partitionBy("date").parquet(self._files.uri(staged))
 
     def _moves(self, staged: str, batch: int) -> Iterator[tuple[str, str]]:
@@ -92,7 +92,7 @@ class BatchWriter:
         gone = next((new for old, new in moves if (old, new) not in left and not self._files.exists(new)), None)
         if gone is not None:
             raise CheckpointLostError(
-                f"{self._files.uri(gone)} was being archived and is gone: put it back from a backup, or archive to "
+                f"{self._files.uri(gone)} was being archived and is gone: restore it from a backup, or archive to "
                 "another directory"
             )
         self._files.move(left)

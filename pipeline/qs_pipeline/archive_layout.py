@@ -39,11 +39,11 @@ def partition(queue: str) -> str:
     or is the one for missing values."""
     if queue == _HIVE_NULL:
         raise UsageError(
-            f"the queue {queue!r} cannot be archived: readers of Parquet take its partition for one without a name"
+            f"the queue {queue!r} cannot be archived: readers of Parquet would take its partition for missing values"
         )
     name = f"queue={_ESCAPED.sub(lambda found: f'%{ord(found[0]):02X}', queue)}"
     if len(name.encode()) > _LONGEST:
-        raise UsageError(f"the name of the queue {queue!r} is too long for a directory of an archive")
+        raise UsageError(f"the name of the queue {queue!r} is too long for a directory name in an archive")
     return name
 
 
@@ -58,11 +58,11 @@ def archive_id(files: Files, *, create: bool) -> str:
         return str(_object(files, _ARCHIVE, data)["id"])
     if any(name.startswith("queue=") for name in files.names("")):
         raise CheckpointLostError(
-            f"{files.uri('')} holds archived messages, but what it knew of them ({STATE}) is gone: "
-            f"put {STATE} back from a backup, or archive to another directory"
+            f"{files.uri('')} holds archived messages, but their state ({STATE}) is gone: "
+            f"restore {STATE} from a backup, or archive to another directory"
         )
     if not create:
-        raise UsageError(f"{files.uri('')} is no archive: give the directory that `qs-pipeline archive --to` was given")
+        raise UsageError(f"{files.uri('')} is no archive: name the directory of `qs-pipeline archive --to`")
     made = secrets.token_hex(6)
     files.replace(_ARCHIVE, _json({"format": _FORMAT, "id": made}))
     return made
@@ -74,7 +74,7 @@ def _object(files: Files, path: str, data: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or value.get("format", _FORMAT) != _FORMAT:
-        raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: put it back from a backup")
+        raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: restore it from a backup")
     return value
 
 
@@ -109,14 +109,14 @@ class QueueState:
         before = None if data is None else _object(self._files, path, data)["columns"]
         if done is not None and before is not None:
             self._compare(before, columns)
-        elif before != columns:  # a run that wrote nothing binds no later one
+        elif before != columns:  # after a run that wrote nothing, the columns may change
             self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
         self.checkpoint.mend()
         last = self.checkpoint.last(OFFSETS)
         if done is not None and (last is None or last < done["batch"]):
             raise CheckpointLostError(
                 f"the checkpoint of the queue {self.queue!r} in {self.checkpoint.uri} is gone, or older than the files "
-                f"of the archive: put it back from a backup, or archive to another directory; what it had claimed "
+                f"of the archive: restore it from a backup, or archive to another directory; what it had claimed "
                 f"stays claimed by {self.consumer} until it is released (qs claims {self.queue})"
             )
 

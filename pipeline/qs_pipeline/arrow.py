@@ -75,7 +75,7 @@ def record_batch(
     columns = [
         pa.array([queue] * count, pa.string()),
         pa.array([message.mid for message in messages], pa.int64()),
-        # A mid is the time of its message's creation, where nothing else says when that was.
+        # The mid is the time of creation, if pushed_at is missing.
         pa.array([message.pushed_at or message.mid for message in messages], pa.timestamp("us", tz="UTC")),
         _bodies(queue, messages, body_type),
         pa.array([message.receives for message in messages], pa.int32()),
@@ -89,7 +89,7 @@ def _bodies(queue: str, messages: Sequence[Delivery], body_type: BodyType) -> pa
     if body_type == "binary":
         return bodies
     try:
-        return bodies.cast(pa.string())  # which looks at every byte
+        return bodies.cast(pa.string())  # checks every byte
     except pa.ArrowInvalid:
         raise BadMessageError(_no_text(queue, messages)) from None
 
@@ -101,6 +101,6 @@ def _no_text(queue: str, messages: Sequence[Delivery]) -> str:
         except UnicodeDecodeError as error:
             return (
                 f"message {message.mid} of the queue {queue!r} is no UTF-8 text (byte {error.start} of "
-                f"{len(message.payload)}): read with bodyType binary, and decode in the query what is text"
+                f"{len(message.payload)}): read with bodyType binary, and decode the text in the query"
             )
     return f"a message of the queue {queue!r} is no UTF-8 text: read with bodyType binary"

@@ -46,4 +46,4 @@ class QsBatchReader(DataSourceReader):
             return read_claim(partition)
         if isinstance(partition, PeekPartition):
             return read_peeked(partition)
-        return iter(())  # what Spark plans where there are no partitions
+        return iter(())  # Spark's plan for no partitions

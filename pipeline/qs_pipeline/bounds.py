@@ -24,7 +24,7 @@ def greatest(after: Callable[[int], int | None]) -> int:
         return 0
     while (beyond := after(min(found + step, GREATEST))) is not None:
         found, step = beyond, step * 2
-    most = found + step  # nothing is above that
+    most = found + step  # nothing is greater
     while found < most:
         middle = (found + most) // 2
         beyond = after(middle)

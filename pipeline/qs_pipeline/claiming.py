@@ -97,7 +97,7 @@ class Claims:
         """Logs claims that exist although there is no checkpoint: they may belong to another query."""
         for claim in self.outstanding():
             log.warning(
-                "claim %d of %s (%d messages) is there already, and is read first: if another query works under that "
+                "claim %d of %s (%d messages) exists already, and is read first: if another query works under that "
                 "name, stop this one, as both would read the same messages",
                 claim.seq,
                 self._who,
@@ -153,8 +153,8 @@ class Claims:
 
     def _report_loss(self, text: str) -> None:
         if self._strict:
-            raise DataLossError(f"{text}; with failOnDataLoss false the query goes on with what there is")
-        if text not in self._warned:  # a query that waits for messages asks many times a second
+            raise DataLossError(f"{text}; with failOnDataLoss false the query continues with the other messages")
+        if text not in self._warned:  # a waiting query asks many times a second
             self._warned.add(text)
             log.warning("%s", text)
 
@@ -202,7 +202,9 @@ def search(claim: Callable[[int], Offset]) -> Offset:
             low, step = seq, step * 2
         except Conflict:
             high = seq
-    raise ClaimHeldError("the consumer's claims change while they are looked at: something else works under its name")
+    raise ClaimHeldError(
+        "the consumer's claims are changing: something else works under its name; stop it, or use another name"
+    )
 
 
 def acknowledge(*, queue: str, consumer: str, host: str = "127.0.0.1", port: int = 9876, seq: int | None = None) -> int:

@@ -57,15 +57,15 @@ class _Ending:
         self._stop.ask()
         self.signal = number
         if not self._stop.at_once:
-            self._say("ending after this batch; once more ends it at once")
+            self._say("stopping after this batch; a second signal stops at once")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
     arguments = parse(argv)
     if not arguments.verbose:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is raised, and told, anyway
-    log = None if arguments.verbose else tempfile.TemporaryFile(prefix="qs-pipeline-")  # noqa: SIM115 - the JVM's too
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that are reported anyway
+    log = None if arguments.verbose else tempfile.TemporaryFile(prefix="qs-pipeline-")  # noqa: SIM115 - the JVM writes to it too
     try:
         return _run(arguments, log)
     except KeyboardInterrupt:
@@ -88,7 +88,7 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
     if not arguments.verbose:
         _silence_spark()
-    _CHECKS.get(arguments.job, lambda _: None)(arguments)  # what is wrong there is said before Spark's start of seconds
+    _CHECKS.get(arguments.job, lambda _: None)(arguments)  # before Spark starts, which takes seconds
     line.say("starting Spark")
     conf = dict(arguments.conf)
     with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
@@ -192,7 +192,7 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     )  # fmt: skip
     left = done.messages - done.before - done.pushed
     earlier = f", after {done.before:,} of an earlier run" if done.before else ""
-    later = f"; {left:,} are left: the same command goes on" if left else ""
+    later = f"; {left:,} are left: the same command continues" if left else ""
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
@@ -203,7 +203,7 @@ def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line
     before = begun(spark, arguments.archive, arguments.to, choice, host=host, port=port)
     if before is not None and not before.finished:
         left = _count(before.messages - before.pushed, "message")
-        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it goes on with"
+        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it continues"
     found = find(spark, arguments.archive, choice)
     line.clear()
     for each in found:
@@ -212,7 +212,7 @@ def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line
     if before is not None and not arguments.again:
         return (
             f"would push nothing: this replay is finished, with {_count(before.messages, 'message')}; "
-            "--again does it once more"
+            "--again repeats it"
         )
     return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
 
@@ -220,7 +220,7 @@ def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line
 def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
     from .report import report  # noqa: PLC0415
 
-    for number in _SIGNALS:  # there are no batches to finish
+    for number in _SIGNALS:  # a report has no batches to finish
         signal.signal(number, signal.default_int_handler)
     done = report(spark, arguments.history, arguments.to, top=arguments.top, progress=line.say)
     return f"reported on {_count(done.events, 'event')} of {_count(done.queues, 'queue')} in {done.page}"
@@ -260,7 +260,7 @@ def _with_flags(error: PipelineError, job: str) -> PipelineError:
     text = str(error)
     if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
         before = re.sub(r"[;,:]? *with failOnDataLoss[^;]*", "", text)
-        return type(error)(f"{before}; --accept-loss goes on with what there is")
+        return type(error)(f"{before}; --accept-loss continues with the other messages")
     if job == "archive" and isinstance(error, BadMessageError) and "bodyType binary" in text:
         return type(error)(f"{text.partition(': read with bodyType binary')[0]}: give --body binary")
     return error

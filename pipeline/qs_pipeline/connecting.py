@@ -83,14 +83,14 @@ class Server(Closing):
             self.ask(lambda client: client.stats(self.queue))
         except NotFound:
             raise NoSuchQueueError(
-                f"there is no queue {self.queue!r} on {self.place}: see the option queue, or make it with qs new"
+                f"there is no queue {self.queue!r} on {self.place}: check the option queue, or create it with qs new"
             ) from None
 
     def refused(self, what: str, error: ServerError) -> PipelineError:
         """Returns the error for an unexpected answer. what: was asked for, as in `the claim`."""
         if isinstance(error, NotImplementedByServer):
             return PipelineError(
-                f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly once needs a queue "
+                f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly-once needs a queue "
                 f"of the storage journal ({error})"
             )
         return PipelineError(f"the server on {self.place} refused {what} on the queue {self.queue!r}: {error}")

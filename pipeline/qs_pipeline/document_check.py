@@ -18,7 +18,7 @@ VERDICT = "struct<misfit: string, doubt: string>"
 read."""
 
 _LONGEST = 500  # characters of a reason
-_KEPT = 8  # checkers: one for each queue archived at a time
+_KEPT = 8  # checkers: one for each queue
 
 
 @dataclass(frozen=True, slots=True)

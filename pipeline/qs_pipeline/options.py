@@ -71,7 +71,7 @@ def _whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
             number = least - 1
         if not least <= number <= most:
             bound = f"of {least} or more" if most == 10**18 - 1 else f"from {least} to {most}"
-            raise ValueError(f"is {value!r}, and not a whole number {bound}")
+            raise ValueError(f"is {value!r}, but must be a whole number {bound}")
         return number
 
     return whole
@@ -80,7 +80,7 @@ def _whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
 def _one_of(*words: str) -> Callable[[str], str]:
     def word(value: str) -> str:
         if value.strip().lower() not in words:
-            raise ValueError(f"is {value!r}, and not {' or '.join(words)}")
+            raise ValueError(f"is {value!r}, but must be {' or '.join(words)}")
         return value.strip().lower()
 
     return word
@@ -96,7 +96,7 @@ def _seconds(value: str) -> float:
     except ValueError:
         seconds = -1
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ValueError(f"is {value!r}, and not a number of seconds, 0 or more")
+        raise ValueError(f"is {value!r}, but must be a number of seconds, 0 or more")
     return seconds
 
 
@@ -139,7 +139,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         except ValueError as error:
             raise BadOptionError(f"the option {name} {error}") from None
     if "queue" not in values:
-        raise BadOptionError("the option queue is missing: .option('queue', NAME) says which queue is meant")
+        raise BadOptionError("the option queue is missing: name one with .option('queue', NAME)")
     options = Options(**values)
     if (options.txn_app is None) != (options.txn_version is None):
         missing = "txnVersion" if options.txn_version is None else "txnAppId"
@@ -151,15 +151,15 @@ def consumer_of(options: Options, who: str) -> str:
     """Returns the option consumer, or raises BadOptionError if it is missing. who: needs it, as in `a stream`."""
     if options.consumer is None:
         raise BadOptionError(
-            f"the option consumer is missing: {who} needs a name of its own, under which the server keeps what it has "
-            "claimed; the same one after a restart, and one that nothing else uses on this queue"
+            f"the option consumer is missing: {who} needs a name of its own, under which the server keeps its claims; "
+            "use the same name after a restart, and for nothing else on this queue"
         )
     return options.consumer
 
 
 def _unknown(key: str) -> BadOptionError:
     if key.lower() == "path":
-        return BadOptionError("a queue has no path: load() and save() without one, and .option('queue', NAME)")
+        return BadOptionError("a queue has no path: call load() or save() without one, and use .option('queue', NAME)")
     near = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1)
     hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_OPTIONS)}"
     return BadOptionError(f"there is no option {key!r} of qs: {hint}")

@@ -77,10 +77,10 @@ def _peek_pipelined(client: QueueClient, qid: str, mids: list[int]) -> list[Deli
     found: list[Delivery] = []
     for answer in exchanges(client, requests, _AHEAD):
         if isinstance(answer, NotFound):
-            continue  # somebody has dealt with it meanwhile
+            continue  # consumed meanwhile
         if isinstance(answer, ServerError):
             raise answer
-        if answer.payload is not None and answer.mid is not None:  # else somebody has just taken it
+        if answer.payload is not None and answer.mid is not None:  # otherwise just received by another consumer
             payload = answer.payload.encode() if isinstance(answer.payload, str) else answer.payload
             found.append(Delivery(answer.mid, payload, qid, answer.receives, answer.pushed_at))
     return found

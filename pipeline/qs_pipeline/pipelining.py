@@ -52,11 +52,9 @@ def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
     except TimeoutError as error:
         raise NoAnswer(f"no answer from {client.host}:{client.port} within {client.timeout:g} s") from error
     if isinstance(answer, Error):
-        if (
-            answer.code == BAD_REQUEST.code and answer.req is None
-        ):  # each request has one: the server has not read it whole
+        if answer.code == BAD_REQUEST.code and answer.req is None:  # the server has not read the whole request
             raise ServerUnavailable(
-                f"a request did not reach {client.host}:{client.port} whole ({answer.text}); ask again"
+                f"the network cut off a request to {client.host}:{client.port} ({answer.text}); ask again"
             )
         return exception_for(answer)
     if not isinstance(answer, kind):

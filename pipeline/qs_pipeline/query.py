@@ -40,7 +40,7 @@ class Query:
         self._with_errors = with_errors
         java: Any = spark._jsparkSession
         try:
-            java.sessionState().sqlParser().parseQuery(text)  # refuses commands, which `sql` would carry out
+            java.sessionState().sqlParser().parseQuery(text)  # refuses commands, which `sql` would execute
         except ParseException as error:
             raise BadQueryError(f"the query cannot be parsed: {sql_trouble(error)}") from error
         with restoring_active_session(spark):
@@ -57,14 +57,13 @@ class Query:
         named = [name for name in result.columns if name.lower() in ("body", "value")]
         if len(named) != 1:
             raise BadQueryError(
-                f"the query gives the columns {', '.join(result.columns)}: one, and one only, has to be called body or "
-                "value"
+                f"the query gives the columns {', '.join(result.columns)}: exactly one has to be called body or value"
             )
         if not self._with_errors:
             checked = F.coalesce(F.col(named[0]), F.raise_error(F.lit(_NULL)).cast(result.schema[named[0]].dataType))
             return result.select(checked.alias("body"))
         if "mid" not in result.columns:
-            raise BadQueryError("with --errors the query has to give the column mid, to know whose payload goes there")
+            raise BadQueryError("with --errors the query also has to give the column mid, to find the payload")
         return result.select("mid", F.col(named[0]).alias("body"))
 
     def _check(self, result: DataFrame) -> None:
@@ -78,6 +77,6 @@ class Query:
         java: Any = result._jdf
         if self._with_errors and not java.queryExecution().analyzed().deterministic():
             raise BadQueryError(
-                "the query is not deterministic (rand(), uuid()): when a batch is done again, a message could go to "
+                "the query is not deterministic (rand(), uuid()): when a batch is repeated, a message could go to "
                 "both queues, or to none"
             )

@@ -67,7 +67,7 @@ def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
             return []
         times = F.min("pushed_at").alias("first"), F.max("pushed_at").alias("last")
         grouped = rows.groupBy("queue").agg(F.count("*").alias("messages"), *times).orderBy("queue")
-        # Spark gives times as those of this machine's zone.
+        # Spark returns times in this machine's zone.
         return [
             Found(row["queue"], row["messages"], row["first"].astimezone(UTC), row["last"].astimezone(UTC))
             for row in grouped.collect()
@@ -135,7 +135,7 @@ def _plan(
     if plan is not None and not plan.finished:
         return plan
     if plan is not None and not again:
-        raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
+        raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again repeats it")
     with _where_errors():
         rows = chosen(spark, files, ident, choice)
         return None if rows is None else plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)

@@ -110,7 +110,7 @@ class PlanStore:
             value["chunks"] = [(str(name), int(count)) for name, count in value["chunks"]]
             plan = Plan(**value)
         except (ValueError, TypeError, KeyError):
-            raise PipelineError(f"{self._files.uri(self._file)} is damaged: put it back from a backup") from None
+            raise PipelineError(f"{self._files.uri(self._file)} is damaged: restore it from a backup") from None
         plan.done = max(plan.done, self._noted(plan.run))
         return plan
 
@@ -122,7 +122,7 @@ class PlanStore:
             value = json.loads(data)
             return int(value["done"]) if value["run"] == run else 0
         except (ValueError, TypeError, KeyError):
-            raise PipelineError(f"{self._files.uri(self._done)} is damaged: put it back from a backup") from None
+            raise PipelineError(f"{self._files.uri(self._done)} is damaged: restore it from a backup") from None
 
     def save(self, plan: Plan) -> None:
         """Stores the plan durably."""
@@ -138,7 +138,7 @@ class PlanStore:
         sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
         while True:
             self._files.remove(place)
-            # Without a dictionary the footer says how many bytes the bodies are.
+            # Without a dictionary, the footer has the bytes of the bodies.
             writer = sorted_rows.write.option("parquet.enable.dictionary", "false")
             writer.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
             names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
@@ -158,7 +158,7 @@ class PlanStore:
         path = f"{self.directory(plan.run)}/{portion.chunk}"
         rows = spark.read.parquet(glob_escaped(self._files.uri(path)))
         if portion.rows < portion.of:
-            place = F.col("_metadata.row_index")  # of the file, which was written in order
+            place = F.col("_metadata.row_index")  # the file was written in order
             rows = rows.where((place >= portion.first) & (place < portion.first + portion.rows))
         return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
 

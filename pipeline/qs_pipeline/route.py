@@ -85,7 +85,7 @@ def route(
 
 def _require_queues(queue: str, to: str, errors: str | None, server: tuple[str, int]) -> None:
     if errors == to:
-        raise UsageError(f"{to!r} is the queue for the results and the one for errors: they have to be two")
+        raise UsageError(f"{to!r} is the queue for both results and errors: name two queues")
     for name in filter(None, (queue, to, errors)):
         require_queue(*server, name)
 
@@ -121,7 +121,7 @@ class _BatchRouter:
         try:
             self._push(result, self._to, batch)
         except Exception as error:
-            if isinstance(translate(error), BadQueryError | BadMessageError):  # raised in a task: nothing was published
+            if isinstance(translate(error), BadQueryError | BadMessageError):  # nothing was published
                 self._state.refused()
             raise
 
@@ -130,7 +130,7 @@ class _BatchRouter:
         result = self._query.apply(rows.withColumn("body", text)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             good = result.where("body IS NOT NULL")
-            # What is no text goes there too when the query leaves it out, as it sees a NULL there.
+            # For payloads that are not text the query sees NULL. They go there even if it leaves their rows out.
             no_text = rows.where(~_is_text()).select("mid").join(good.select("mid"), "mid", "left_anti")
             doomed = result.where("body IS NULL").select("mid").union(no_text).distinct()
             count = doomed.count()
@@ -160,7 +160,7 @@ def _is_text() -> Column:
 
 def _no_text() -> Column:
     """Returns the error of a message that is not text, with the name of its class: see `translate`."""
-    said = "is no UTF-8 text: --errors names a queue that such messages go to"
+    said = "is no UTF-8 text: name a queue for such messages with --errors"
     return F.format_string(f"qs_pipeline.errors.BadMessageError: message %s of the queue %s {said}", "mid", "queue")
 
 

@@ -54,7 +54,7 @@ class RouteState:
         data = files.read(_STATE)
         if data is None:
             if self.checkpoint.last(OFFSETS) is not None:
-                raise CheckpointLostError(f"{files.uri(_STATE)} is gone: put it back from a backup")
+                raise CheckpointLostError(f"{files.uri(_STATE)} is gone: restore it from a backup")
             self._known: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
             self._write()
         else:
@@ -93,7 +93,7 @@ class RouteState:
         begun, last = self._known["batch"], self.checkpoint.last(OFFSETS)
         if begun is not None and (last is None or last < begun):
             raise CheckpointLostError(
-                f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: put it back from a "
+                f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: restore it from a "
                 f"backup, or give another --state; what it had claimed stays claimed by {self.name} until it is "
                 f"released (qs claims {self._known['queue']})"
             )
@@ -108,7 +108,7 @@ class RouteState:
                 before = "" if name == "query" else f" ({known.get(name) or 'none'} before)"
                 raise UsageError(
                     f"batch {known['batch']} of the route in {self._files.uri('')} may be half pushed, and the {what} "
-                    f"is another one now{before}: run it as it was, to finish that batch, or give another --state"
+                    f"is another one now{before}: run it as before, to finish that batch, or give another --state"
                 )
 
     def _write(self) -> None:
@@ -121,4 +121,4 @@ class RouteState:
                 return {**known, "batch": None if known["batch"] is None else int(known["batch"])}
         except (ValueError, KeyError, TypeError):
             pass
-        raise PipelineError(f"{self._files.uri(_STATE)} is damaged: put it back from a backup")
+        raise PipelineError(f"{self._files.uri(_STATE)} is damaged: restore it from a backup")

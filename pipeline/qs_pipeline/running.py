@@ -82,11 +82,11 @@ class BatchHandler:
         try:
             count = self._work(rows, batch)
             self.rows += count
-            self.batches += count > 0  # a stream's first batch may have nothing
+            self.batches += count > 0  # a stream's first batch may be empty
             self.last = batch
         except Exception as error:
             self.trouble = error
-            # Spark keeps the text only, and searches it with a pattern that a long one of Java's is too much for.
+            # Spark keeps only the text, and searches it with a pattern that is too slow for long Java traces.
             raise _BatchFailedError(type(error).__name__) from None
         finally:
             self.idle.set()
@@ -131,7 +131,7 @@ def wait(running: Sequence[Running], stop: Stop) -> None:
             raise _cause(running, error) from error
     finally:
         for each in running:
-            with contextlib.suppress(Exception):  # what it ended with is known already
+            with contextlib.suppress(Exception):  # its error is known already
                 each.query.stop()
 
 

@@ -28,14 +28,14 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",  # a port that nobody asked for
+    "spark.ui.enabled": "false",  # opens no port
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL = {
-    "spark.driver.host": "127.0.0.1",  # else the name of this machine, which may not resolve
+    "spark.driver.host": "127.0.0.1",  # the default, this machine's name, may not resolve
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",  # the default is made for a cluster
-    # Else Spark makes a directory for tables, which nobody has here, wherever the command was called.
+    "spark.sql.shuffle.partitions": "8",  # the default suits a cluster
+    # The default is a directory for tables, unused here, in the current directory.
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"qs-pipeline-{os.getuid()}"),
 }
 
@@ -93,7 +93,7 @@ def session(
         yield spark
     finally:
         if before is None:
-            with contextlib.suppress(Exception):  # its JVM has ended before: whoever uses it has been told
+            with contextlib.suppress(Exception):  # its JVM has ended, and its user has got the error
                 spark.stop()
 
 
@@ -106,7 +106,7 @@ def _is_local(settings: SparkConf) -> bool:
 
 
 def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
-    # A process group of its own: Ctrl-C at a terminal is for this process, which ends the workers in an orderly way.
+    # A separate process group: Ctrl-C at a terminal goes to this process only, which stops the workers in order.
     options: dict[str, Any] = {"start_new_session": True}
     if log is not None:
         options["stderr"] = log
@@ -145,9 +145,9 @@ def _environment(*, local: bool) -> Iterator[None]:
         os.environ["JAVA_HOME"] = str(java.home)
     changed: dict[str, str] = {}
     if local and "PYSPARK_PYTHON" not in os.environ:
-        changed["PYSPARK_PYTHON"] = worker_python()  # else the workers are the PATH's python3
+        changed["PYSPARK_PYTHON"] = worker_python()  # the default is python3 of PATH
     if locale.getencoding().lower().replace("-", "") != "utf8":
-        changed["LC_ALL"] = "C.UTF-8"  # else a JVM cannot open files whose names are not ASCII
+        changed["LC_ALL"] = "C.UTF-8"  # or a JVM could not open files with non-ASCII names
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

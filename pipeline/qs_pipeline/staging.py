@@ -44,7 +44,7 @@ class Staged(WriterCommitMessage):
 def check_write_schema(schema: StructType, overwrite: bool) -> None:
     """Raises SchemaMismatchError or BadOptionError unless one column of bodies is to be appended."""
     if overwrite:
-        raise BadOptionError("a queue is only appended to: write with mode append, a stream with outputMode append")
+        raise BadOptionError("a queue is append-only: write with mode append, or a stream with outputMode append")
     fields = schema.fields
     names = len(fields) == 1 and fields[0].name.lower() in ("body", "value")
     if not names or not isinstance(fields[0].dataType, BinaryType | StringType):
@@ -60,7 +60,7 @@ def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | 
         column = batch.column(0)
         if column.null_count:
             raise BadMessageError(
-                f"a row for the queue {queue!r} has a null for a body, and a message has one: filter or coalesce"
+                f"a row for the queue {queue!r} has a null for a body: filter such rows out, or coalesce"
             )
         yield from column.to_pylist()
 
@@ -70,7 +70,7 @@ def attempt_number(attempt: int, randbelow: Callable[[int], int] = secrets.randb
     return randbelow(_DIGITS) * 1000 + attempt % 1000
 
 
-def stage(  # noqa: PLR0917 - as the server has them
+def stage(  # noqa: PLR0917 - the server's arguments
     server: Server, bodies: Iterable[bytes | str], producer: str, batch: int, partition: int, attempt: int
 ) -> Staged:
     """Stages the bodies of one task. A list that may have arrived is staged again under another number.
@@ -116,8 +116,8 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
     except NotFound as error:
         server.must_have_queue()
         raise DataLossError(
-            f"what was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is not all "
-            f"there ({error}): run it again"
+            f"not all that was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is "
+            f"still there ({error}): run it again"
         ) from error
     except ServerError as error:
         raise _failed(server, "publishing", error) from error
@@ -131,14 +131,14 @@ def discard(server: Server, producer: str, batch: int) -> None:
     try:
         server.ask(lambda client: client.publish_staged(server.queue, producer, batch, []))
     except (ServerError, PipelineError) as error:
-        log.warning("what was staged for %s on the queue %s is left there: %s", producer, server.queue, error)
+        log.warning("what was staged for %s on the queue %s could not be dropped: %s", producer, server.queue, error)
 
 
 def task() -> TaskContext:
     """Returns the current task."""
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("rows are written in a task of Spark's, and this is none")
+        raise PipelineError("rows can only be written in a task of Spark")
     return context
 
 

@@ -36,7 +36,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._consumer = consumer_of(options, "a stream")
-        self._server: Server | None = None  # connected in the driver, in the one process that asks for offsets
+        self._server: Server | None = None  # connected only in the driver, in the process that asks for offsets
         self._known: Claims | None = None
         self._upto: int | None = None
         self._claimed = INITIAL

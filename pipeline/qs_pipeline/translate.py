@@ -46,8 +46,8 @@ _FAILED_EXPRESSION = re.compile(
     r"ARITHMETIC|CONVERSION_|MAP_KEY|ELEMENT_AT|MALFORMED_|FAILED_EXECUTE_UDF)\w*)[^\]]*\] ?(.*)"
 )
 _JVM_GONE = (
-    "Spark's JVM has ended, maybe for want of memory (--conf spark.driver.memory=4g): the same command goes on where "
-    "it was"
+    "Spark's JVM has ended, maybe for lack of memory (--conf spark.driver.memory=4g): the same command continues where "
+    "it stopped"
 )
 _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete log file", "CONCURRENT_STREAM_LOG_UPDATE")
 
@@ -117,7 +117,7 @@ def _failed_expression(text: str) -> PipelineError | None:
 
 def _checkpoint(text: str) -> PipelineError | None:
     mark = next((mark for mark in _CHECKPOINT if mark in text), None)
-    return None if mark is None else CheckpointLostError(f"Spark cannot go on from the checkpoint: {_last_cause(text)}")
+    return None if mark is None else CheckpointLostError(f"Spark cannot use the checkpoint: {_last_cause(text)}")
 
 
 def _last_cause(text: str) -> str:
@@ -131,7 +131,7 @@ def _last_cause(text: str) -> str:
         return f"{named[-1][0]}: {named[-1][1]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = next((line for line in lines if not _NO_REASON.match(line)), None)
-    return told or next(iter(lines), "Spark failed and does not say why")
+    return told or next(iter(lines), "Spark failed without a reason")
 
 
 def _python_cause(lines: list[str]) -> str | None:

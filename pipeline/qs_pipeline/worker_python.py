@@ -42,7 +42,7 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str:
         script = wrapper(cache, Path(sys.executable), _WITHOUT_ARCHIVES)
     except OSError:
         return sys.executable
-    return str(script) if os.access(script, os.X_OK) else sys.executable  # not so where nothing may be run
+    return str(script) if os.access(script, os.X_OK) else sys.executable  # False on a file system mounted noexec
 
 
 def _is_installed(environment: Mapping[str, str]) -> bool:

@@ -52,6 +52,6 @@ def wrapper(cache: Path, binary: Path, before: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=script.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - as a program is
+        os.chmod(temporary, 0o755)  # noqa: S103 - a program
         os.rename(temporary, script)  # another process may be running it
     return script

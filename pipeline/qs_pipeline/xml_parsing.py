@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {
     "resolve_entities": False, "no_network": True, "load_dtd": False, "dtd_validation": False, "collect_ids": False,
     "remove_comments": True, "remove_pis": True,
 }  # fmt: skip
-# huge_tree lifts libxml2's bound of 10 MB on a text. Its bound on depth is then 2048, and no entity can be declared.
+# huge_tree lifts libxml2's bound of 10 MB on a text, and bounds the depth by 2048. No entity can be declared.
 _PAYLOAD_OPTIONS = _OPTIONS | {"encoding": "utf-8", "huge_tree": True}
 _DOCTYPE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
 _ADVICE = ", use XML_PARSE_HUGE"
@@ -99,7 +99,7 @@ def _reachable(main: str) -> Iterator[tuple[str, tuple[bytes, Any]]]:
 
 def _schema_root(place: str, data: bytes) -> Any:
     if _DOCTYPE.match(data) is not None:
-        raise SchemaMismatchError(f"{place} has a DOCTYPE, which is refused: an XSD needs none, take it out")
+        raise SchemaMismatchError(f"{place} has a DOCTYPE, which is refused: remove it")
     try:
         root = etree.fromstring(data, etree.XMLParser(**_OPTIONS))
     except etree.XMLSyntaxError as error:
@@ -117,8 +117,8 @@ def _named_files(place: str, root: Any) -> Iterator[tuple[str, int]]:
             parts = urlsplit(location.strip())
             if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
                 raise SchemaMismatchError(
-                    f"{place}, line {child.sourceline}: {location} is not fetched, as nothing is read from the "
-                    "network: put a copy beside the XSD and name that"
+                    f"{place}, line {child.sourceline}: {location} is not read from the "
+                    "network: put a copy beside the XSD, and name the copy"
                 )
             target = os.path.join(os.path.dirname(place), unquote(parts.path))
             yield os.path.normpath(target), int(child.sourceline)

@@ -19,12 +19,12 @@ _LISTED = 50
 """Rows of the table of queues."""
 _FILES = (
     ("per_hour.csv", "per queue and hour: counts, depth, waiting and handling times"),
-    ("queues.csv", "the same of each queue, over the whole record"),
+    ("queues.csv", "the same per queue, over the whole record"),
     ("depth.csv", "messages in each queue over time"),
     ("top_received.csv", "the messages received most often"),
     ("waited_longest.csv", "the messages that waited longest"),
     ("plots", "the plots"),
-    ("report.json", "what this report is of"),
+    ("report.json", "the extent of this report"),
 )
 
 
@@ -122,7 +122,7 @@ def _warnings(results: Results) -> list[str]:
         return []
     where = ", ".join(f"{name} ({number(count)})" for name, count in results.torn_files)
     verb = "is no event" if results.unreadable == 1 else "are no events"
-    return [f"{_count(results.unreadable, 'line')} of the record {verb}, and left out. The most are in: {where}"]
+    return [f"{_count(results.unreadable, 'line')} of the record {verb} and left out. Most of them are in: {where}"]
 
 
 def _numbers(queues: Sequence[Row]) -> list[Number]:
@@ -155,39 +155,39 @@ def _most(row: Row, value: str) -> str:
 
 
 def _pictured(results: Results, pictures: dict[str, Picture], count: int) -> list[Section]:
-    apart = f" The {_SHOWN} busiest queues are shown apart." if count > _SHOWN else ""
+    apart = f" The {_SHOWN} busiest queues are shown separately." if count > _SHOWN else ""
     step = duration(results.plot_bins.width / series.SECOND)
     return [
         Section(
             "Throughput",
-            f"What came in, was handed out, and was done with.{apart}",
+            f"Messages pushed, received and deleted.{apart}",
             pictures.get("throughput"),
         ),
         Section(
             "Depth",
-            "Messages in the queues, also those that are handed out or delayed. What grows has not enough consumers.",
+            "Messages in the queues, including those in flight or delayed. A queue that grows has too few consumers.",
             pictures.get("depth"),
-            empty="The queues were empty each time that was looked at.",
+            empty="The queues were empty at all times shown.",
         ),
         Section(
             "Waiting time",
             "From the push, or from when a message became visible again, to the receive; by the time of the receive, "
-            f"in steps of {step}. A delay that was asked for is part of it.{apart}",
+            f"in steps of {step}. It includes delays.{apart}",
             pictures.get("waiting"),
-            empty="No message was received of which it is known when it began to wait.",
+            empty="For no received message is it known when it began to wait.",
         ),
         Section(
             "Handling time",
             f"From the receive to the deletion, by the time of the deletion, in steps of {step}.{apart}",
             pictures.get("handling"),
-            empty="No message was deleted of which it is known when it was received.",
+            empty="For no deleted message is it known when it was received.",
         ),
         Section(
             "Redeliveries",
-            "Received again, and why: windows that expired (a consumer died, or takes longer than its window), and "
-            "messages given back.",
+            "Messages received again, and why: expired windows (a consumer died, or took longer than its window), and "
+            "releases.",
             pictures.get("redeliveries"),
-            empty="No message was received more than once, and none came back.",
+            empty="No message was received more than once, and none was released or expired.",
         ),
     ]
 
@@ -207,7 +207,7 @@ def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
     return [
         Section(
             "Received most often",
-            "Messages that keep coming back: often one that no consumer can handle. Times are UTC.",
+            "Messages that are delivered again and again: often no consumer can handle them. Times are UTC.",
             table=_table_of(
                 ("queue", "message", "receives", "expired", "released", "size", "pushed", "last received",
                  "at the end"),
@@ -217,9 +217,9 @@ def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
         ),
         Section(
             "Waited longest",
-            "The longest wait of a message, also of one that nobody has received. Times are UTC.",
+            "The longest waits, including messages that were never received. Times are UTC.",
             table=_table_of(("queue", "message", "waited", "from", "until", "then", "size"), waited, {0, 5}),
-            empty="No message waited of which it is known since when.",
+            empty="For no message is it known when its wait began.",
         ),
         Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
     ]  # fmt: skip

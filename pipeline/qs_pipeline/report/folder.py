@@ -19,7 +19,7 @@ def check_target(to: str) -> Path:
     """Returns the place of the report, without symlinks. UsageError unless it is missing, empty, or an earlier
     report."""
     if "://" in to:
-        raise UsageError(f"{to} is not a path of this machine: a report is written to a directory here")
+        raise UsageError(f"{to} is not a path of this machine: name a local directory for the report")
     place = Path(to).resolve()
     try:
         names = os.listdir(place)
@@ -30,7 +30,7 @@ def check_target(to: str) -> Path:
     except OSError as error:
         raise UsageError(f"{to} cannot be read: {error.strerror}") from error
     if names and not _is_report(place):
-        raise UsageError(f"{to} is not empty, and no report of an earlier run: name another directory, or remove it")
+        raise UsageError(f"{to} is neither empty nor an earlier report: name another directory, or remove it")
     return place
 
 

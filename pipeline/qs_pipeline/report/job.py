@@ -122,7 +122,7 @@ def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, 
     """Computes all that needs Spark: the tables, and the data of plots and page."""
     found = _overview(lifecycles)
     if not found["events"]:
-        raise UsageError(f"{source} has no event: none of its {found['unreadable']:,} lines is one of a history record")
+        raise UsageError(f"{source} has no event: none of its {found['unreadable']:,} lines is of a history record")
     good = lifecycles.where(~F.col("broken"))
     begin, end = found["begin"], found["end"]
     depth_bins = bins_between(begin, end, _DEPTHS)
@@ -141,7 +141,7 @@ def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, 
         write_csv(saved[name])
     drawn = saved["per_hour"]
     if plot_bins.width != tables.HOUR:
-        say("computing what is drawn")
+        say("computing the plots")
         drawn = save(tables.figures(good, plot_bins.width), work, ".drawn")
     return Results(
         source=source,

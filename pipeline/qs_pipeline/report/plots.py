@@ -34,7 +34,7 @@ _EVENTS = {
 _UNITS = ((1, "second"), (60, "minute"), (3600, "hour"))
 _WIDE = 11.0
 _STYLE: Any = {
-    "text.parse_math": False,  # a name is a name, also with two dollars in it
+    "text.parse_math": False,  # names may contain dollars
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
@@ -142,7 +142,7 @@ def times(path: Path, bins: Bins, queues: dict[str, dict[str, list[float]]], kin
 
 
 def _percentiles(axes: Any, at: Sequence[Any], ranks: dict[str, list[float]]) -> None:
-    lonely = {"marker": "o", "markersize": 2.2}  # a bin without neighbours has no line
+    lonely = {"marker": "o", "markersize": 2.2}  # a single bin has no line
     axes.fill_between(at, ranks["p50"], ranks["p95"], color="#0072b2", alpha=0.18, linewidth=0, label="p50 to p95")
     axes.plot(at, ranks["p50"], color="#0072b2", linewidth=1.8, label="p50", **lonely)
     axes.plot(at, ranks["p99"], color="#d55e00", linewidth=1.2, label="p99", **lonely)

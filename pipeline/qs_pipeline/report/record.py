@@ -49,7 +49,7 @@ def find_record(spark: SparkSession, directory: str) -> Record:
     if not count:
         open_ones = sum(name.startswith(".history-") for name in names)
         more = (
-            "; one is being written: it is finished when it is full, when it is old (--history-age), and at the stop"
+            "; one is being written: it is finished when it is full or old (--history-age), or when the server stops"
             if open_ones
             else ": name the directory that queue-server.py --history writes to"
         )

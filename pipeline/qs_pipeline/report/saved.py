@@ -50,5 +50,5 @@ def _text(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0").rstrip(".")  # microseconds is what there is
+        return f"{value:.6f}".rstrip("0").rstrip(".")  # precise to microseconds
     return value

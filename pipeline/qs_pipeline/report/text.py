@@ -52,4 +52,4 @@ def short(name: str, most: int = 28) -> str:
     if len(name) > most:
         keep = (most - 1) // 2
         name = f"{name[:keep]}…{name[-keep:]}"
-    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin so
+    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin with _
