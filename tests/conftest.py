@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import ServerProcess, serving
+from support.serving import ServerProcess, serving
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qs_client.command_arguments import DEFAULT_SERVER, server
 from qs_schemas.limits import QID
-from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
+from qs_serving.command import add_limits, make_parser, number_group, read_common, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
@@ -61,17 +61,11 @@ def _parser() -> argparse.ArgumentParser:
         help="what to do with a subscriber for which more than --outbox bytes wait: 'hold' keeps them until it reads "
         "(default), 'disconnect' disconnects it",
     )
-    parser.add_argument(
-        "--settle",
-        type=at_least(0, float),
-        default=defaults.settle,
-        metavar="S",
-        help="seconds to wait for acknowledging subscribers to come back after the bus was killed (default: "
-        "%(default)g)",
-    )
-    add = limit_group(parser)
-    add("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
-    add_limits(add, outbox=("--outbox", "--max-outbox"))
+    text = "seconds to wait for acknowledging subscribers to come back after the bus was killed"
+    number_group(parser, "S")("--settle", defaults.settle, text, 0)
+    group = parser.add_argument_group("limits")
+    number_group(group, "N")("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
+    add_limits(group, outbox=("--outbox", "--max-outbox"))
     return parser
 
 
@@ -84,18 +78,13 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
         except argparse.ArgumentTypeError as error:
             parser.error(f"QS_SERVER: {error}")
-    limits, wire = read_limits(parsed)
     options = BusOptions(
         server=parsed.server,
         queues=tuple(dict.fromkeys(parsed.queue)),
-        host=parsed.host,
-        port=parsed.port,
         policy=Policy(parsed.policy),
         hold=parsed.max_hold,
         settle=parsed.settle,
-        limits=limits,
-        wire=wire,
-        early=parsed.end_of_document == "empty-line",
+        **read_common(parsed),
     )
     return options, parsed.verbose
 

@@ -155,8 +155,7 @@ class BusConnection(Conversation):
             answer = self._handle(request)
         except RefusedError as error:
             return _error(request, error)
-        answer.req = request.req
-        answer.answers(new_resp())
+        answer.answers(new_resp(), request.req)
         return answer
 
     def _handle(self, request: Message) -> Message:
@@ -221,8 +220,7 @@ class BusConnection(Conversation):
         the first message."""
         try:
             qids, subscription, answer = self._wanted(request)
-            answer.req = request.req
-            answer.answers(new_resp())
+            answer.answers(new_resp(), request.req)
             await self._while_connected(
                 partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer)
             )

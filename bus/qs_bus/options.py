@@ -33,7 +33,7 @@ class BusOptions:
     port: int = PORT
     policy: Policy = Policy.HOLD
     hold: int = 100_000
-    settle: float = 5
+    settle: float = 5.0
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
     early: bool = False

@@ -1,18 +1,21 @@
 """Every engine, for the tests of what all of them do."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
 import pytest
-from claim_calls import REOPENED
-from contract_bench import guarded, memcached_bench, needs, sqs_bench
-from engines import ENGINES, EVERY_ENGINE, Bench
-from memcached_serving import Memcached
-from sqs_serving import CREDENTIALS, SqsServer, sqs_serving
+from support.claim_calls import REOPENED
+from support.contract_bench import guarded, memcached_bench, sqs_bench
+from support.engines import ENGINES, EVERY_ENGINE, Bench
+from support.memcached_serving import Memcached
+from support.memory_serving import Client, Clock, clock_of, serving
+from support.operation_calls import FillableDisk
+from support.sqs_serving import CREDENTIALS, SqsServer, sqs_serving
 
-from qs_server.storage.engine import Engine, Feature
+from qs_server.storage.engine import Engine
 
 _make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 
@@ -41,24 +44,35 @@ def sqs(sqs_server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
     return sqs_server
 
 
-@pytest.fixture(params=[*EVERY_ENGINE, "memcached", "sqs"])
+KEEPING = [*ENGINES, "memcached", "sqs"]
+
+
+@contextlib.contextmanager
+def _bench(request: pytest.FixtureRequest, root: Path) -> Iterator[Bench]:
+    if request.param == "memcached":
+        bench = memcached_bench(root, request.getfixturevalue("memcached"))
+    elif request.param == "sqs":
+        bench = sqs_bench(root, request.getfixturevalue("sqs"))
+    else:
+        bench = guarded(EVERY_ENGINE[request.param](root))
+    try:
+        yield bench
+    finally:
+        bench.engine.close()
+
+
+@pytest.fixture(params=[*KEEPING, "null"])
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """For what holds also where nothing is kept."""
-    if request.param == "memcached":
-        bench = memcached_bench(tmp_path, request.getfixturevalue("memcached"))
-    elif request.param == "sqs":
-        bench = sqs_bench(tmp_path, request.getfixturevalue("sqs"))
-    else:
-        bench = guarded(EVERY_ENGINE[request.param](tmp_path))
-    yield bench
-    bench.engine.close()
+    with _bench(request, tmp_path) as bench:
+        yield bench
 
 
-@pytest.fixture
-def bench(any_bench: Bench) -> Bench:
+@pytest.fixture(params=KEEPING)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """For what is about messages."""
-    needs(any_bench, Feature.KEEP)
-    return any_bench
+    with _bench(request, tmp_path) as bench:
+        yield bench
 
 
 @pytest.fixture(params=["journal-always", "journal-none", "journal-compacting"])
@@ -73,3 +87,15 @@ def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 def reopened(request: pytest.FixtureRequest) -> Callable[[Bench], Engine]:
     """A new engine over what the last one has left: at a stop, and at a crash."""
     return REOPENED[request.param]
+
+
+@pytest.fixture
+def disk() -> FillableDisk:
+    return FillableDisk()
+
+
+@pytest.fixture
+async def client(tmp_path: Path, autojump_clock: Clock, disk: FillableDisk) -> AsyncIterator[Client]:
+    """A connection to a server with one queue, `q`, whose clock stands at EPOCH and moves when everybody waits."""
+    async with serving(tmp_path / "root", clock_of(autojump_clock), disk=disk) as running:
+        yield running.connect()

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from claim_calls import claim, payloads, receive
-from engines import Bench
+from support.claim_calls import claim, payloads, receive
+from support.engines import Bench
 
 from qs_server.storage.engine import (
     BadQueueNameError,

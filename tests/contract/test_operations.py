@@ -1,80 +1,15 @@
 """Every row of the protocol's table of operations that is implemented, and of its errors: documents in, lines out."""
 
-import os
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from documents import (
-    NS,
-    PING,
-    code,
-    copy,
-    delete,
-    mids,
-    new_queue,
-    payloads,
-    push,
-    push_list,
-    receive,
-    receives,
-    request,
-    subscribe,
-    text,
-    unsubscribe,
-)
-from memory_serving import EPOCH, Client, clock_of, serving
+from support.documents import NS, PING, code, delete, mids, new_queue, payloads, push, push_list, receive, request, text
+from support.memory_serving import EPOCH, Client, Clock
+from support.operation_calls import exactly, plain, response
 
-from qs_schemas import OPERATIONS
-from qs_server.operations.messages import HANDLERS
-from qs_server.storage.disk import Disk
-
-Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
 SECOND = 1_000_000
-
-
-class FillableDisk(Disk):
-    """A disk that can be full."""
-
-    full = False
-
-    def write(self, fd: int, data: bytes) -> None:
-        if self.full:
-            raise OSError(28, os.strerror(28))
-        super().write(fd, data)
-
-
-@pytest.fixture
-def disk() -> FillableDisk:
-    return FillableDisk()
-
-
-@pytest.fixture
-async def client(tmp_path: Path, autojump_clock: Clock, disk: FillableDisk) -> AsyncIterator[Client]:
-    """A connection to a server with one queue, `q`, whose clock stands at EPOCH and moves when everybody waits."""
-    async with serving(tmp_path / "root", clock_of(autojump_clock), disk=disk) as running:
-        yield running.connect()
-
-
-def response(op: str, body: str, req: str = "") -> str:
-    """An answer, exactly, but for its resp."""
-    correlation = f' req="{req}"' if req else ""
-    return f'<qs xmlns="{NS}" type="response"{correlation} resp="…"><op><{op}/></op>{body}</qs>\r\n'
-
-
-def plain(line: str) -> str:
-    """The line without what is different each time."""
-    return re.sub(' resp="[0-9a-f]{64}"', ' resp="…"', line)
-
-
-async def exactly(client: Client, document: str, op: str, body: str) -> None:
-    assert plain(await client.ask(document)) == response(op, body)
-
-
-# -- queues -----------------------------------------------------------------------------------------------------------
 
 
 async def test_list_queues(client: Client, autojump_clock: Clock) -> None:
@@ -141,9 +76,6 @@ async def test_force(client: Client, autojump_clock: Clock, force: str, expected
     assert ("<queue>q</queue>" in await client.ask(request("list-queues"))) is (expected != 0)
 
 
-# -- pushing ----------------------------------------------------------------------------------------------------------
-
-
 async def test_push_message(client: Client, autojump_clock: Clock) -> None:
     """push-message: the id, microseconds since the Epoch, each greater than the one before."""
     now = EPOCH + round(trio.current_time() * SECOND)
@@ -197,9 +129,6 @@ async def test_payloads(client: Client, autojump_clock: Clock, sent: str, answer
     mid = mids(await client.ask(request("push-message", f"<qid>q</qid>{sent}")))[0]
     assert answered in await client.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes"))
     assert answered in await client.ask(receive("q"))
-
-
-# -- looking ----------------------------------------------------------------------------------------------------------
 
 
 async def test_list_messages(client: Client, autojump_clock: Clock) -> None:
@@ -280,198 +209,6 @@ async def test_white_space_around_names_and_ids(client: Client, autojump_clock: 
     assert f"<qid>my queue</qid><mid>{mid}</mid>" in await client.ask(delete(" my queue ", f" {mid} "))
 
 
-# -- receiving and ending it ------------------------------------------------------------------------------------------
-
-
-async def test_receive_message(client: Client, autojump_clock: Clock) -> None:
-    """receive-message: the oldest first, one unless asked for more, each with its queue, id and lease."""
-    first, second, third = mids(await client.ask(push_list("q", *"abc")))
-    now = EPOCH + round(trio.current_time() * SECOND)
-
-    def entry(mid: int, payload: str, visible_at: int) -> str:
-        attributes = f'qid="q" mid="{mid}" receives="1" pushed-at="{mid}" visible-at="{visible_at}"'
-        return f"<message {attributes}><payload>{payload}</payload></message>"
-
-    body = f"<messages>{entry(first, 'a', now + 30 * SECOND)}</messages>"
-    await exactly(client, receive("q"), "receive-message", body)
-    body = f"<messages>{entry(second, 'b', now + 2 * SECOND)}{entry(third, 'c', now + 2 * SECOND)}</messages>"
-    await exactly(client, receive("q", max=5, visibility=2), "receive-message", body)
-    await exactly(client, receive("q", wait=1), "receive-message", "<messages></messages>")
-
-
-async def test_receive_message_of_several_queues(client: Client, autojump_clock: Clock) -> None:
-    """receive-message over several queues: ordered by id over all of them."""
-    await client.ask(new_queue("other"))
-    await client.ask(push("q", "1"))
-    await trio.sleep(1)
-    await client.ask(push("other", "2"))
-    await trio.sleep(1)
-    await client.ask(push("q", "3"))
-    line = await client.ask(receive("other", "q", max=5))
-    assert payloads(line) == ["1", "2", "3"]
-    assert re.findall(r'<message qid="(\w+)"', line) == ["q", "other", "q"]
-
-
-async def test_delete_message(client: Client, autojump_clock: Clock) -> None:
-    """delete-message: answers with the id, in whatever state the message is; 404 when there is none."""
-    ready, flying, delayed = [
-        *mids(await client.ask(push_list("q", "a", "b"))), *mids(await client.ask(push("q", "c", delay=9)))
-    ]  # fmt: skip
-    await client.ask(receive("q"))
-    for mid in (ready, flying, delayed):
-        await exactly(client, delete("q", mid), "delete-message", f"<qid>q</qid><mid>{mid}</mid>")
-        line = await client.ask(delete("q", mid))
-        assert (code(line), text(line)) == (404, f"queue 'q' holds no message {mid}")
-
-
-async def test_delete_message_with_receives(client: Client, autojump_clock: Clock) -> None:
-    """delete-message with mid/@receives: 409 `stale` once it has been received again, and then nothing is deleted."""
-    mid = mids(await client.ask(push("q", "x")))[0]
-    await client.ask(receive("q", visibility=1))
-    await trio.sleep(1.1)
-    await client.ask(receive("q"))
-    for op in ("delete-message", "release-message", "extend-message"):
-        line = await client.ask(request(op, f'<qid>q</qid><mid receives="1">{mid}</mid>'))
-        assert (op, code(line), 'type="stale"' in line) == (op, 409, True)
-    body = f"<qid>q</qid><mid>{mid}</mid>"
-    held = request("delete-message", f'<qid>q</qid><mid receives="2">{mid}</mid>')
-    await exactly(client, held, "delete-message", body)
-
-
-async def test_delete_message_list(client: Client, autojump_clock: Clock) -> None:
-    """delete-message, list form: those that were deleted; what is gone, stale or named twice is passed over."""
-    a, b, c = mids(await client.ask(push_list("q", *"abc")))
-    await client.ask(receive("q", max=3))
-    ids = f'<mid>{a}</mid><mid>1</mid><mid receives="7">{b}</mid><mid receives="1">{c}</mid><mid>{a}</mid>'
-    body = f"<qid>q</qid><messages><mid>{a}</mid><mid>{c}</mid></messages>"
-    listed = request("delete-message", f"<qid>q</qid><messages>{ids}</messages>")
-    await exactly(client, listed, "delete-message", body)
-    await exactly(
-        client, request("delete-message", "<qid>q</qid><messages><mid>1</mid></messages>"), "delete-message",
-        "<qid>q</qid><messages></messages>",
-    )  # fmt: skip
-    assert mids(await client.ask(request("list-messages", "<qid>q</qid>", state="all"))) == [b]
-
-
-async def test_release_message(client: Client, autojump_clock: Clock) -> None:
-    """release-message: visible again now, or after a delay, when the answer says until when."""
-    mid = mids(await client.ask(push("q", "x")))[0]
-    this = f"<qid>q</qid><mid>{mid}</mid>"
-    await client.ask(receive("q"))
-    await exactly(client, request("release-message", this), "release-message", this)
-    await exactly(client, request("release-message", this), "release-message", this)  # it is visible already
-    assert mids(await client.ask(receive("q"))) == [mid]
-    until = EPOCH + round(trio.current_time() * SECOND) + 4_500_000
-    await exactly(
-        client, request("release-message", this, delay=4.5), "release-message",
-        f'<qid>q</qid><mid visible-at="{until}">{mid}</mid>',
-    )  # fmt: skip
-    assert mids(await client.ask(receive("q"))) == []
-    assert 'receives="3"' in await client.ask(receive("q", wait=5))
-
-
-async def test_extend_message(client: Client, autojump_clock: Clock) -> None:
-    """extend-message: the window ends so long from now, the queue's own unless asked; 409 when it is not in flight."""
-    mid = mids(await client.ask(push("q", "x")))[0]
-    this = f"<qid>q</qid><mid>{mid}</mid>"
-    line = await client.ask(request("extend-message", this))
-    assert (code(line), "not in flight" in text(line)) == (409, True)
-    await client.ask(receive("q"))
-    await trio.sleep(20)
-    now = EPOCH + round(trio.current_time() * SECOND)
-    for attributes, seconds in (({}, 30), ({"visibility": 2}, 2)):
-        await exactly(
-            client, request("extend-message", this, **attributes), "extend-message",
-            f'<qid>q</qid><mid visible-at="{now + seconds * SECOND}">{mid}</mid>',
-        )  # fmt: skip
-    assert mids(await client.ask(receive("q"))) == []
-    assert mids(await client.ask(receive("q", wait=2.1))) == [mid]
-
-
-# -- copying ----------------------------------------------------------------------------------------------------------
-
-
-async def test_copy_message(client: Client, autojump_clock: Clock) -> None:
-    """copy-message: the id; afterwards each of the queues has the message, once, however often it is copied."""
-    await client.ask(new_queue("r"), new_queue("s"))
-    [mid] = mids(await client.ask(push("q", "x")))
-    for _ in range(2):
-        await exactly(client, copy("q", mid, "r", "s"), "copy-message", f"<qid>q</qid><mid>{mid}</mid>")
-    for qid in ("q", "r", "s"):
-        line = await client.ask(receive(qid, max=5))
-        assert (mids(line), payloads(line), receives(line)) == ([mid], ["x"], 1)
-    line = await client.ask(copy("q", 12345, "r"))
-    assert (code(line), text(line)) == (404, "queue 'q' holds no message 12345")
-
-
-async def test_copy_message_list(client: Client, autojump_clock: Clock) -> None:
-    """copy-message, list form: those that exist; a push of them wakes who waits there."""
-    await client.ask(new_queue("r"))
-    a, b = mids(await client.ask(push_list("q", "a", "b")))
-    into = "<queues><queue>r</queue></queues>"
-    listed = f"<qid>q</qid><messages><mid>{a}</mid><mid>1</mid><mid>{b}</mid></messages>{into}"
-    body = f"<qid>q</qid><messages><mid>{a}</mid><mid>{b}</mid></messages>"
-    await exactly(client, request("copy-message", listed), "copy-message", body)
-    assert payloads(await client.ask(receive("r", max=5))) == ["a", "b"]
-    gone = f"<qid>q</qid><messages><mid>1</mid></messages>{into}"
-    await exactly(client, request("copy-message", gone), "copy-message", "<qid>q</qid><messages></messages>")
-
-
-async def test_copy_message_into_what_cannot_take_it(client: Client, autojump_clock: Clock) -> None:
-    """copy-message: 404 for a queue that is missing and 507 for one that is full; then nothing is copied. A list is
-    copied up to where that happens."""
-    await client.ask(new_queue("one", '<options capacity="1"/>'), new_queue("r"))
-    a, b = mids(await client.ask(push_list("q", "a", "b")))
-    line = await client.ask(copy("q", a, "r", "absent"))
-    assert (code(line), text(line)) == (404, "there is no queue 'absent'")
-    body = f"<qid>q</qid><messages><mid>{a}</mid><mid>{b}</mid></messages><queues><queue>one</queue></queues>"
-    assert code(await client.ask(request("copy-message", body))) == 507
-    assert payloads(await client.ask(request("get-message", f"<qid>one</qid><mid>{a}</mid>", peek="yes"))) == ["a"]
-    assert code(await client.ask(copy("q", b, "r", "one"))) == 507
-    assert payloads(await client.ask(receive("r"))) == []
-
-
-async def test_copy_message_over_another(client: Client, tmp_path: Path, autojump_clock: Clock) -> None:
-    """copy-message: 409 `conflict` for a queue that holds another message of the id, which stays; nothing is copied."""
-    await client.ask(new_queue("r"), new_queue("s"))
-    [mid] = mids(await client.ask(push("q", "mine")))
-    (tmp_path / "root" / "s" / str(mid)).write_text("other")
-    line = await client.ask(copy("q", mid, "r", "s"))
-    expected = f"queue 's' holds another message of the id {mid}"
-    assert (code(line), 'type="conflict"' in line, text(line)) == (409, True, expected)
-    assert payloads(await client.ask(receive("r", "s", max=5))) == ["other"]
-
-
-# -- subscribing ------------------------------------------------------------------------------------------------------
-
-
-async def test_subscribe(client: Client, autojump_clock: Clock) -> None:
-    """subscribe: an answer that names the queues, then deliveries, with the subscribe's req and no resp."""
-    [mid] = mids(await client.ask(push("q", "x")))
-    until = EPOCH + round(trio.current_time() * SECOND) + 2_500_000
-    await client.send(subscribe("q", req="7", prefetch=5, visibility=2.5))
-    line = plain(await client.line())
-    assert line.partition("><op")[0] == response("subscribe", "", "7").partition("><op")[0]
-    assert line.endswith("<subscribe/></op><qid>q</qid></qs>\r\n")
-    told = f'<mid status="delivered" receives="1" pushed-at="{mid}" visible-at="{until}">{mid}</mid>'
-    body = f"<op><get-message/></op><qid>q</qid><payload>x</payload>{told}</qs>\r\n"
-    assert await client.line() == f'<qs xmlns="{NS}" type="response" req="7">{body}'
-
-
-async def test_unsubscribe(client: Client, autojump_clock: Clock) -> None:
-    """unsubscribe: an answer, after which nothing is delivered; 404 when there is no such subscription."""
-    await client.ask(subscribe("q", req="7"))
-    line = await client.ask(unsubscribe("7"))
-    assert (code(line), "<unsubscribe/>" in line) == (0, True)
-    await client.ask(push("q", "x"))
-    assert await client.nothing_yet()
-    line = await client.ask(unsubscribe("7"))
-    assert (code(line), 'type="not-found"' in line, "'7'" in text(line)) == (404, True, True)
-
-
-# -- the rest ---------------------------------------------------------------------------------------------------------
-
-
 async def test_purge_queue(client: Client, autojump_clock: Clock) -> None:
     """purge-queue: how many were removed, those in flight and delayed too."""
     await client.ask(push_list("q", *"abc"), receive("q"), push("q", "d", delay=9))
@@ -515,101 +252,6 @@ async def test_ping_and_the_envelope(client: Client, autojump_clock: Clock) -> N
     assert plain(await client.ask(request("ping", req=req))) == response("ping", "", req)
     last = f'<qs xmlns="{NS}"><payload>x</payload><qid>q</qid><op><push-message/></op></qs>'
     assert len(mids(await client.ask(last))) == 1
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
-
-BODIES = {
-    "authenticate": "<token>t</token>",
-    "claim-messages": "<qid>q</qid><consumer>c</consumer>",
-    "get-claim": "<qid>q</qid><consumer>c</consumer>",
-    "ack-claim": "<qid>q</qid><consumer>c</consumer>",
-    "release-claim": "<qid>q</qid><consumer>c</consumer>",
-    "stage-messages": "<qid>q</qid><producer>p</producer><messages><message><payload>x</payload></message></messages>",
-    "publish-staged": "<qid>q</qid><producer>p</producer>",
-}
-
-
-@pytest.mark.parametrize("op", sorted(name for name, cls in OPERATIONS.items() if cls not in HANDLERS))
-async def test_what_is_not_implemented(client: Client, autojump_clock: Clock, op: str) -> None:
-    """An operation of the contract that this server does not have: 501 that names it; nothing changes."""
-    attributes: dict[str, str | int] = {"seq": 1} if "claim" in op else {"batch": 1} if op == "publish-staged" else {}
-    line = await client.ask(request(op, BODIES.get(op, ""), **attributes))
-    assert (code(line), 'type="not-implemented"' in line, op in text(line)) == (501, True, True), line
-    assert mids(await client.ask(request("list-messages", "<qid>q</qid>", state="all"))) == []
-
-
-NAMED = (
-    "delete-queue", "list-messages", "push-message", "get-message", "receive-message", "delete-message",
-    "release-message", "extend-message", "purge-queue", "queue-stats", "copy-message", "subscribe",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("op", NAMED)
-async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> None:
-    """404 for a queue that does not exist says that it is the queue, and which."""
-    body = "<payload>x</payload>" if op == "push-message" else ""
-    if op in ("get-message", "delete-message", "release-message", "extend-message", "copy-message"):
-        body = "<mid>1</mid>"
-    if op == "copy-message":
-        body += "<queues><queue>q</queue></queues>"
-    line = await client.ask(request(op, f"<qid>absent</qid>{body}"))
-    assert (code(line), 'type="not-found"' in line, text(line)) == (404, True, "there is no queue 'absent'")
-
-
-@pytest.mark.parametrize("op", ["get-message", "delete-message", "release-message", "extend-message"])
-async def test_no_such_message(client: Client, autojump_clock: Clock, op: str) -> None:
-    """404 for a message that does not exist says that it is the message, and which, in which queue."""
-    line = await client.ask(request(op, "<qid>q</qid><mid>12345</mid>"))
-    assert (code(line), text(line)) == (404, "queue 'q' holds no message 12345")
-
-
-@pytest.mark.parametrize(
-    "op", ["new-queue", *(op for op in NAMED if op not in ("queue-stats", "receive-message", "subscribe"))]
-)
-async def test_what_a_request_must_carry(client: Client, autojump_clock: Clock, op: str) -> None:
-    """400 for a request without what its operation needs says what that is."""
-    line = await client.ask(request(op))
-    assert (code(line), 'type="bad-request"' in line) == (400, True)
-    assert f"{op} needs 'qid'" in text(line)
-
-
-async def test_a_full_disk(client: Client, autojump_clock: Clock, disk: FillableDisk) -> None:
-    """507 `full` when the disk is: the text says so; nothing was stored; what needs no room goes on."""
-    mid = mids(await client.ask(push("q", "before")))[0]
-    disk.full = True
-    for document in (push("q", "x"), push_list("q", "x", "y"), new_queue("another")):
-        line = await client.ask(document)
-        assert (code(line), 'type="full"' in line, "disk" in text(line)) == (507, True, True)
-    assert mids(await client.ask(receive("q"))) == [mid]
-    assert code(await client.ask(delete("q", mid))) == 0
-    assert "<queues><queue>q</queue></queues>" in await client.ask(request("list-queues"))
-    disk.full = False
-    assert code(await client.ask(push("q", "after"))) == 0
-
-
-# -- requests that contradict themselves ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        request("push-message", "<qid>q</qid><payload>a</payload><messages><message><payload/></message></messages>"),
-        request("delete-message", "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages>"),
-        request("receive-message", "<qid>q</qid><queues><queue>q</queue></queues>"),
-        request("subscribe", "<qid>q</qid><queues><queue>q</queue></queues>"),
-        request(
-            "copy-message",
-            "<qid>q</qid><mid>1</mid><messages><mid>2</mid></messages><queues><queue>q</queue></queues>",
-        ),
-    ],
-)
-async def test_either_or(client: Client, autojump_clock: Clock, document: str) -> None:
-    """A request in single and in list form at once is 400, says so, and changes nothing."""
-    await client.ask(push("q", "kept"))
-    answer = await client.ask(document)
-    assert (code(answer), "either" in text(answer)) == (400, True)
-    assert payloads(await client.ask(receive("q", max=10))) == ["kept"]
 
 
 async def test_delay_of_a_list(client: Client, autojump_clock: Clock) -> None:

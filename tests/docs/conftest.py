@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 PORT, BUS_PORT = "9876", "9878"
 """The ports that pages show. The tests put free ones in their place."""

@@ -2,8 +2,8 @@
 
 import re
 
-from client_scenarios import SCENARIOS
-from serving import PROJECT
+from support.client_scenarios import SCENARIOS
+from support.serving import PROJECT
 
 
 def test_the_table_of_trouble() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 from qs_server.storage import dirq
 

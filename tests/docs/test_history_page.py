@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-from engines import ManualClock
-from serving import PROJECT
+from support.engines import ManualClock
+from support.serving import PROJECT
 
 from qs_server.history.record import open_history
 from qs_server.main.options import HistoryOptions

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 from qs_server.storage.journal import frames, records
 from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from serving import PROJECT
-from spark_queues import SHORT_LIVED_JVM
+from support.serving import PROJECT
+from support.spark_queues import SHORT_LIVED_JVM
 
 from qs_pipeline.document_check import Rules, checker
 from qs_pipeline.errors import NoJavaError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import PROJECT, ServerProcess
+from support.serving import PROJECT, ServerProcess
 
 import qs_schemas
 from qs_schemas import OPERATIONS, TABLE, ErrorCode, Limits

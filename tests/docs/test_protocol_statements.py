@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import ServerProcess, serving
+from support.serving import ServerProcess, serving
 
 OPEN = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"'
 EMPTY = "<messages></messages>"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from serving import PROJECT
+from support.serving import PROJECT
 
 
 def test_the_example(run_console_blocks: Callable[..., int]) -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from serving import PROJECT
+from support.serving import PROJECT
 
 from qs_server.main.opening import ENGINES, REMOTE
 from qs_server.storage.engine import Engine, Feature

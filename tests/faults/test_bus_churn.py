@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bus_churn import Scale, churn, seed_or
+from support.bus_churn import Scale, churn, seed_or
 
 SEED = 20261122
 SHORT = Scale(subscribers=40, messages=2000, stalls=4, kills=2, stall=0.6, seconds=100)

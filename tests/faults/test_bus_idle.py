@@ -5,11 +5,11 @@ import select
 from pathlib import Path
 
 import pytest
-from bus_clients import acknowledge, subscribe
-from bus_serving import BusProcess, bus_serving
-from documents import mids, new_queue, push_list
-from serving import ServerProcess, Wire, serving
-from wakeups import polling, settled, woken
+from support.bus_clients import acknowledge, subscribe
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import mids, new_queue, push_list
+from support.serving import ServerProcess, Wire, serving
+from support.wakeups import polling, settled, woken
 
 PUSHED = 5
 

@@ -7,7 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from bus_world import Round, World, world
+from support.bus_world import Round, World, world
+from support.stalls import pass_time
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 FEW = 3
@@ -16,21 +17,20 @@ MANY = 50
 
 def kill_bus(at_work: World) -> str:
     at_work.bus.kill()
-    at_work.pause(0.1)
+    at_work.go_on(30)
     at_work.bus.start()
     return "the bus is killed"
 
 
 def kill_server(at_work: World) -> str:
     at_work.server.kill()
-    at_work.pause(0.1)
     at_work.restart_server()
     return "the server is killed"
 
 
 def kill_subscriber(at_work: World) -> str:
     at_work.process.kill()
-    at_work.pause(0.1)
+    at_work.go_on(30)
     at_work.process.start()
     at_work.process.ready()
     return "a subscriber is killed"
@@ -45,7 +45,6 @@ def kill_two(at_work: World) -> str:
         at_work.rng.shuffle(doomed)
         for name in doomed:
             actions[name]()
-            at_work.pause(0.05)
     if "subscriber" in doomed:
         at_work.process.ready()
     return f"{' and '.join(sorted(doomed))} are killed"
@@ -56,8 +55,8 @@ def stop(at_work: World) -> str:
     what = at_work.rng.choice(("bus", "server"))
     code = at_work.bus.stop() if what == "bus" else at_work.server.stop()
     assert code == 0
-    at_work.pause(0.1)
     if what == "bus":
+        at_work.go_on(30)
         at_work.bus.start()
     else:
         at_work.restart_server()
@@ -71,7 +70,7 @@ def cut(at_work: World) -> str:
     how = at_work.rng.choice(("it stands still", "it stands still, then breaks", "it breaks"))
     if "still" in how:
         proxy.freeze()
-        at_work.pause(0.3)
+        pass_time(at_work.rng.uniform(0, 0.3))
     if "breaks" in how:
         proxy.reset()
     if "still" in how:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from claims_run import acknowledge, claim, release, show
-from crashing import Place, segments_of
+from support.claims_run import acknowledge, claim, release, show
+from support.crashing import Place, segments_of
 
 OPERATIONS: dict[str, Callable[[Place], object]] = {
     "claim": lambda place: claim(place.engine, "c", 2, 2),

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from power_loss import points
-from power_loss_check import VARIANTS, fast_directory
-from power_loss_claims import Check, first_trouble, run_of
-from power_loss_engines import small_journal
-from power_loss_nodes import EVERYTHING
+from support.power_loss import points
+from support.power_loss_check import VARIANTS, fast_directory
+from support.power_loss_claims import Check, first_trouble, run_of
+from support.power_loss_engines import small_journal
+from support.power_loss_nodes import EVERYTHING
 
 from qs_server.storage.journal.claims import LogClaims
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
-from client_scenarios import BOUND, SCENARIOS, TIMEOUT, Scenario, healthy
-from scripted_server import GIVE_UP, scripted
+from support.client_scenarios import BOUND, SCENARIOS, TIMEOUT, Scenario, healthy
+from support.scripted_server import GIVE_UP, scripted
 
 from qs_client import AsyncBusClient, AsyncQueueClient, BusClient, ProtocolMismatch, QueueClient, TooLarge
 

@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from converting import Root
-from power_loss import lay_out, pick_up, points, power_loss
-from power_loss_check import VARIANTS, fast_directory, nobody_else
-from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
-from power_loss_nodes import EVERYTHING, NOTHING
+from support.converting import Root
+from support.power_loss import lay_out, pick_up, points, power_loss
+from support.power_loss_check import VARIANTS, fast_directory, nobody_else
+from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss_nodes import EVERYTHING, NOTHING
 
 
 @pytest.fixture(autouse=True)

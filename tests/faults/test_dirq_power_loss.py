@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from power_loss import lay_out, power_loss
-from power_loss_check import fast_directory
-from power_loss_dirq import check, data, queue, recorded, simple
-from power_loss_disk import RecordingDisk
-from power_loss_nodes import NOTHING
-from power_loss_world import World
+from support.power_loss import lay_out, power_loss
+from support.power_loss_check import fast_directory
+from support.power_loss_dirq import check, data, queue, recorded, simple
+from support.power_loss_disk import RecordingDisk
+from support.power_loss_nodes import NOTHING
+from support.power_loss_world import World
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from itertools import count, islice
 from pathlib import Path
 
 import pytest
-from dirq_sharing import LAYOUTS, Foreign
-from documents import code, new_queue, push, push_list
-from memory_serving import Clock, clock_of, serving
-from serving import serving as server_process
+from support.dirq_sharing import LAYOUTS, Foreign
+from support.documents import code, new_queue, push, push_list
+from support.memory_serving import Clock, clock_of, serving
+from support.serving import serving as server_process
 
 from qs_client import QueueClient
 from qs_server.storage.disk import Disk

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dirq_disks import PurgingDisk, SteppingDisk
-from dirq_sharing import Foreign
+from support.dirq_disks import PurgingDisk, SteppingDisk
+from support.dirq_sharing import Foreign
+from support.serving import PROJECT
 
 from qs_server.storage.dirq import Queue, QueueSimple
 from qs_server.storage.disk import Disk
 
-WORKER = Path(__file__).with_name("dirq_worker.py")
+WORKER = PROJECT / "tests" / "support" / "dirq_worker.py"
 OF_EACH = 4
 """Processes of ours, and of the original."""
 OLD = time.time() - 10_000

@@ -4,9 +4,9 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from power_loss_check import fast_directory
-from power_loss_disk import Entry
-from power_loss_doors import check, recorded
+from support.power_loss_check import fast_directory
+from support.power_loss_disk import Entry
+from support.power_loss_doors import check, recorded
 
 from qs_server.storage.engine import Durability
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from broken_journals import LOTS, Journal, Recovered, Session, flip, made, small_segments, start
+from support.broken_journals import LOTS, Journal, Recovered, Session, flip, made, small_segments, start
 
 from qs_server.storage.engine import Durability
 from qs_server.storage.journal.recovery import JournalDamagedError, segment_name
@@ -313,7 +313,7 @@ def state_of(root: Path) -> object:
             },
             {name: (each.last, each.staged) for name, each in queue.batches.producers.items()},
         )
-        for queue in session.engine._journal._queues.values()
+        for queue in session.engine._journal.queues.values()
     }
     usage = {segment: size for segment, size in store.usage.live.items() if size}
     session.crash()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crashing import Place, segments_of
-from engines import Crash
+from support.crashing import Place, segments_of
+from support.engines import Crash
 
 from qs_server.storage import inotify
 from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crashing import Place, segments_of
+from support.crashing import Place, segments_of
 
 from qs_server.storage.engine import Durability, Receipt
 from qs_server.storage.journal.recovery import JournalDamagedError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crashing import LOTS, Place, places, segments_of
+from support.crashing import LOTS, Place, places, segments_of
 
 from qs_server.storage.engine import NoSuchQueueError, Options
 

@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
-from engines import Crash, FaultyDisk
+from support.broken_journals import Journal, Picture, Segment, Session, flip, made, small_segments, start
+from support.engines import Crash, FaultyDisk
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Options

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from killing import Client, Seen, listed, load
-from serving import MortalWire, ServerProcess
+from support.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
+from support.killing import Client, Seen, listed, load
+from support.serving import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251120"))
 LIST = 5

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from documents import (
+from support.documents import (
     code,
     delete,
     delete_list,
@@ -21,8 +21,8 @@ from documents import (
     req,
     subscribe,
 )
-from killing import Client, Seen, listed, load
-from serving import MortalWire, ServerProcess
+from support.killing import Client, Seen, listed, load
+from support.serving import MortalWire, ServerProcess
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 WINDOW = 10**6

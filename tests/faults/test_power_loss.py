@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from power_loss import points
-from power_loss_cases import (
+from support.power_loss import points
+from support.power_loss_cases import (
     BEHIND,
     DEFAULT,
     FEW,
@@ -29,14 +29,14 @@ from power_loss_cases import (
     recorded,
     spread,
 )
-from power_loss_check import VARIANTS, PowerLossCheck, fast_directory
-from power_loss_disk import Entry
-from power_loss_engines import ENGINES, small_journal
-from power_loss_run import Make, Recording, record
+from support.power_loss_check import VARIANTS, PowerLossCheck, fast_directory
+from support.power_loss_disk import Entry
+from support.power_loss_engines import ENGINES, small_journal
+from support.power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Engine
-from qs_server.storage.staging import Staging
+from qs_server.storage.files.staging import Staging
 
 ONE = os.environ.get("QS_POWER_LOSS")
 KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}

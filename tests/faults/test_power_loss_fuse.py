@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
-from killing import listed
-from power_loss_fuse import UNUSABLE, unmount
-from serving import MortalWire, ServerProcess
+from support.documents import code, delete, mids, new_queue, payloads, push, push_list, receive, request
+from support.killing import listed
+from support.power_loss_fuse import UNUSABLE, unmount
+from support.serving import WITH_SUPPORT, MortalWire, ServerProcess
 
-PROGRAM = Path(__file__).resolve().parent.parent / "power_loss_fuse.py"
 LIST = 4
 
 
@@ -22,7 +21,8 @@ def mounted(root: Path, durable: Path) -> Iterator[subprocess.Popen[str]]:
     root.mkdir(exist_ok=True)
     durable.mkdir(exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(root), str(durable)],
+        [sys.executable, "-m", "support.power_loss_fuse", str(root), str(durable)],
+        env=WITH_SUPPORT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

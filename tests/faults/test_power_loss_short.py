@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from power_loss_check import fast_directory
-from power_loss_short_files import OF_FILES
-from power_loss_short_journal import OF_JOURNALS
+from support.power_loss_check import fast_directory
+from support.power_loss_short_files import OF_FILES
+from support.power_loss_short_journal import OF_JOURNALS
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
 

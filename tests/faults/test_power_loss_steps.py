@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engines import ManualClock
-from power_loss import lay_out, power_loss
-from power_loss_check import fast_directory, look, nobody_else
-from power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
-from power_loss_engines import ENGINES
-from power_loss_model import Held
-from power_loss_nodes import EVERYTHING, NOTHING
-from power_loss_run import Make
-from power_loss_world import World
+from support.engines import ManualClock
+from support.power_loss import lay_out, power_loss
+from support.power_loss_check import fast_directory, look, nobody_else
+from support.power_loss_disk import QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss_engines import ENGINES
+from support.power_loss_model import Held
+from support.power_loss_nodes import EVERYTHING, NOTHING
+from support.power_loss_run import Make
+from support.power_loss_world import World
 
 from qs_server.storage.engine import Draft, Engine, Options, Receipt
 

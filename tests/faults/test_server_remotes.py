@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -28,10 +28,10 @@ from documents import (
     subscribe,
     text,
 )
-from memcached_serving import Memcached, needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
-from serving import ServerProcess, Wire
-from sqs_serving import RefusedError
+from support.memcached_serving import Memcached, needs_memcached
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.serving import ServerProcess, Wire
+from support.sqs_serving import RefusedError
 
 pytestmark = needs_memcached
 BROKEN = RefusedError(500, "InternalFailure")

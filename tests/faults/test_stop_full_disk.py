@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from serving import ServerProcess
-from small_disk import small_disk
+from support.serving import ServerProcess
+from support.small_disk import small_disk
 
 from qs_client import QueueClient
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
-from small_disk import small_disk
+from support.engines import OPERATIONS, Bench, FaultyDisk, always, arrived, failed, files_engine
+from support.small_disk import small_disk
 
 from qs_server.storage.engine import (
     Draft,

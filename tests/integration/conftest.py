@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import new_queue
-from engines import ManualClock
-from serving import FAST, ServerProcess, Wire, serving
+from support.bus_calls import Connect
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import code, new_queue
+from support.engines import ManualClock
+from support.serving import FAST, ServerProcess, Wire, serving
 
 from qs_client import QueueClient
 from qs_server.storage import vsqs
@@ -26,6 +28,31 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     """One server for all tests of a file: each has its own queues."""
     with serving(tmp_path_factory.mktemp("shared") / "root", *FAST) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def shared_bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
+    """One bus for all tests of a file: each has its own queues."""
+    with bus_serving(shared_server) as process:
+        yield process
+
+
+@pytest.fixture
+def connect(shared_bus: BusProcess) -> Iterator[Connect]:
+    """Makes connections to the shared bus; each of the documents has been answered without an error."""
+    made: list[Wire] = []
+
+    def make(*documents: str) -> Wire:
+        wire = Wire(shared_bus)
+        made.append(wire)
+        for document in documents:
+            answer = wire.ask(document)
+            assert code(answer) == 0, answer
+        return wire
+
+    yield make
+    for wire in made:
+        wire.close()
 
 
 @pytest.fixture

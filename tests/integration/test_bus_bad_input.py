@@ -6,23 +6,16 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from bad_documents import BAD, state
-from bus_serving import BusProcess, bus_serving
-from documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
-from serving import ServerProcess, Wire
+from support.bad_documents import BAD, state
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import PING, code, delete, is_delivery, mids, new_queue, push, request, subscribe, text
+from support.serving import ServerProcess, Wire
 
 
 @pytest.fixture
 def bus(server: ServerProcess) -> Iterator[BusProcess]:
     """A bus of the test's own, on a server of its own."""
     with bus_serving(server) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def shared_bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
-    """One bus for those tests of this file that do not look at the root: each has its own queue."""
-    with bus_serving(shared_server) as process:
         yield process
 
 

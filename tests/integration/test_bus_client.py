@@ -1,6 +1,5 @@
 """BusClient and AsyncBusClient against scripted buses: loops, acknowledgements, outages, the end."""
 
-import itertools
 import logging
 import queue
 import signal
@@ -8,22 +7,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
-import anyio
 import pytest
-from backends import both, run, until
-from scripted_bus import Seen, accept, delivered, delivering
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.scripted_bus import OUTAGE, Seen, accept, delivering, noted, refusing, what
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
 
 from qs_client import (
     AsyncBusClient,
     AsyncQueueClient,
     BusClient,
-    DeleteMessage,
     Error,
     GetMessage,
-    Message,
     NoAnswer,
     NotFound,
     QueueClient,
@@ -32,25 +26,10 @@ from qs_client import (
     ShuttingDown,
     Subscribe,
 )
-from qs_client.bus_session import BusSession
-from qs_schemas import Peer
 
 
 def bus_of(server: ScriptedServer, **options: object) -> BusClient:
     return BusClient(server.host, server.port, **{"timeout": GIVE_UP, **options})  # type: ignore[arg-type]
-
-
-def abus_of(server: ScriptedServer, **options: object) -> AsyncBusClient:
-    return AsyncBusClient(server.host, server.port, **{"timeout": GIVE_UP, **options})  # type: ignore[arg-type]
-
-
-def noted(seen: Seen, count: int) -> list[Message]:
-    return [seen.get(timeout=GIVE_UP) for _ in range(count)]
-
-
-def what(messages: list[Message]) -> list[tuple[str, int | None]]:
-    """What became of which message."""
-    return [(message.op, message.mid) for message in messages if isinstance(message, DeleteMessage | ReleaseMessage)]
 
 
 def test_a_loop() -> None:
@@ -74,29 +53,6 @@ def test_a_loop() -> None:
     assert isinstance(rest[1], ReleaseMessage)
     assert rest[1].delay == 5
     assert seen.empty()
-
-
-@both
-def test_an_async_loop(backend: str) -> None:
-    """The same with the async client."""
-    seen: Seen = queue.SimpleQueue()
-
-    async def main() -> None:
-        async with abus_of(server) as bus:
-            async for message in bus.subscribe("q", ack=True):
-                if message.mid == 2:
-                    await bus.release(message)
-                if message.mid == 3:
-                    await bus.delete(message)
-                if message.mid == 5:
-                    break
-
-    with scripted(delivering(1, 2, 3, 4, 5, seen=seen)) as server:
-        run(backend, main)
-    subscribe, *rest = noted(seen, 5)
-    assert isinstance(subscribe, Subscribe)
-    assert (subscribe.queues, subscribe.ack) == (["q"], "client")
-    assert what(rest) == [("delete-message", 1), ("release-message", 2), ("delete-message", 3), ("delete-message", 4)]
 
 
 def test_without_ack() -> None:
@@ -158,27 +114,6 @@ def test_each_subscription_has_a_connection() -> None:
         assert server.failed is None
 
 
-def reset(conversation: Conversation) -> None:
-    conversation.reset()
-
-
-def refusing(code: int, kind: str) -> Callable[[Conversation], None]:
-    def script(conversation: Conversation) -> None:
-        conversation.read()
-        conversation.write(Peer().send(Error(code, kind, "not now")))
-        conversation.wait_for_close()
-
-    return script
-
-
-OUTAGE = (
-    delivering(1, 2, then=lambda conversation: None),
-    reset,
-    refusing(503, "shutting-down"),
-    refusing(429, "too-many"),
-)
-
-
 def test_an_outage() -> None:
     """The loop goes on by itself when the bus is back, whatever ended it or was in its place; the message in hand is
     not acknowledged any more. It is said once that it is gone, and once that it is back."""
@@ -196,22 +131,6 @@ def test_an_outage() -> None:
     assert what(noted(seen, 1)) == []
     assert len(told) == 2
     assert told[1] == f"the bus at 127.0.0.1:{server.port} is there again"
-
-
-@both
-def test_an_outage_of_an_async_loop(backend: str) -> None:
-    """The same with the async client, whose other tasks run meanwhile."""
-    told: list[str] = []
-
-    async def main() -> None:
-        async with abus_of(server, on_trouble=told.append) as bus:
-            async for message in bus.subscribe("q", ack=True):
-                if message.mid == 3:
-                    break
-
-    with scripted(*OUTAGE, delivering(3)) as server:
-        run(backend, main)
-    assert len(told) == 2
 
 
 def test_a_bus_that_is_not_there_yet(caplog: pytest.LogCaptureFixture) -> None:
@@ -253,29 +172,6 @@ def test_what_is_raised() -> None:
         bus.timeout = SOON
         with pytest.raises(NoAnswer, match=r"within 0\.02 s"):
             next(bus.subscribe("q"))
-
-
-@both
-def test_what_an_async_loop_raises(backend: str) -> None:
-    """The same with the async client; open() raises whatever reconnect says."""
-
-    async def main() -> None:
-        bus = abus_of(server)
-        with pytest.raises(ShuttingDown):
-            await bus.subscribe("q").open()
-        bus.reconnect = False
-        messages = bus.subscribe("q")
-        with pytest.raises(ServerUnavailable, match="bus"):
-            await messages.__anext__()
-        with pytest.raises(StopAsyncIteration):
-            await messages.__anext__()
-        bus.timeout = SOON
-        with pytest.raises(NoAnswer):
-            await bus.subscribe("q").__anext__()
-
-    scripts = (refusing(503, "shutting-down"), lambda conversation: None, lambda c: c.wait_for_close())
-    with scripted(*scripts) as server:
-        run(backend, main)
 
 
 def test_open() -> None:
@@ -321,145 +217,6 @@ def test_close_from_another_thread() -> None:
     bus.close()
     thread.join(GIVE_UP)
     assert not thread.is_alive()
-
-
-@both
-def test_close_from_another_task(backend: str) -> None:
-    """aclose() ends a loop that waits in another task."""
-
-    async def main() -> None:
-        bus = abus_of(server)
-        ended: list[bool] = []
-
-        async def loop() -> None:
-            async for _ in bus.subscribe("q", ack=True):
-                pass
-            ended.append(True)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(loop)
-            await until(waits.is_set)
-            await bus.aclose()
-        assert ended == [True]
-
-    waits = threading.Event()
-
-    def accepting(conversation: Conversation) -> None:
-        accept(conversation)
-        waits.set()
-        conversation.wait_for_close()
-
-    with scripted(accepting) as server:
-        run(backend, main)
-
-
-@both
-def test_cancelled_while_it_waits(backend: str) -> None:
-    """A wait for the next message may be cancelled at any moment, and begun again: nothing is lost."""
-    go_on = threading.Event()
-
-    def script(conversation: Conversation) -> None:
-        subscribe = conversation.read()
-        assert go_on.wait(GIVE_UP)
-        conversation.answer(subscribe)
-        conversation.write(delivered(subscribe, 1))
-        conversation.wait_for_close()
-
-    async def main() -> None:
-        async with abus_of(server) as bus:
-            messages = bus.subscribe("q", ack=True)
-            for _ in range(3):
-                with anyio.move_on_after(SOON):
-                    await messages.__anext__()
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await messages.__anext__()
-            go_on.set()
-            assert (await messages.__anext__()).mid == 1
-            assert server.connections <= 2
-
-    with scripted(script) as server:
-        run(backend, main)
-
-
-def slow_to_connect(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Makes it take a while until a new connection may be used, as over a long way."""
-
-    async def late(sock: socket.socket) -> None:
-        await anyio.sleep_until(begun.setdefault(sock, anyio.current_time() + seconds))
-        await wait_writable(sock)
-
-    begun: dict[socket.socket, float] = {}
-    wait_writable = anyio.wait_writable
-    monkeypatch.setattr(anyio, "wait_writable", late)
-
-
-@both
-def test_polled_through_an_outage(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polls that are shorter than a pause, and than connecting takes, do not begin either anew: after an outage the
-    loop gets messages again."""
-    pause = 0.15
-    told: list[str] = []
-
-    async def main() -> None:
-        async with abus_of(server, on_trouble=told.append) as bus:
-            messages = bus.subscribe("q", ack=True)
-            messages._session._pause = itertools.repeat(pause)
-            got: list[int | None] = []
-            while got != [1, 2]:
-                with anyio.move_on_after(pause / 5):
-                    got.append((await messages.__anext__()).mid)
-
-    slow_to_connect(monkeypatch, pause)
-    monkeypatch.setattr(BusSession, "_end_outage", lambda session: None)  # which would begin with other pauses
-    with scripted(delivering(1, then=lambda conversation: None), reset, delivering(2)) as server:
-        run(backend, main)
-        assert server.connections == 3
-    assert len(told) == 1
-
-
-@both
-def test_polled_while_the_bus_is_late(backend: str) -> None:
-    """The time within which the bus has to take the subscription is not begun anew by each poll."""
-
-    async def main() -> None:
-        async with abus_of(server, timeout=0.15, reconnect=False) as bus:
-            messages = bus.subscribe("q")
-
-            async def poll() -> None:
-                while True:
-                    with anyio.move_on_after(SOON):
-                        await messages.__anext__()
-
-            with pytest.raises(NoAnswer):
-                await poll()
-
-    with scripted(lambda conversation: conversation.wait_for_close()) as server:
-        run(backend, main)
-
-
-@both
-def test_aclose_during_a_pause(backend: str) -> None:
-    """aclose() of the iterator ends a loop that waits in another task for the next attempt to connect, at once."""
-    tried = threading.Event()
-
-    async def main() -> None:
-        bus = abus_of(server, on_trouble=lambda text: tried.set())
-        messages = bus.subscribe("q", ack=True)
-        messages._session._pause = itertools.repeat(2 * GIVE_UP)
-
-        async with anyio.create_task_group() as group:
-
-            async def loop() -> None:
-                assert [message async for message in messages] == []
-
-            group.start_soon(loop)
-            await until(tried.is_set)
-            await anyio.wait_all_tasks_blocked()
-            await messages.aclose()
-
-    with scripted(reset) as server:
-        run(backend, main)
 
 
 def test_interrupted() -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bus_serving import COMMAND, BusProcess, bus_serving
-from documents import (
+from support.bus_calls import stored
+from support.bus_serving import COMMAND, BusProcess, bus_serving
+from support.documents import (
     PING,
     code,
     delete,
@@ -24,10 +25,9 @@ from documents import (
     push_list,
     release,
     req,
-    request,
     subscribe,
 )
-from serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 from qs_bus.command import read_options
 from qs_bus.options import Policy
@@ -40,10 +40,6 @@ def run(*flags: str, **environment: str) -> tuple[int, str, str]:
         capture_output=True, text=True, timeout=READY_WITHIN, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
-
-
-def stored(wire: Wire, qid: str, state: str = "all") -> list[int]:
-    return mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state=state)))
 
 
 def free_port() -> int:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from backends import both, run
-from serving import ServerProcess, Wire, serving
+from support.backends import both, run
+from support.serving import ServerProcess, Wire, serving
 
 from qs_client import (
     AsyncQueueClient,

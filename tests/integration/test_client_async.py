@@ -8,19 +8,17 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
-from backends import both, run, until
-from scripted_server import GIVE_UP, SOON, Conversation, Parallel, ScriptedServer, answering, scripted
+from support.backends import both, run, until
+from support.scripted_server import GIVE_UP, SOON, Conversation, Parallel, ScriptedServer, answering, scripted
 
 from qs_client import (
     AsyncQueueClient,
     DeleteMessage,
     Delivery,
     Error,
-    ListMessages,
     ListQueues,
     Message,
     NoAnswer,
-    Ping,
     PushMessage,
     QueueClient,
     ReceiveMessage,
@@ -28,7 +26,7 @@ from qs_client import (
     ServerUnavailable,
     calls,
 )
-from qs_schemas import TABLE, ErrorCode, Peer
+from qs_schemas import Peer
 
 
 def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> AsyncQueueClient:
@@ -55,31 +53,6 @@ def test_the_same_methods() -> None:
     assert inspect.iscoroutinefunction(AsyncQueueClient.push)
     assert inspect.signature(AsyncQueueClient.push).return_annotation is int
     assert inspect.signature(AsyncQueueClient.list_messages).return_annotation == AsyncIterator[int]
-
-
-@both
-def test_values(backend: str) -> None:
-    """Methods give plain values, over one connection."""
-
-    async def main() -> None:
-        client = client_of(server)
-        assert repr(client) == f"<AsyncQueueClient 127.0.0.1:{server.port}, not connected>"
-        async with client:
-            assert client.connected
-            assert await client.push("q", b"x") == 5
-            assert [mid async for mid in client.list_messages("q")] == [*range(1, 1001), 1001]
-            assert await client.queues() == ["q"]
-        assert not client.connected
-
-    script = answering(
-        PushMessage("q", mid=5),
-        ListMessages("q", mids=list(range(1, 1001))),
-        ListMessages("q", mids=[1001]),
-        ListQueues(["q"]),
-    )
-    with scripted(script) as server:
-        run(backend, main)
-        assert server.connections == 1
 
 
 @both
@@ -182,45 +155,6 @@ def test_an_idle_connection_that_the_server_closed(backend: str) -> None:
     with Parallel(once, once, serve, serve) as server:
         run(backend, main)
         assert server.connections == 4
-
-
-@both
-@pytest.mark.parametrize(
-    "row", [row for row in TABLE if row.closes and row.code != 400], ids=lambda row: f"{row.code}-{row.kind}"
-)
-def test_an_error_that_closes(backend: str, row: ErrorCode) -> None:
-    """After an error that ends the connection, the next call connects afresh, also before the server has hung up."""
-
-    def script(conversation: Conversation) -> None:
-        conversation.read()
-        conversation.write(Peer().send(Error(row.code, row.kind, "why")))
-        conversation.wait_for_close()
-
-    async def main() -> None:
-        async with client_of(server) as client:
-            with pytest.raises(calls.ServerError) as raised:
-                await client.ping()
-            assert raised.value.code == row.code
-            await client.ping()
-
-    with scripted(script, answering(Ping())) as server:
-        run(backend, main)
-        assert server.connections == 2
-
-
-@both
-def test_no_answer(backend: str) -> None:
-    """A server of which nothing is heard gets the next call on a new connection, as another may answer there."""
-
-    async def main() -> None:
-        async with client_of(server, timeout=SOON) as client:
-            with pytest.raises(NoAnswer):
-                await client.push("q", "x")
-            client.timeout = GIVE_UP
-            assert await client.push("q", "x") == 2
-
-    with scripted(lambda conversation: conversation.wait_for_close(), answering(PushMessage("q", mid=2))) as server:
-        run(backend, main)
 
 
 @both

@@ -7,9 +7,9 @@ import sys
 import threading
 
 import pytest
-from scripted_bus import Seen, delivering
-from scripted_server import GIVE_UP, Conversation, Parallel, ScriptedServer, scripted
-from serving import ServerProcess
+from support.scripted_bus import Seen, delivering
+from support.scripted_server import GIVE_UP, Conversation, Parallel, ScriptedServer, scripted
+from support.serving import ServerProcess
 
 from qs_client import DeleteMessage, Ping, QueueClient, Subscribe
 

@@ -7,35 +7,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from scripted_server import GIVE_UP, Conversation, ScriptedServer, answering, client_of, scripted
+from support.scripted_server import GIVE_UP, Conversation, ScriptedServer, answering, client_of, scripted
 
-from qs_client import (
-    Error,
-    ListQueues,
-    Message,
-    NewQueue,
-    Ping,
-    PushMessage,
-    QueueClient,
-    calls,
-)
-
-
-def test_methods_over_one_connection() -> None:
-    """Methods ask one after the other over one connection, and give plain values."""
-    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    script = answering(NewQueue("orders"), PushMessage("orders", mid=5), ListQueues(["orders"]), seen=seen)
-    with scripted(script) as server, client_of(server) as client:
-        assert client.connected
-        assert client.new_queue("orders") is True
-        assert client.push("orders", b"\x00\xff") == 5
-        assert client.queues() == ["orders"]
-        assert server.connections == 1
-    assert not client.connected
-    seen.get(timeout=GIVE_UP)
-    push = seen.get(timeout=GIVE_UP)
-    assert isinstance(push, PushMessage)
-    assert push.payload == b"\x00\xff"
+from qs_client import Error, Message, Ping, PushMessage, QueueClient, calls
 
 
 def test_list_messages_is_lazy() -> None:

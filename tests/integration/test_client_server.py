@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from serving import ServerProcess, serving
+from support.serving import ServerProcess, serving
 
 from qs_client import (
     AsyncQueueClient,
     Conflict,
-    Draft,
     Error,
     GetMessage,
     ListQueues,
@@ -213,15 +212,6 @@ def test_release_and_stale_receipts(client: QueueClient, qid: str) -> None:
     client.delete(second)
 
 
-def test_release_with_delay(client: QueueClient, qid: str) -> None:
-    """A message can be given back for later."""
-    mid = client.push(qid, "x")
-    (delivery,) = client.receive(qid)
-    client.release(delivery, delay=3600)
-    assert client.receive(qid) == []
-    assert client.peek(qid, mid).status == "delayed"
-
-
 def test_extend(client: QueueClient, qid: str) -> None:
     """extend moves the window's end, and returns it in microseconds."""
     client.push(qid, "x")
@@ -242,14 +232,6 @@ def test_get_and_peek(shared_server: ServerProcess, client: QueueClient, qid: st
         hidden = other.get(qid, mid)
     assert (hidden.payload, hidden.status) == (None, "in-flight")
     client.delete(got)
-
-
-def test_delay(client: QueueClient, qid: str) -> None:
-    """A delayed message is not handed out yet, be it pushed alone or among others."""
-    first = client.push(qid, "later", delay=3600)
-    second, now = client.push_many(qid, [Draft("later", delay=3600), "now"])
-    assert [delivery.mid for delivery in client.receive(qid, max=10)] == [now]
-    assert list(client.list_messages(qid, state="delayed")) == [first, second]
 
 
 def test_handling(client: QueueClient, qid: str) -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import anyio
 import pytest
-from backends import both, run, until
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
+from support.backends import both, run, until
+from support.scripted_bus import delivered, noted
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
 
 from qs_client import (
     AsyncQueueClient,
     DeleteMessage,
     Deliveries,
     Error,
-    GetMessage,
     Message,
     NotFound,
     Ping,
@@ -30,14 +30,6 @@ from qs_client import (
     Subscribe,
     Unsubscribe,
 )
-from qs_schemas import Peer
-
-
-def delivered(request: Message | None, mid: int) -> bytes:
-    assert request is not None
-    message = GetMessage("q", mid, payload=b"%d" % mid, status="delivered", receives=1, type="response")
-    message.req = request.req
-    return Peer().send(message)
 
 
 def subscription(seen: "queue.SimpleQueue[Message]", *mids: int) -> Callable[[Conversation], None]:
@@ -53,10 +45,6 @@ def subscription(seen: "queue.SimpleQueue[Message]", *mids: int) -> Callable[[Co
             seen.put(request)
 
     return script
-
-
-def noted(seen: "queue.SimpleQueue[Message]", count: int) -> list[Message]:
-    return [seen.get(timeout=GIVE_UP) for _ in range(count)]
 
 
 def aclient(server: ScriptedServer) -> AsyncQueueClient:

@@ -1,16 +1,12 @@
 """QueueClient against servers that fail in every way: what is raised, and when a connection is given up."""
 
 import contextlib
-import queue
-import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from scripted_server import GIVE_UP, SOON, Conversation, answer_bytes, answering, client_of, scripted
+from support.scripted_server import GIVE_UP, SOON, Conversation, answering, client_of, scripted
 
 from qs_client import (
     Error,
@@ -21,15 +17,12 @@ from qs_client import (
     QueueClient,
     ReceiveMessage,
     ServerUnavailable,
-    ShuttingDown,
     TooLarge,
-    TooMany,
     asking,
-    calls,
 )
 from qs_client.connection import Connection
 from qs_client.place import Place
-from qs_schemas import TABLE, ErrorCode, Peer
+from qs_schemas import Peer
 
 
 @pytest.fixture
@@ -80,19 +73,6 @@ def test_an_answer_in_time_or_none() -> None:
         assert server.connections == 2
 
 
-def test_drops_of_an_answer_do_not_extend_the_time() -> None:
-    """The timeout is for the whole answer: a server that sends a byte now and then does not hold a client for ever."""
-
-    def drip(conversation: Conversation) -> None:
-        conversation.read()
-        with contextlib.suppress(OSError):
-            while True:
-                conversation.write(b" ")
-
-    with scripted(drip) as server, client_of(server, timeout=SOON) as client, pytest.raises(NoAnswer):
-        client.ping()
-
-
 def test_receive_waits_beyond_the_timeout() -> None:
     """A receive may take its wait longer than the client's timeout, and no longer."""
     times = iter([0.0, 21.0, 21.0])  # the deadline is set, and then it is late
@@ -103,43 +83,6 @@ def test_receive_waits_beyond_the_timeout() -> None:
         with pytest.raises(NoAnswer, match="no answer from server within 21 s"):
             connection.answer(connection.session.ask(exchange.request), exchange.within(1))
     assert next(times, None) is None
-
-
-@pytest.mark.parametrize("piece", [1, 7])
-def test_an_answer_in_pieces(piece: int) -> None:
-    """An answer may come in any number of pieces."""
-
-    def script(conversation: Conversation) -> None:
-        data = answer_bytes(conversation.read(), queues=["a", "b"])
-        conversation.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at in range(0, len(data), piece):
-            conversation.write(data[at : at + piece])
-        assert conversation.read() is None
-
-    with scripted(script) as server, client_of(server) as client:
-        assert client.queues() == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        (lambda conversation, data: None, "closed the connection before it answered"),
-        (lambda conversation, data: conversation.write(data[:40]), "in the middle of an answer"),
-        (lambda conversation, data: conversation.reset(), "broke the connection"),
-    ],
-)
-def test_the_server_goes_before_it_answered(how: Callable[[Conversation, bytes], None], text: str) -> None:
-    """A server that goes away says nothing about the request; the next call connects afresh and works."""
-
-    def script(conversation: Conversation) -> None:
-        how(conversation, answer_bytes(conversation.read()))
-
-    with scripted(script, answering(Ping())) as server, client_of(server) as client:
-        with pytest.raises(ServerUnavailable, match=text) as raised:
-            client.ping()
-        assert f"{server.host}:{server.port}" in str(raised.value)
-        client.ping()
-        assert server.connections == 2
 
 
 def test_an_idle_connection_that_the_server_closed() -> None:
@@ -159,25 +102,6 @@ def test_an_idle_connection_that_the_server_closed() -> None:
         assert server.connections == 2
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in TABLE if row.closes and row.code != 400], ids=lambda row: f"{row.code}-{row.kind}"
-)
-def test_an_error_that_closes(row: ErrorCode) -> None:
-    """After an error that ends the connection, the next call connects afresh, also before the server has hung up."""
-
-    def script(conversation: Conversation) -> None:
-        conversation.read()
-        conversation.write(Peer().send(Error(row.code, row.kind, "why")))
-        conversation.wait_for_close()
-
-    with scripted(script, answering(Ping())) as server, client_of(server) as client:
-        with pytest.raises(calls.ServerError) as raised:
-            client.ping()
-        assert raised.value.code == row.code
-        client.ping()
-        assert server.connections == 2
-
-
 def test_an_error_that_does_not_close() -> None:
     """After any other error the connection is used on."""
     with scripted(answering(Error(404, "not-found", "no queue"), Ping())) as server, client_of(server) as client:
@@ -185,17 +109,6 @@ def test_an_error_that_does_not_close() -> None:
             client.receive("q")
         client.ping()
         assert server.connections == 1
-
-
-def test_refused_at_the_door() -> None:
-    """A server that has too many connections says so before anything is asked; the method raises that."""
-
-    def script(conversation: Conversation) -> None:
-        conversation.read()  # so that the refusal comes to a waiting client, whichever connection it is on
-        conversation.write(Peer().send(Error(429, "too-many", "10000 connections")))
-
-    with scripted(script) as server, client_of(server) as client, pytest.raises(TooMany):
-        client.ping()
 
 
 def test_a_reason_that_was_given_before_hanging_up() -> None:
@@ -304,40 +217,3 @@ def test_disconnect_from_another_thread() -> None:
         client.disconnect()
         thread.join(GIVE_UP)
         assert [type(error) for error in caught] == [ServerUnavailable]
-
-
-def test_interrupted() -> None:
-    """Ctrl-C inside a call closes the connection: what comes later is not taken for the next call's answer."""
-    code = """
-import signal, sys
-from qs_client import QueueClient
-signal.signal(signal.SIGINT, signal.default_int_handler)
-client = QueueClient("127.0.0.1", int(sys.argv[1]))
-try:
-    client.receive("q", wait=3600)
-except KeyboardInterrupt:
-    print("interrupted", client.connected, client.push("q", "x"))
-"""
-    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def script(conversation: Conversation) -> None:
-        conversation.read()
-        asked.put(None)
-        conversation.wait_for_close()
-
-    with (
-        scripted(script, answering(PushMessage("q", mid=7))) as server,
-        subprocess.Popen([sys.executable, "-c", code, str(server.port)], stdout=subprocess.PIPE) as child,
-    ):
-        asked.get(timeout=GIVE_UP)
-        child.send_signal(signal.SIGINT)
-        output, _ = child.communicate(timeout=GIVE_UP)
-    assert output == b"interrupted False 7\n"
-
-
-def test_shutting_down_is_said() -> None:
-    """A request that meets a stopping server raises ShuttingDown."""
-    with scripted(answering(Error(503, "shutting-down", "bye"))) as server, client_of(server) as client:
-        with pytest.raises(ShuttingDown):
-            client.ping()
-        assert not client.connected

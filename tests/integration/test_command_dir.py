@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from changes import until
-from dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
 from dirq.queue import Queue as OriginalQueue
-from vsqs_original import original, output
+from support.changes import until
+from support.dir_tool import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
+from support.vsqs_original import original, output
 
 from qs_server.storage import vsqs
 from qs_server.tools.arrivals import Arrivals

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
-from small_disk import small_disk
+from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
+from support.small_disk import small_disk
 
 from qs_server.storage import vsqs
 from qs_server.tools.layouts import LAYOUTS
@@ -55,7 +55,7 @@ def test_terminated(path: Path) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_reader_has_gone(path: Path, layout: str) -> None:
     """Whoever reads what sink prints ends: exit code 141, and the message that was not printed stays."""
-    dir_tool("pump", path, "--layout", layout, "--count", 2)
+    dir_tool("pump", path, "--no-sync", "--layout", layout, "--count", 2)
     reading, writing = os.pipe()
     os.close(reading)
     sink = start("sink", path, "--print", stdout=writing)
@@ -84,7 +84,7 @@ def test_output_that_is_full(path: Path) -> None:
 @pytest.mark.parametrize("words", [["ls"], ["ls", "--summary"], ["ls", "--json"], ["purge"]])
 def test_list_on_output_that_is_full(path: Path, words: list[str]) -> None:
     """ls and purge say, once, that it is standard output and not the queue's disk."""
-    dir_tool("pump", path, "--count", 200)  # a list longer than what Python keeps before it writes
+    dir_tool("pump", path, "--no-sync", "--count", 200)  # a list longer than what Python keeps before it writes
     with open("/dev/full", "w") as full:
         code, _, err = finish(start(*words, path, stdout=full))
     assert (code, err) == (1, "qs-dir: standard output: the disk is full: No space left on device\n")
@@ -125,7 +125,7 @@ def _small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk(small_disk: Path, layout: str) -> None:
     """One line says that the disk is full and how many messages are stored: just so many are there, and whole."""
     path = small_disk / "q"
-    done = dir_tool("pump", path, "--layout", layout, "--size", 5000, check=1)
+    done = dir_tool("pump", path, "--no-sync", "--layout", layout, "--size", 5000, check=1)
     found = re.fullmatch(
         rf"qs-dir: {small_disk}\S*: the disk is full: {os.strerror(errno.ENOSPC)}; (\d+) messages were stored before\n",
         done.stderr,
@@ -174,7 +174,7 @@ def test_live_rate(path: Path) -> None:
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3), ("", 3)])
 def test_question(path: Path, answer: str, left: int) -> None:
     """purge --all asks first, and takes y for yes."""
-    dir_tool("pump", path, "--count", 3)
+    dir_tool("pump", path, "--no-sync", "--count", 3)
     with on_terminal("purge", path, "--all") as (purge, terminal):
         read_until(terminal, f"Remove all of {path}, 3 messages? [y/N] ")
         os.write(terminal, f"{answer}\n".encode())

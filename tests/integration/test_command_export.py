@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving import ServerProcess
+from support.serving import ServerProcess
 
 from qs_client import QueueClient, command
 from qs_server.storage import vsqs

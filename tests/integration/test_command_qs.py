@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scripted_server import GIVE_UP, Conversation, scripted
-from serving import ServerProcess
+from support.scripted_server import GIVE_UP, Conversation, scripted
+from support.serving import ServerProcess
 
 from qs_client import Error, QueueClient, ServerError, command
 

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from scripted_bus import Seen, accept, delivered, delivering
-from scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
+from support.scripted_bus import Seen, accept, delivered, delivering
+from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, scripted
 
 from qs_client import DeleteMessage, Error, Message, Subscribe, bus_session, command, command_tail
 

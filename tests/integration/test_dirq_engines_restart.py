@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, sharing
-from engines import Crash, FaultyDisk, WithoutAttributes, failed
+from support.dirq_sharing import LAYOUTS, LOTS, Foreign, PresentClock, Shared, sharing
+from support.engines import Crash, FaultyDisk, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State

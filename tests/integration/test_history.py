@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changes import until
-from documents import (
+from support.changes import until
+from support.documents import (
     copy,
     delete,
     delete_list,
@@ -25,7 +25,7 @@ from documents import (
     request,
     subscribe,
 )
-from serving import COMMAND, FAST, Gone, MortalWire, ServerProcess, Wire, serving
+from support.serving import COMMAND, FAST, Gone, MortalWire, ServerProcess, Wire, serving
 
 from qs_server.main.opening import ENGINES
 from qs_server.main.options import HistoryOptions

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from serving import PROJECT, READY_WITHIN, Listening, serving
+from support.serving import PROJECT, READY_WITHIN, Listening, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command

@@ -4,10 +4,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from bus_serving import bus_serving
-from documents import code, is_delivery, mids, new_queue, push, request, subscribe
-from serving import FAST, Listening, ServerProcess, Wire, serving
-from stalls import pass_time
+from support.bus_serving import bus_serving
+from support.documents import code, is_delivery, mids, new_queue, push, request, subscribe
+from support.serving import FAST, Listening, ServerProcess, Wire, serving
+from support.stalls import pass_time
 
 LINGER = 0.1
 SIZE = 700_000

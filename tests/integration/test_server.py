@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -21,8 +21,8 @@ from documents import (
     receive,
     request,
 )
-from serving import FAST, ServerProcess, Wire, serving
-from wakeups import settled
+from support.serving import FAST, ServerProcess, Wire, serving
+from support.wakeups import settled
 
 
 def test_every_operation_once(wire: Wire) -> None:

@@ -4,8 +4,8 @@ import select
 import socket
 from pathlib import Path
 
-from bad_documents import BAD, state
-from documents import (
+from support.bad_documents import BAD, state
+from support.documents import (
     PING,
     code,
     delete,
@@ -16,7 +16,7 @@ from documents import (
     request,
     text,
 )
-from serving import FAST, ServerProcess, Wire, serving
+from support.serving import FAST, ServerProcess, Wire, serving
 
 # name: (bytes, code, what the text says, whether the connection is closed), as in bad_documents
 OF_QUEUES: dict[str, tuple[str | bytes, int, str, bool]] = {

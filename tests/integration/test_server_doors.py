@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from dir_tool import finish, start
-from serving import ServerProcess, serving
-from vsqs_original import original, output
-from wakeups import settled, woken
+from support.dir_tool import finish, start
+from support.serving import ServerProcess, serving
+from support.vsqs_original import original, output
+from support.wakeups import settled, woken
 
 from qs_client import QueueClient
 

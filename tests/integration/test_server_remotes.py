@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from backends import run
-from documents import (
+from support.backends import run
+from support.documents import (
     PING,
     code,
     copy,
@@ -23,9 +23,9 @@ from documents import (
     request,
     text,
 )
-from memcached_serving import needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
-from serving import ServerProcess, Wire
+from support.memcached_serving import needs_memcached
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.serving import ServerProcess, Wire
 
 from qs_client import AsyncQueueClient, NotFound, NotImplementedByServer, QueueClient
 

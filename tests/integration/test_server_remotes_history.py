@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
-from memcached_serving import needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, elsewhere_serving, made
-from serving import Wire
+from support.documents import delete, is_delivery, mids, push, push_list, receive, release, request, subscribe
+from support.memcached_serving import needs_memcached
+from support.remote_serving import LONG, STORAGES, Elsewhere, elsewhere_serving, made
+from support.serving import Wire
 
 pytestmark = needs_memcached
 

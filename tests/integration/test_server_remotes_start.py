@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
-from memcached_serving import needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
-from serving import COMMAND, FAST, READY_WITHIN, Wire, serving
+from support.documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
+from support.memcached_serving import needs_memcached
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.serving import COMMAND, FAST, READY_WITHIN, Wire, serving
 
 from qs_server.main.queue_server import read_options
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from bus_serving import bus_serving
-from documents import (
+from support.bus_serving import bus_serving
+from support.documents import (
     PING,
     code,
     delete,
@@ -26,9 +26,9 @@ from documents import (
     text,
     unsubscribe,
 )
-from memcached_serving import needs_memcached
-from remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
-from serving import READY_WITHIN, ServerProcess, Wire
+from support.memcached_serving import needs_memcached
+from support.remote_serving import LONG, STORAGES, Elsewhere, attributes, elsewhere_serving, made
+from support.serving import READY_WITHIN, ServerProcess, Wire
 
 from qs_client import QueueClient
 

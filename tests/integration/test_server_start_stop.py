@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from documents import (
+from support.documents import (
     PING,
     code,
     mids,
@@ -21,7 +21,7 @@ from documents import (
     req,
     request,
 )
-from serving import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.serving import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 
 def start_that_fails(*flags: str, **options: object) -> tuple[int, str, str]:

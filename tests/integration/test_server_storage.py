@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -21,8 +21,8 @@ from documents import (
     receive,
     request,
 )
-from serving import COMMAND, FAST, Wire, serving
-from small_disk import small_disk
+from support.serving import COMMAND, FAST, Wire, serving
+from support.small_disk import small_disk
 
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 
 import pytest
-from documents import (
+from support.documents import (
     code,
     delete,
     is_delivery,
@@ -22,7 +22,7 @@ from documents import (
     request,
     subscribe,
 )
-from serving import FAST, ServerProcess, Wire, serving
+from support.serving import FAST, ServerProcess, Wire, serving
 
 PUBLISH = """
 import sys

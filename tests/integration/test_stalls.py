@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bus_serving import bus_serving
-from documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, request, subscribe
-from serving import FAST, Listening, ServerProcess, Wire, serving
-from stalls import pass_time, stopped
+from support.bus_calls import stored
+from support.bus_serving import bus_serving
+from support.documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, subscribe
+from support.serving import FAST, Listening, ServerProcess, Wire, serving
+from support.stalls import pass_time, stopped
 
 COUNT = 50
 
@@ -19,10 +20,6 @@ def queues(producer: Wire, qid: str) -> tuple[str, str]:
     """Two of the test's own."""
     producer.ask(new_queue(f"{qid}-other"))
     return qid, f"{qid}-other"
-
-
-def stored(wire: Wire, qid: str, state: str) -> list[int]:
-    return mids(wire.ask(request("list-messages", f"<qid>{qid}</qid>", state=state)))
 
 
 def test_a_bus_that_stalls(shared_server: ServerProcess, producer: Wire, queues: tuple[str, str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vsqs_original import original, output
+from support.vsqs_original import original, output
 
 from qs_server.storage import vsqs as queue
 

@@ -11,8 +11,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 import pytest
-from bus_serving import BusProcess, bus_serving
-from serving import Listening, ServerProcess, serving
+from support.bus_serving import BusProcess, bus_serving
+from support.serving import Listening, ServerProcess, serving
 
 from qs_client import GetMessage, ListQueues, QueueClient
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import FAST, ServerProcess, exchange, serving
+from support.serving import FAST, ServerProcess, exchange, serving
 
 HERE = Path(__file__).resolve().parent
 STEPS = (HERE / "steps.txt").read_text(encoding="utf-8").splitlines()

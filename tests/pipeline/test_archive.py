@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import Crash, MortalFiles, asked, bodies, parquet, rows
 from pyspark.sql import DataFrame, SparkSession
-from serving import FAST, ServerProcess, serving
-from spark_queues import SparkQueue
+from support.archives import Crash, MortalFiles, asked, bodies, parquet, rows
+from support.serving import FAST, ServerProcess, serving
+from support.spark_queues import SparkQueue
 
 from qs_client import QueueClient
 from qs_pipeline import archive as archive_module

@@ -1,6 +1,6 @@
 """XML payloads as typed columns: schema files of three kinds, payloads that fit and payloads that do not.
 
-What is found wrong with a payload is tested without Spark: tests/unit/test_pipeline_documents.py."""
+What is found wrong with a payload is tested without Spark: tests/unit/pipeline/test_documents.py."""
 
 import json
 import zipfile
@@ -10,11 +10,11 @@ from typing import Any
 
 import pyspark
 import pytest
-from archives import asked, rows
 from lxml import etree
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from spark_queues import SparkQueue
+from support.archives import asked, rows
+from support.spark_queues import SparkQueue
 
 from qs_pipeline.archive import archive
 from qs_pipeline.command import main

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from archives import bodies, rows
-from pipeline_kills import KINDS, QUEUE, Job, Load, check, finish, kill_again_and_again, new_server
-from spark_queues import SHORT_LIVED_JVM
+from support.archives import bodies, rows
+from support.pipeline_kills import KINDS, QUEUE, Job, Load, check, finish, kill_again_and_again, new_server
+from support.spark_queues import SHORT_LIVED_JVM
 
 from qs_client import QueueClient
 from qs_pipeline.errors import NoJavaError

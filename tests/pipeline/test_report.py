@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import duckdb
 import pytest
-from documents import delete, mids, new_queue, push, push_list, receive, release
 from pyspark.sql import SparkSession
-from report_reference import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
-from serving import FAST, PROJECT, Wire, serving
+from support.documents import delete, mids, new_queue, push, push_list, receive, release
+from support.report_reference import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
+from support.serving import FAST, PROJECT, Wire, serving
 
 from qs_pipeline.errors import PipelineError, UsageError
 from qs_pipeline.report import ReportSummary, report

@@ -7,10 +7,10 @@ from typing import Any
 
 import trio
 import trio.testing
-from bus_memory import EVERYTHING, Client, World, nothing_left
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.bus_memory import EVERYTHING, Client, World, nothing_left
+from support.examples import examples
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from claim_calls import REOPENED
-from claims_run import Shown, content, show
-from engines import ENGINES, Bench
-from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.claim_calls import REOPENED
+from support.claims_run import Shown, content, show
+from support.engines import ENGINES, Bench
+from support.examples import examples
 
 from qs_server.storage.engine import (
     ClaimOrderError,

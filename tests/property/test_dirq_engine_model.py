@@ -6,16 +6,16 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from dirq_sharing import LAYOUTS, Foreign, mid_of
-from engine_machine import EngineMachine, Known
-from engines import EPOCH, WithoutAttributes
-from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, precondition, rule
+from support.dirq_sharing import LAYOUTS, Foreign, mid_of
+from support.engine_machine import EngineMachine, Known
+from support.engines import EPOCH, WithoutAttributes
+from support.examples import examples
 
 from qs_server.storage.directories import DirectoriesEngine
+from qs_server.storage.dirq.mids import mid_at, name_of
 from qs_server.storage.dirq.names import is_directory
-from qs_server.storage.dirqueue.mids import mid_at, name_of
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

@@ -5,15 +5,15 @@ import os
 
 import hypothesis.strategies as st
 import pytest
-from engine_machine import WINDOWS, EngineMachine, Known
-from engines import EPOCH, WithoutAttributes
-from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, invariant, precondition, rule
+from support.engine_machine import WINDOWS, EngineMachine, Known
+from support.engines import EPOCH, WithoutAttributes
+from support.examples import examples
 
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
-from qs_server.storage.files import FilesEngine
 
 
 class FilesMachine(EngineMachine):

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from qs_schemas import (
     CLIENT_LIMITS,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from memory_serving import Clock, Serving, clock_of, serving
+from support.memory_serving import Clock, Serving, clock_of, serving
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FaultyDisk
+from support.engines import FaultyDisk
 
 from qs_server.storage.dirq import Queue, QueueSimple
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from doors import Doors
+from support.doors import Doors
 
 from qs_server.storage.engine import Durability, StorageError
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD

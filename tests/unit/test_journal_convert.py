@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from converting import Root
-from engines import Crash
+from support.converting import Root
+from support.engines import Crash
 
 from qs_server.storage.engine import Options, StorageError
 from qs_server.storage.settings import read_options, write_options

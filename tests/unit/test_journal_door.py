@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from doors import Doors
-from engines import EPOCH, Crash
+from support.doors import Doors
+from support.engines import EPOCH, Crash
 
 from qs_server.storage.engine import Durability, QueueNotEmptyError, Receipt
 from qs_server.storage.journal import intake

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from crashing import Place, segments_of
-from engines import Bench, journal_engine
+from support.crashing import Place, segments_of
+from support.engines import Bench, journal_engine
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import Draft, Durability, Receipt, State

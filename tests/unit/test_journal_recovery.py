@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
+from support.broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Options

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crashing import segments_of
-from engines import Bench, FaultyDisk, always, journal_engine
+from support.crashing import segments_of
+from support.engines import Bench, FaultyDisk, always, journal_engine
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import Draft, Durability, Engine, NoSuchPartError, Receipt, State

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from engines import Bench, journal_engine
+from support.engines import Bench, journal_engine
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import Durability, Receipt

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     code,
     mids,
@@ -23,9 +23,9 @@ from documents import (
     request,
     text,
 )
-from memory_serving import Client, Serving, clock_of, serving
+from support.memory_serving import Client, Serving, clock_of, serving
 
-from qs_server.operations.messages import HANDLERS
+from qs_server.operations.table import HANDLERS
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
-from engines import ManualClock, arrived
-from memory_serving import Client, Clock, Serving, clock_of, serving
-from stocks import stock
+from support.documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
+from support.engines import ManualClock, arrived
+from support.memory_serving import Client, Clock, Serving, clock_of, serving
+from support.stocks import stock
 
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
 
 HELD = 350
 WINDOW = 1000 * SECOND

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -25,8 +25,8 @@ from documents import (
     subscribe,
     text,
 )
-from engines import WithoutAttributes
-from memory_serving import EPOCH, Client, Clock, Serving, clock_of, serving
+from support.engines import WithoutAttributes
+from support.memory_serving import EPOCH, Client, Clock, Serving, clock_of, serving
 
 from qs_server.storage.engine import Durability
 from qs_server.storage.vsqs import Queue

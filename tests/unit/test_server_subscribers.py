@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     delete,
     is_delivery,
@@ -22,7 +22,7 @@ from documents import (
     subscribe,
     unsubscribe,
 )
-from memory_serving import Client, Clock, Serving, clock_of, serving
+from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription

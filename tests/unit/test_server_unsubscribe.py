@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from documents import (
+from support.documents import (
     PING,
     code,
     delete,
@@ -24,7 +24,7 @@ from documents import (
     text,
     unsubscribe,
 )
-from memory_serving import Client, Clock, Serving, clock_of, serving
+from support.memory_serving import Client, Clock, Serving, clock_of, serving
 
 from qs_server.storage.engine import Durability
 

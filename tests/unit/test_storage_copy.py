@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engines import EPOCH, Crash, FaultyDisk, ManualClock
+from support.engines import EPOCH, Crash, FaultyDisk, ManualClock
 
+from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import (
     Draft,
@@ -21,9 +22,7 @@ from qs_server.storage.engine import (
     State,
     UnsupportedError,
 )
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.inotify import Inotify
-from qs_server.storage.journal.engine import JournalEngine
 
 MID = EPOCH + 10
 LOTS = 1 << 40
@@ -59,8 +58,7 @@ def test_files_of_their_own(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NONE])
-@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(("hidden", "durability"), [(False, Durability.ALWAYS), (True, Durability.NONE)])
 @pytest.mark.parametrize("stops", [1, 2, 3])
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, 0])
 def test_where_the_kernel_does_not_copy(

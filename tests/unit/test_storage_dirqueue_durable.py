@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock, WithoutAttributes
+from support.engines import EPOCH, ManualClock, WithoutAttributes
 
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
 

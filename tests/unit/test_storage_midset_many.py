@@ -25,44 +25,44 @@ def chosen(seed: int, size: int) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", range(12))
-def test_a_set(seed: int, size: int) -> None:
+def test_a_set(size: int) -> None:
     """discard_all."""
-    every, some = chosen(seed, size)
-    together, apart = MidSet(every), MidSet(every)
-    together.discard_all(some)
-    for key in some:
-        apart.discard(key)
-    assert together.after(-1, size) == apart.after(-1, size) == sorted(set(every) - set(some))
-    assert (len(together), together.first(), together.last()) == (len(apart), apart.first(), apart.last())
-    assert not any(key in together for key in some)
-    together.add(5)
-    assert 5 in together
+    for seed in range(12):
+        every, some = chosen(seed, size)
+        together, apart = MidSet(every), MidSet(every)
+        together.discard_all(some)
+        for key in some:
+            apart.discard(key)
+        assert together.after(-1, size) == apart.after(-1, size) == sorted(set(every) - set(some))
+        assert (len(together), together.first(), together.last()) == (len(apart), apart.first(), apart.last())
+        assert not any(key in together for key in some)
+        together.add(5)
+        assert 5 in together
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", range(12))
-def test_a_map(seed: int, size: int) -> None:
+def test_a_map(size: int) -> None:
     """values_of, set_all and discard_all, of keys that are there and of others, behind the last one and before."""
-    every, some = chosen(seed, size)
-    together, apart = MidMap(every), MidMap(every)
-    for number, key in enumerate(every):
-        together.set(key, number)
-        apart.set(key, number)
-    assert together.values_of(some) == [apart.get(key) for key in some]
-    later = [key + 20 * size + 2**41 for key in some]
-    for keys in (some, later):
-        together.set_all(keys, 9)
-        for key in keys:
-            apart.set(key, 9)
-        assert [*together.after(-1, 3 * size + 9)] == apart.after(-1, 3 * size + 9)
-    together.discard_all(some)
-    for key in some:
-        apart.pop(key)
-    left = apart.after(-1, 3 * size + 9)
-    assert together.after(-1, 3 * size + 9) == left
-    assert together.values_of(left) == [apart.get(key) for key in left]
-    assert (len(together), together.first(), together.last()) == (len(apart), apart.first(), apart.last())
+    for seed in range(12):
+        every, some = chosen(seed, size)
+        together, apart = MidMap(every), MidMap(every)
+        for number, key in enumerate(every):
+            together.set(key, number)
+            apart.set(key, number)
+        assert together.values_of(some) == [apart.get(key) for key in some]
+        later = [key + 20 * size + 2**41 for key in some]
+        for keys in (some, later):
+            together.set_all(keys, 9)
+            for key in keys:
+                apart.set(key, 9)
+            assert [*together.after(-1, 3 * size + 9)] == apart.after(-1, 3 * size + 9)
+        together.discard_all(some)
+        for key in some:
+            apart.pop(key)
+        left = apart.after(-1, 3 * size + 9)
+        assert together.after(-1, 3 * size + 9) == left
+        assert together.values_of(left) == [apart.get(key) for key in left]
+        assert (len(together), together.first(), together.last()) == (len(apart), apart.first(), apart.last())
 
 
 def described(index: Index, mids: list[int]) -> object:
@@ -72,20 +72,20 @@ def described(index: Index, mids: list[int]) -> object:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_an_index(seed: int) -> None:
+def test_an_index() -> None:
     """withhold_all and sizes; some messages are loaded, some not, some hidden."""
-    every, some = chosen(6 * seed, 500)
-    together, apart = Index(every, {}), Index(every, {})
-    for index in (together, apart):
-        for mid in every[::3]:
-            index.load(mid, mid % 100, retrieved=mid % 2 == 0, delayed=False)
-        index.add(10**12, 5, 77)
-    wanted = [mid for mid in some if mid in together.ready]
-    assert together.sizes(wanted) == [apart.size(mid) if apart.loaded(mid) else None for mid in wanted]
-    together.withhold_all(wanted)
-    for mid in wanted:
-        apart.withhold(mid)
-    assert described(together, every) == described(apart, every)
-    assert all(together.expiry(mid) == WITHHELD for mid in wanted)
-    assert together.next_expiry() == 5
+    for seed in range(6):
+        every, some = chosen(6 * seed, 500)
+        together, apart = Index(every, {}), Index(every, {})
+        for index in (together, apart):
+            for mid in every[::3]:
+                index.load(mid, mid % 100, retrieved=mid % 2 == 0, delayed=False)
+            index.add(10**12, 5, 77)
+        wanted = [mid for mid in some if mid in together.ready]
+        assert together.sizes(wanted) == [apart.size(mid) if apart.loaded(mid) else None for mid in wanted]
+        together.withhold_all(wanted)
+        for mid in wanted:
+            apart.withhold(mid)
+        assert described(together, every) == described(apart, every)
+        assert all(together.expiry(mid) == WITHHELD for mid in wanted)
+        assert together.next_expiry() == 5

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import EPOCH, ManualClock, arrived
+from support.engines import EPOCH, ManualClock, arrived
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirqueue.engines import NullEngine
+from qs_server.storage.directories import DirectoriesEngine, NullEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
 
 

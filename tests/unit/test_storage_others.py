@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engines import Bench, FaultyDisk, always, arrived, failed, files_engine
+from support.engines import Bench, FaultyDisk, always, arrived, failed, files_engine
 
 from qs_server.storage import vsqs
 from qs_server.storage.disk import Disk

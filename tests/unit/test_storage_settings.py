@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from engines import Bench, files_engine
+from support.engines import Bench, files_engine
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Durability, Options, Receipt, StorageError

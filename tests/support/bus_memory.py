@@ -1,0 +1,230 @@
+"""The bus without sockets and without a server: feeds whose upstream only notes what is asked of it, and clients that
+read as many bytes as the test says."""
+
+from typing import Any
+
+import trio
+
+from qs_bus.connection import BusConnection
+from qs_bus.fanout import FanOut
+from qs_bus.feeds import Feed
+from qs_bus.names import queue_of
+from qs_bus.options import BusOptions, Policy
+from qs_bus.share import Share
+from qs_bus.subscription import Subscription
+from qs_bus.timers import Timers
+from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.options import ServerLimits
+from support.documents import mids, payloads
+
+MEMORY = 10_000
+EVERYTHING = 1 << 60
+
+
+class Asked(list[tuple[Feed, Any]]):
+    """Stands for a retry queue: everything that was asked for, in order."""
+
+    def add(self, feed: Feed, thing: Any) -> None:
+        self.append((feed, thing))
+
+    def of(self, feed: Feed) -> list[Any]:
+        """Takes out what was asked for of one feed."""
+        found = [thing for about, thing in self if about is feed]
+        self[:] = [entry for entry in self if entry[0] is not feed]
+        return found
+
+
+class FakeUpstream:
+    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages."""
+
+    def __init__(self) -> None:
+        self.deletes, self.releases, self.copies, self.fetches = Asked(), Asked(), Asked(), Asked()
+        self.synced: dict[Feed, int] = {}
+
+    def sync(self, feed: Feed) -> None:
+        self.synced[feed] = feed.prefetch if feed.wanted else 0
+
+
+class Reader:
+    """A client's side of a transport: what it takes of what is sent is decided by `take`, and kept."""
+
+    def __init__(self, credit: int = EVERYTHING) -> None:
+        self.credit = credit
+        self.read = bytearray()
+        self.broken = False
+        self._more = trio.Event()
+        self._said, self._heard = trio.open_memory_channel[bytes](float("inf"))
+
+    def take(self, count: int = EVERYTHING) -> None:
+        """Reads so many bytes more."""
+        self.credit += count
+        self._wake()
+
+    def stop_reading(self) -> None:
+        self.credit = 0
+
+    def hang_up(self) -> None:
+        """Whatever is sent from now on breaks the connection."""
+        self.broken = True
+        self._wake()
+
+    def say(self, data: str) -> None:
+        """The client sends something."""
+        self._said.send_nowait(data.encode())
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = trio.Event()
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        if self.broken:
+            raise trio.BrokenResourceError("connection lost")
+        count = min(len(data), self.credit)
+        self.read += data[:count]
+        self.credit -= count
+        return count
+
+    async def send_all(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest := rest[self.send_now(rest) :]:
+            await self._more.wait()
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        return await self._heard.receive()
+
+    async def send_eof(self) -> None:
+        self.hang_up()
+
+    async def aclose(self) -> None:
+        self.hang_up()
+
+
+class FakeBus:
+    """What a connection knows of its bus."""
+
+    server_name = "server:9876"
+
+    def __init__(self, options: BusOptions, nursery: trio.Nursery) -> None:
+        self.options = options
+        self.slow: list[str] = []
+        self.timers = Timers()
+        nursery.start_soon(self.timers.run)
+
+    def leave(self, conversation: BusConnection) -> None:
+        conversation.leave()
+
+    def log_slow(self, text: str) -> None:
+        self.slow.append(text)
+
+
+class Client:
+    """One connection of the bus, as far as the feeds know it."""
+
+    def __init__(self, world: "World", credit: int) -> None:
+        self.reader = Reader(credit)
+        self.connection = BusConnection(
+            self.reader, Peer(), world.options.limits, world.nursery, world.bus  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def join(self, *feeds: Feed, **options: Any) -> Subscription:
+        """A subscription. options: req, ack, prefetch, name."""
+        options.setdefault("ack", False)
+        subscription = self.connection._new_subscription(options.pop("req", None), **options)
+        self.connection.subscriptions.append(subscription)
+        for feed in feeds:
+            feed.join(subscription)
+        return subscription
+
+    @property
+    def lines(self) -> list[str]:
+        """Whole documents that it has read."""
+        return bytes(self.reader.read).decode().split("\r\n")[:-1]
+
+    @property
+    def got(self) -> list[int]:
+        """Ids of the messages that it has read, in order."""
+        return [mid for line in self.lines if "<get-message/>" in line for mid in mids(line)]
+
+    @property
+    def payloads(self) -> list[str]:
+        return [payload for line in self.lines for payload in payloads(line)]
+
+    def acknowledge(self, *which: int, qid: str = "q") -> list[int]:
+        """Codes of the answers; 0 for what is no error."""
+        return [self._code(DeleteMessage(qid, mid)) for mid in which]
+
+    def release(self, mid: int, delay: float | None = None, qid: str = "q") -> int:
+        return self._code(ReleaseMessage(qid, mid, delay=delay))
+
+    def _code(self, request: Message) -> int:
+        answer = self.connection._answer_to(request)
+        return getattr(answer, "code", 0) or 0
+
+    @property
+    def refusal(self) -> tuple[int, str] | None:
+        """Why it is sent away."""
+        refusal = self.connection._refusal
+        return None if refusal is None else (refusal[0].code, refusal[1])
+
+    def leave(self) -> None:
+        self.reader.hang_up()
+        self.connection._outbox.close()
+        self.connection.leave()
+
+
+class World:
+    """Feeds, their upstream, and clients. nursery: for what clients do not take at once."""
+
+    def __init__(
+        self, nursery: trio.Nursery, *, outbox: int = MEMORY, hold: int = 100_000, policy: Policy = Policy.HOLD
+    ) -> None:
+        self.nursery = nursery
+        self.upstream: Any = FakeUpstream()
+        self.options = BusOptions(policy=policy, hold=hold, limits=ServerLimits(outbox=outbox))
+        self.bus = FakeBus(self.options, nursery)
+        self._mid = 0
+
+    def fan_out(self, qid: str = "q") -> FanOut:
+        return FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold)
+
+    def share(self, qid: str = "q", name: str = "n") -> Share:
+        return Share(queue_of(qid, name), qid, name, self.upstream, self.options.limits.outbox)
+
+    def client(self, credit: int = EVERYTHING) -> Client:
+        return Client(self, credit)
+
+    def push(self, feed: Feed, payload: str = "x", mid: int = 0, receives: int = 1) -> int:
+        """A message comes from the server. Its id."""
+        self._mid = mid or self._mid + 1
+        feed.take(GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid))
+        return self._mid
+
+    def deleted(self, feed: Feed) -> list[int]:
+        """The server does what it was asked to delete. The ids."""
+        mids = self.upstream.deletes.of(feed)
+        feed.deleted(mids)
+        return mids
+
+    def released(self, feed: Feed) -> list[int]:
+        """What was given back."""
+        return [mid for mid, _ in self.upstream.releases.of(feed)]
+
+    def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
+        """The server gives the payloads that it was asked for. The ids."""
+        records = self.upstream.fetches.of(feed)
+        for record in records:
+            feed.fetched(record, payload)
+        return [record.mid for record in records]
+
+
+def nothing_left(feed: Feed) -> bool:
+    """Whether the feed's accounts are all at nothing."""
+    assert feed._kept == 0
+    assert not feed.records
+    assert not getattr(feed, "_backlog", None)
+    for member in feed.members:
+        assert not member.pending
+        assert not member.held
+        assert member.held_bytes == 0
+        assert not member.delayed
+    return True

@@ -1,0 +1,62 @@
+"""Claims as the server makes them, each call with its commit, for tests of engines; and engines over what one left."""
+
+from collections.abc import Callable, Sequence
+
+from qs_server.storage.engine import SECOND, Claim, Engine, Message
+from support.engines import Bench
+
+LOTS = 1 << 40
+
+
+def claim(
+    engine: Engine,
+    seq: int = 1,
+    consumer: str = "c",
+    *,
+    count: int = 10**6,
+    max_bytes: int | None = None,
+    upto: int | None = None,
+) -> Claim:
+    """As the server does it, with the commit."""
+    claims = engine.queue("q").claims
+    found = claims.claim(consumer, seq, count, max_bytes, upto)
+    engine.commit()
+    return found
+
+
+def acknowledge(engine: Engine, seq: int, consumer: str = "c") -> None:
+    engine.queue("q").claims.acknowledge(consumer, seq)
+    engine.commit()
+
+
+def release(engine: Engine, seq: int, consumer: str = "c") -> int:
+    count = engine.queue("q").claims.release(consumer, seq)
+    engine.commit()
+    return count
+
+
+def part(engine: Engine, seq: int = 1, consumer: str = "c", of: tuple[int, int] = (0, 1)) -> list[Message]:
+    found = engine.queue("q").claims.part(consumer, seq, of, 1000, LOTS)
+    assert found is not None
+    return found
+
+
+def payloads(found: Sequence[Message]) -> list[bytes]:
+    return [message.payload or b"" for message in found]
+
+
+def receive(engine: Engine, count: int = 1000, window: int = 30 * SECOND) -> list[Message]:
+    found = engine.receive(["q"], count, window, LOTS)
+    engine.commit()
+    return found
+
+
+def crash(bench: Bench) -> Engine:
+    """Another process over what the first one has on disk. That one is not asked any more."""
+    bench.engine._watch.close()  # type: ignore[attr-defined]
+    bench.engine._journal.close()  # type: ignore[attr-defined]
+    bench.engine = bench.make(bench.clock)
+    return bench.engine
+
+
+REOPENED: dict[str, Callable[[Bench], Engine]] = {"stop": lambda bench: bench.reopen(), "crash": crash}

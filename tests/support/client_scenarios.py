@@ -1,0 +1,146 @@
+"""What a network and a server can do to a client, and what every client has to say of it: one table for all of them.
+
+docs/clients.md has the same table, for people; tests/docs compares the two.
+"""
+
+import contextlib
+import socket
+import threading
+from dataclasses import dataclass
+
+from qs_client import (
+    Delivery,
+    Error,
+    Message,
+    NoAnswer,
+    ProtocolMismatch,
+    ReceiveMessage,
+    RequestTimeout,
+    ServerUnavailable,
+    ShuttingDown,
+    Subscribe,
+    TooLarge,
+    TooMany,
+)
+from qs_schemas import Peer
+from support.scripted_bus import delivered
+from support.scripted_server import Conversation, Script, answer_bytes
+
+TIMEOUT = 0.3  # of the clients
+LATE = 0.05  # less than that
+BOUND = 100_000  # max_document of the clients
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """what: happens, in words of the page; script: plays the other side, None when nobody listens; raises: the exact
+    type of what every client raises, with the bus clients under reconnect=False; None: nothing."""
+
+    what: str
+    script: Script | None
+    raises: type[Exception] | None
+
+
+def answer_of(request: Message | None, payload: bytes = b"x") -> bytes:
+    """What a server, or a bus, says to a client that wants a message."""
+    if isinstance(request, Subscribe):
+        return answer_bytes(request) + delivered(request, 1, payload)
+    return answer_bytes(request, messages=[Delivery(1, payload, "q", 1)])
+
+
+def healthy(conversation: Conversation) -> None:
+    """Gives a message to whoever asks, and answers whatever else comes."""
+    with contextlib.suppress(ConnectionError):
+        while (request := conversation.read()) is not None:
+            if isinstance(request, Subscribe | ReceiveMessage):
+                conversation.write(answer_of(request))
+            else:
+                conversation.answer(request)
+
+
+def _late(conversation: Conversation) -> None:
+    request = conversation.read()
+    threading.Event().wait(LATE)
+    conversation.write(answer_of(request))
+    conversation.wait_for_close()
+
+
+def _silent(conversation: Conversation) -> None:
+    conversation.read()
+    conversation.wait_for_close()
+
+
+def _in_pieces(conversation: Conversation) -> None:
+    conversation.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    data = answer_of(conversation.read())
+    for at in range(0, len(data), 7):
+        conversation.write(data[at : at + 7])
+    conversation.wait_for_close()
+
+
+def _dripping(conversation: Conversation) -> None:
+    conversation.read()
+    with contextlib.suppress(OSError):
+        while True:
+            conversation.write(b" ")
+            threading.Event().wait(0.001)
+
+
+def _closing(conversation: Conversation) -> None:
+    conversation.read()
+
+
+def _closing_inside(conversation: Conversation) -> None:
+    conversation.write(answer_of(conversation.read())[:40])
+
+
+def _resetting(conversation: Conversation) -> None:
+    conversation.read()
+    conversation.reset()
+
+
+def _half_closing(conversation: Conversation) -> None:
+    conversation.read()
+    conversation.sock.shutdown(socket.SHUT_WR)
+    conversation.wait_for_close()
+
+
+def _saying(data: bytes) -> Script:
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        with contextlib.suppress(ConnectionError):
+            conversation.write(data)
+            conversation.wait_for_close()
+
+    return script
+
+
+def _too_long(conversation: Conversation) -> None:
+    data = answer_of(conversation.read(), b"x" * (BOUND + 1))
+    with contextlib.suppress(ConnectionError):
+        conversation.write(data)
+        conversation.wait_for_close()
+
+
+def _refusing(code: int, kind: str) -> Script:
+    return _saying(Peer().send(Error(code, kind, "why")))
+
+
+SCENARIOS = (
+    Scenario("nobody listens at host and port", None, ServerUnavailable),
+    Scenario("an answer comes late, within the timeout", _late, None),
+    Scenario("an answer comes in small pieces, within the timeout", _in_pieces, None),
+    Scenario("no answer comes: the server, or the network to it, is frozen", _silent, NoAnswer),
+    Scenario("bytes come, and never a whole answer", _dripping, NoAnswer),
+    Scenario("the connection is closed before the answer", _closing, ServerUnavailable),
+    Scenario("the connection is closed inside the answer", _closing_inside, ServerUnavailable),
+    Scenario("the connection is reset", _resetting, ServerUnavailable),
+    Scenario("the other side half-closes the connection before the answer", _half_closing, ServerUnavailable),
+    Scenario("the network cuts a request off and half-closes", _refusing(400, "bad-request"), ServerUnavailable),
+    Scenario("something else answers there", _saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), ProtocolMismatch),
+    Scenario("an answer is over max_document", _too_long, ProtocolMismatch),
+    Scenario("a request takes longer than the server's --document-time", _refusing(408, "timeout"), RequestTimeout),
+    Scenario("a request is over the server's --max-document", _refusing(413, "too-large"), TooLarge),
+    Scenario("the server has as many connections as it takes", _refusing(429, "too-many"), TooMany),
+    Scenario("the server is stopping", _refusing(503, "shutting-down"), ShuttingDown),
+)

@@ -1,0 +1,51 @@
+"""Short calls of an engine's methods, and assertions about them, for the tests of every engine."""
+
+from qs_server.storage.engine import (
+    Feature,
+    Message,
+    State,
+)
+from support.engines import Bench, arrived
+
+LOTS = 1 << 40
+"""Bytes: no bound."""
+
+
+def receive(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:
+    return bench.engine.receive(qids or ["q"], count, visibility, LOTS)
+
+
+def mids(messages: list[Message]) -> list[int]:
+    return [message.mid for message in messages]
+
+
+def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
+    return bench.engine.queue(qid).list_mids(state, 1000, -1)
+
+
+def count(bench: Bench, qid: str = "q") -> int:
+    """How many messages the queue holds, in whatever state."""
+    stats = bench.engine.queue(qid).stats()
+    return stats.ready + stats.in_flight + stats.delayed
+
+
+def assert_due(bench: Bench, when: int) -> None:
+    """The next message becomes visible then, says the engine, if it tells such things."""
+    if Feature.TELLS not in bench.engine.cannot:
+        assert bench.engine.effects().next_expiry == when
+
+
+def assert_arrived(bench: Bench, arrivals: dict[str, int] | None = None) -> None:
+    """These messages have become visible since the last call, says the engine, if it tells such things; None: never
+    mind which."""
+    if Feature.TELLS not in bench.engine.cannot:
+        found = arrived(bench.engine)
+        assert arrivals is None or found == arrivals
+
+
+def states(bench: Bench) -> dict[str, list[int]]:
+    return {state.value: listed(bench, state) for state in State}
+
+
+def hold(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = None) -> list[Message]:
+    return bench.engine.receive(qids or ["q"], count, visibility, LOTS, held=True)

@@ -1,0 +1,291 @@
+"""Engines for tests: how each is made, a clock that tests move, and disks that lack something or fail."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qs_server.storage.directories import (
+    DirectoriesEngine,
+    DirqEngine,
+    DirqSimpleEngine,
+    FilesEngine,
+    JournalEngine,
+    NullEngine,
+)
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
+
+EPOCH = 1_760_000_000_000_000
+"""What the tests' clock says at its start: microseconds."""
+
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now: int = EPOCH) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def tick(self) -> None:
+        """Moves it on by 1."""
+        self.now += 1
+
+
+def always(disk: Disk) -> Callable[[], Disk]:
+    """The same disk for each engine."""
+    return lambda: disk
+
+
+class WithoutAttributes(Disk):
+    """A file system that has no extended attributes."""
+
+    def _refuse(self, *args: Any, **named: Any) -> Any:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    getxattr = listxattr = setxattr = removexattr = _refuse
+
+
+class Crash(BaseException):
+    """The process has ended here."""
+
+
+OPERATIONS = (
+    "open",
+    "_write",
+    "_pwrite",
+    "_copy_range",
+    "fsync",
+    "fdatasync",
+    "_syncfs",
+    "rename",
+    "link",
+    "unlink",
+    "setxattr",
+    "mkdir",
+)
+"""What can be made to fail."""
+
+
+class FaultyDisk(Disk):
+    """Fails when it is told to. Counts the calls that could fail, and knows which descriptors are open."""
+
+    def __init__(self, *, attributes: bool = True) -> None:
+        self.attributes = attributes
+        self.calls = 0
+        self.fail_at = 0
+        """The number of the call that fails, from 1; 0: none."""
+        self.lasting = False
+        """Whether all calls after it fail too, but for unlink: what makes room works on a full disk."""
+        self.only: str | None = None
+        """An operation: other calls are neither counted nor fail."""
+        self.error: Callable[[], BaseException] = Crash
+        self.failed: list[str] = []
+        self.descriptors: set[int] = set()
+
+    def arm(self, at: int, error: int | type[BaseException], only: str | None = None, *, lasting: bool = False) -> None:
+        """Lets the at-th call from now on fail."""
+        self.calls, self.fail_at, self.only, self.lasting, self.failed = 0, at, only, lasting, []
+        self.error = error if isinstance(error, type) else lambda: OSError(error, os.strerror(error))
+
+    def disarm(self) -> None:
+        self.fail_at = 0
+
+    def crash(self) -> None:
+        """What the end of a process does: closes its files."""
+        for fd in self.descriptors:
+            os.close(fd)
+        self.descriptors.clear()
+
+    def _step(self, operation: str) -> None:
+        if self.only is not None and operation != self.only:
+            return
+        self.calls += 1
+        if self.fail_at and (
+            self.calls == self.fail_at or (self.lasting and self.calls > self.fail_at and operation != "unlink")
+        ):
+            self.failed.append(operation)
+            raise self.error()
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+        self._step("open")
+        fd = os.open(path, flags, mode)
+        self.descriptors.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.descriptors.discard(fd)
+        os.close(fd)
+
+    def setxattr(self, path: str, name: str, value: bytes, **named: Any) -> None:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        self._step("setxattr")
+        os.setxattr(path, name, value, **named)
+
+    def getxattr(self, path: str, name: str, **named: Any) -> bytes:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return os.getxattr(path, name, **named)
+
+    def listxattr(self, path: str, **named: Any) -> list[str]:  # type: ignore[override]
+        if not self.attributes:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        return os.listxattr(path, **named)
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        self._step("fsync")
+
+    def fdatasync(self, fd: int) -> None:  # type: ignore[override]
+        self._step("fdatasync")
+
+    def _syncfs(self, fd: int) -> None:
+        self._step("_syncfs")
+
+    def _pwrite(self, fd: int, data: bytes, offset: int) -> int:  # type: ignore[override]
+        self._step("_pwrite")
+        return os.pwrite(fd, data, offset)
+
+    def rename(self, old: str, new: str) -> None:  # type: ignore[override]
+        self._step("rename")
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        self._step("unlink")
+        os.unlink(path)
+
+    def link(self, old: str, new: str, **named: Any) -> None:  # type: ignore[override]
+        self._step("link")
+        os.link(old, new, **named)
+
+    def mkdir(self, path: str) -> None:  # type: ignore[override]
+        self._step("mkdir")
+        os.mkdir(path)
+
+    def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
+        self._step("_write")
+        return os.write(fd, data)
+
+    def _copy_range(self, source: int, target: int, count: int) -> int:  # type: ignore[override]
+        self._step("_copy_range")
+        return os.copy_file_range(source, target, count)
+
+
+_effects = DirectoriesEngine.effects
+
+
+def _kept_effects(engine: DirectoriesEngine) -> Effects:
+    found = _effects(engine)
+    kept = engine.__dict__.setdefault("kept_effects", ({}, {}))
+    kept[0].update(found.arrived)
+    kept[1].update(found.failed)
+    return found
+
+
+DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # whoever commits is not whoever looks
+
+
+def arrived(engine: Engine) -> dict[str, int]:
+    """The queues in which messages have become visible since the last call, and how many are visible now."""
+    return _take(engine, 0)
+
+
+def failed(engine: Engine) -> dict[tuple[str, int], OSError]:
+    """The pushes that came to nothing since the last call, by queue and first id."""
+    return _take(engine, 1)
+
+
+def _take(engine: Engine, which: int) -> Any:
+    engine.effects()
+    kept = engine.kept_effects[which]  # type: ignore[attr-defined] # see above
+    found = dict(kept)
+    kept.clear()
+    return found
+
+
+@dataclass
+class Bench:
+    """An engine, how to make it again, and the clock it goes by."""
+
+    make: Callable[[Callable[[], int]], Engine]
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.engine = self.make(self.clock)
+
+    def reopen(self) -> Engine:
+        """Closes the engine and makes it again over what it left."""
+        self.engine.close()
+        self.engine = self.make(self.clock)
+        return self.engine
+
+    def queue(self, qid: str = "q", **options: Any) -> str:
+        """A new queue."""
+        self.engine.create(qid, Options(**options))
+        return qid
+
+    def push(self, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
+        """Messages of one push each, visible and durable. The clock moves on by 1 each."""
+        mids: list[int] = []
+        for payload in payloads:
+            mids += self.engine.queue(qid).push([Draft(payload, delay)])
+            self.clock.tick()
+        self.engine.commit()
+        return mids
+
+
+def files_engine(
+    durability: Durability, disk: Callable[[], Disk] = Disk, *, kind: type[DirectoriesEngine] = FilesEngine
+) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
+    """disk: called for each engine; kind: what makes it."""
+    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk())
+
+
+class CompactingEngine(JournalEngine):
+    """Does all upkeep at once, after each commit."""
+
+    def commit(self) -> Effects:
+        effects = super().commit()
+        for _ in range(100):
+            if effects.next_upkeep is None:
+                break
+            upkeep = self.begin_upkeep()
+            effects = super().commit()
+            if upkeep is not None:
+                upkeep.run()
+                self.finish_upkeep(upkeep)
+                effects = self.effects()
+        return effects
+
+
+def journal_engine(
+    durability: Durability, disk: Callable[[], Disk] = Disk, *, cache: int = 1 << 20, compacting: bool = False
+) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
+    """disk: called for each engine; compacting: upkeep is done after each commit."""
+    kind = CompactingEngine if compacting else JournalEngine
+    return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), cache=cache)
+
+
+ENGINES = {
+    "files-always": files_engine(Durability.ALWAYS),
+    "files-none": files_engine(Durability.NONE),
+    "files-sidecar": files_engine(Durability.NONE, WithoutAttributes),
+    "journal-always": journal_engine(Durability.ALWAYS),
+    "journal-none": journal_engine(Durability.NONE),
+    "journal-cold": journal_engine(Durability.NONE, cache=0),
+    "journal-compacting": journal_engine(Durability.ALWAYS, compacting=True),
+    "dirq-simple-always": files_engine(Durability.ALWAYS, kind=DirqSimpleEngine),
+    "dirq-simple-none": files_engine(Durability.NONE, kind=DirqSimpleEngine),
+    "dirq-simple-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqSimpleEngine),
+    "dirq-always": files_engine(Durability.ALWAYS, kind=DirqEngine),
+    "dirq-none": files_engine(Durability.NONE, kind=DirqEngine),
+    "dirq-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqEngine),
+}
+"""Name -> root directory -> clock -> engine. All of them keep messages, in the root."""
+
+EVERY_ENGINE = {**ENGINES, "null": files_engine(Durability.ALWAYS, kind=NullEngine)}
+"""And the one that keeps none. The engines of other servers are in contract_bench."""

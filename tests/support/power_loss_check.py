@@ -1,0 +1,276 @@
+"""Plays a power loss at any point of a recorded run, opens a new engine on what is left, compares with the model."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from traceback import extract_tb
+from unittest import mock
+
+from qs_server.storage.engine import SECOND, Draft, Engine, Receipt, State
+from support.engines import ManualClock, failed
+from support.power_loss import Image, lay_out, pick_up, points, power_loss, without_checkpoint
+from support.power_loss_disk import Entry, QuietDisk, RecordingDisk, everything_recorded
+from support.power_loss_model import STRICT, Held, Leniency, Seen, SeenQueue
+from support.power_loss_nodes import EVERYTHING, NOTHING
+from support.power_loss_run import Make, Recording, shown
+from support.power_loss_world import World
+
+VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
+_LOTS = 10**6
+Alter = Callable[[list[Entry]], list[Entry]]
+"""Makes a log one in which something was not done."""
+
+
+@contextlib.contextmanager
+def fast_directory(fallback: Path) -> Iterator[Path]:
+    """An empty directory in memory, if there is such a thing that has extended attributes; else one in fallback. It
+    goes with the with block."""
+    made = Path(tempfile.mkdtemp(prefix="qs-power-loss-", dir="/dev/shm" if _has_attributes("/dev/shm") else fallback))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def _has_attributes(directory: str) -> bool:
+    try:
+        with tempfile.TemporaryDirectory(prefix="qs-power-loss-", dir=directory) as probe:
+            os.setxattr(probe, "user.qs.probe", b"1")
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def nobody_else() -> Iterator[None]:
+    """Reports of other programs' changes are not asked for: to end them takes several times as long as all the rest."""
+    with mock.patch("qs_server.storage.inotify.Inotify", side_effect=OSError("not wanted here")):
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+class PowerLossCheck:
+    """Of one recording."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        make: Make,
+        directory: Path,
+        leniency: Leniency = STRICT,
+        *,
+        ordered: bool = False,
+        direct: bool = True,
+        alter: Alter = list,
+        promises: bool = True,
+    ) -> None:
+        """make: opens the engine again; directory: where images are laid out, one after the other; ordered: as for
+        World; direct: as for RecordingDisk; alter: what is done to what is recorded of a start; promises:
+        whether what was answered has to be there: if not, an engine has to start, and to be whole in itself."""
+        self.recording = recording
+        self._make = make
+        self._directory = directory
+        self._leniency = leniency
+        self._ordered = ordered
+        self._direct = direct
+        self._alter = alter
+        self._promises = promises
+        self._seen: dict[object, Seen | str] = {}
+        self._keys: dict[str, list[str]] = {}
+        for key, keyed in recording.model.keys.items():
+            self._keys.setdefault(keyed.qid, []).append(key)
+        self.checked = 0
+
+    def sweep(self, wanted: Sequence[int]) -> Iterator[tuple[int, World, tuple[int, int, int]]]:
+        """At each of these points: its number, the file system as it is, and how many operations were answered, how
+        many begun, and the time."""
+        left = set(wanted)
+        last = max(left, default=-1)
+        world = World(ordered=self._ordered)
+        answered = begun = 0
+        for number, entry in enumerate(self.recording.log[: last + 1]):
+            if entry.kind == "begin":
+                begun = entry.args[0]
+            elif entry.kind == "answered":
+                answered = entry.args[0]
+            world.begin(entry)
+            if number in left:
+                yield number, world, (answered, begun, self.recording.operations[max(begun - 1, 0)][0])
+            world.complete(entry)
+
+    def trouble(self, number: int, world: World, when: tuple[int, int, int], variant: str) -> list[str]:
+        """What is wrong after a power loss there; the first line says where that was."""
+        how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
+        long_ago = variant == EVERYTHING or (variant != NOTHING and number % 2 == 0)
+        self.checked += 1
+        image = power_loss(world, how)
+        found = self._compare(without_checkpoint(image) if number % 2 else image, when, long_ago=long_ago)
+        return [self.where(number, variant, when), *found] if found else []
+
+    def _compare(self, image: Image, when: tuple[int, int, int], *, long_ago: bool) -> list[str]:
+        answered, begun, now = when
+        key = image.key, now, long_ago
+        if key not in self._seen:
+            self._seen[key] = self._look(image, now, long_ago)
+        seen = self._seen[key]
+        if isinstance(seen, str):
+            return [seen]
+        if not self._promises:
+            return []
+        return self.recording.model.trouble(seen, answered, begun, now, self._leniency)
+
+    def _look(self, image: Image, now: int, long_ago: bool) -> Seen | str:
+        root = tempfile.mkdtemp(dir=self._directory)
+        disk = QuietDisk()
+        try:
+            # Files that are being written are left behind by a crash when nobody has written to them for long.
+            lay_out(image, root, now // SECOND - 10_000 if long_ago else None)
+            with nobody_else():
+                return look(self._make(ManualClock(now), disk, root), self._keys)
+        except Exception as error:  # whatever it is, a power loss must not lead to it
+            steps = [
+                f"{step.name} ({Path(step.filename).name}:{step.lineno})" for step in extract_tb(error.__traceback__)
+            ]
+            return f"the engine cannot be opened and looked at: {error!r} in {' > '.join(steps[1:])}"
+        finally:
+            disk.end()
+            shutil.rmtree(root)
+
+    def where(self, number: int, variant: str, when: tuple[int, int, int]) -> str:
+        answered, begun, _ = when
+        group = [f"    {n}: {self.recording.operations[n][1]}" for n in range(answered, begun)]
+        return "\n".join(
+            [
+                f"QS_POWER_LOSS={number}/{variant} plays this one alone, if the run is the same: fix PYTHONHASHSEED",
+                f"power loss at point {number} of {len(self.recording.log)}, {self.recording.log[number]}",
+                f"with {variant} of what was not synced; {answered} operations were answered, and on the way were",
+                *(group or ["    none"]),
+            ]
+        )
+
+    def after_a_kill(self, number: int, world: World, when: tuple[int, int, int]) -> list[str]:
+        """What is wrong when the process is killed there, another one is started and answers a push and a delete, and
+        then the power is lost: what the first one left in the page cache is gone unless the second one sees to it."""
+        world = deepcopy(world)
+        root = tempfile.mkdtemp(dir=self._directory)
+        disk = RecordingDisk(root, direct=self._direct, first=10**6)
+        try:
+            lay_out(power_loss(world, EVERYTHING), root)
+            with everything_recorded(disk), nobody_else():
+                engine = self._make(ManualClock(when[2]), disk, root)
+                for qid in engine.queues():
+                    [mid] = engine.queue(qid).push([Draft(b"after the kill")])
+                    engine.queue(qid).delete(Receipt(mid))
+                engine.commit()
+                answered = len(disk.log)
+                if (sync := engine.background_sync()) is not None:
+                    sync()
+                engine._watch.close()
+                disk.end()
+                engine = self._make(ManualClock(when[2]), QuietDisk(), root)
+                right = look(engine, self._keys)
+                engine.close()
+        finally:
+            shutil.rmtree(root)
+        for at, entry in enumerate(self._alter(disk.log)):
+            if at == answered and isinstance(found := self._look(power_loss(world, NOTHING), when[2], False), str):
+                return [self.where(number, "after a kill", when), found]
+            world.play(entry)
+        self.checked += 1
+        found = self._look(power_loss(world, NOTHING), when[2], False)
+        if found == right or (not self._promises and not isinstance(found, str)):
+            return []
+        return [
+            self.where(number, "after a kill", when),
+            f"found {found}" if isinstance(found, str) else "not the same",
+        ]
+
+    def during_recovery(
+        self, number: int, world: World, when: tuple[int, int, int], variant: str
+    ) -> Iterator[list[str]]:
+        """The same for every power loss while the engine is opened after that one, and commits what it has done."""
+        root = tempfile.mkdtemp(dir=self._directory)
+        try:
+            how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
+            lay_out(power_loss(world, how), root, when[2] // SECOND - 10_000)
+            again = pick_up(root, ordered=self._ordered)
+            disk = RecordingDisk(root)
+            with everything_recorded(disk), nobody_else():
+                engine = self._make(ManualClock(when[2]), disk, root)
+                engine.commit()
+                engine.close()
+        finally:
+            shutil.rmtree(root)
+        log = self._alter(disk.log)
+        wanted = set(points(log))
+        for step, entry in enumerate(log):
+            again.begin(entry)
+            if step in wanted:
+                for second in VARIANTS:
+                    self.checked += 1
+                    image = power_loss(again, second)
+                    if found := self._compare(image, when, long_ago=bool(step % 2)):
+                        at = f"and another one while it was opened again, at step {step}, {entry}, with {second}"
+                        yield [self.where(number, variant, when), at, *found]
+            again.complete(entry)
+
+
+def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
+    """Everything in an engine, flushed, and the id that one more push to each queue is given. keys: of each queue, that
+    are pushed with once more."""
+    seen: Seen = {}
+    expected: set[int] = set()
+    for qid in list(engine.queues()):
+        messages: dict[int, Held] = {}
+        mids = engine.queue(qid).list_mids(State.ALL, _LOTS, -1)
+        assert mids == sorted(set(mids)), mids
+        for mid in mids:
+            messages[mid] = _message(engine, qid, mid)
+        _states_agree(engine, qid, messages)
+        expected |= {held.until for held in messages.values() if held.until}
+        options = engine.queue(qid).options
+        [mid] = engine.queue(qid).push([Draft(b"one more")])
+        engine.effects()
+        assert engine.queue(qid).get(mid, peek=True, visibility=None).payload == b"one more"
+        known = {key: engine.queue(qid).push([Draft(b"once more", 0, key)])[0] for key in (keys or {}).get(qid, ())}
+        seen[qid] = SeenQueue(shown(options), messages, mid, known)
+    due, first = engine.effects().next_expiry, min(expected, default=None)
+    assert due == first, f"the next expiry is {due}, that of the messages {first}"
+    engine.commit()
+    assert failed(engine) == {}
+    return seen
+
+
+def _message(engine: Engine, qid: str, mid: int) -> Held:
+    shown = engine.queue(qid).get(mid, peek=True, visibility=None)
+    payload = engine.queue(qid).read(Receipt(mid)).payload
+    assert payload is not None
+    assert shown.payload in (None, payload)
+    assert (shown.payload is None) == (shown.status != "ready")
+    return Held(payload, shown.receives, shown.visible_at or 0, shown.status == "delayed")
+
+
+def _states_agree(engine: Engine, qid: str, messages: dict[int, Held]) -> None:
+    """Lists and figures say the same as the messages."""
+    expected = {
+        State.READY: [mid for mid, held in messages.items() if not held.until],
+        State.DELAYED: [mid for mid, held in messages.items() if held.delayed],
+        State.IN_FLIGHT: [mid for mid, held in messages.items() if held.until and not held.delayed],
+        State.NEW: [mid for mid, held in messages.items() if not held.receives],
+    }
+    found = {state: engine.queue(qid).list_mids(state, _LOTS, -1) for state in expected}
+    assert found == expected, f"the lists are {found}, the messages {expected}"
+    stats = engine.queue(qid).stats()
+    counts = (stats.ready, stats.delayed, stats.in_flight, stats.new)
+    lengths = tuple(len(mids) for mids in expected.values())
+    assert counts == lengths, f"the figures are {counts}, the messages {lengths}"
+    size = sum(len(held.payload) for held in messages.values())
+    assert stats.bytes == size, f"the figures say {stats.bytes} bytes, the messages have {size}"

@@ -1,0 +1,116 @@
+"""The engines that power losses are played on, and what they may leave of operations that were not answered."""
+
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+
+from qs_server.storage.directories import FilesEngine, JournalEngine
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Clock, Durability, Engine
+from qs_server.storage.journal import compaction, keeper, supply
+from support.engines import WithoutAttributes
+from support.power_loss_model import STRICT, Held, Leniency
+from support.power_loss_run import Background, Make
+
+
+@dataclass(frozen=True)
+class UnderTest:
+    """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
+    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct:
+    whether files can be written past the page cache; durability: with which it is opened."""
+
+    make: Make
+    background: Background | None = None
+    leniency: Leniency = STRICT
+    ordered: Leniency = STRICT
+    keys: bool = False
+    direct: bool = True
+    durability: Durability = Durability.ALWAYS
+
+
+def files(clock: Clock, disk: Disk, root: str) -> Engine:
+    return FilesEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+
+
+def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
+    """On a file system without extended attributes."""
+    without_attributes(disk)
+    return files(clock, disk, root)
+
+
+def without_attributes(disk: Disk) -> None:
+    """Makes it a disk whose file system has no extended attributes."""
+    for name in ("getxattr", "listxattr", "setxattr", "removexattr"):
+        setattr(disk, name, getattr(WithoutAttributes(), name))
+
+
+def journal(clock: Clock, disk: Disk, root: str) -> Engine:
+    """Without a cache: every payload is read from its segment."""
+    return JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk, cache=0)
+
+
+def journal_interval(clock: Clock, disk: Disk, root: str) -> Engine:
+    return JournalEngine(root, clock=clock, durability=Durability.INTERVAL, disk=disk, cache=0)
+
+
+def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
+    return JournalEngine(root, clock=clock, durability=Durability.NONE, disk=disk, cache=0)
+
+
+def upkeep(engine: Engine) -> None:
+    """What the journal's engine does at leisure: compaction, checkpoints, spare segments."""
+    for _ in range(100):
+        due = engine.effects().next_upkeep
+        if due is None or due > 0:
+            return
+        work = engine.begin_upkeep()
+        engine.commit()
+        if work is not None:
+            work.run()
+            engine.finish_upkeep(work)
+
+
+def _half_in_files(steps: list[Held], found: Held) -> bool:
+    """A message's state is the name of its file; how often it was received, and that it is delayed, are attributes. A
+    power loss may leave the one of an earlier step and the other of a later one. What is hidden and has no attributes
+    that say why was taken by another program, and counts as received once."""
+    counts = {held.receives for held in steps}
+    if not found.delayed and any(held.until for held in steps):
+        counts |= {max(count, 1) for count in counts}
+    ends = {held.until: held.delayed for held in sorted(steps, key=lambda held: held.delayed)}
+    return (
+        found.payload == steps[0].payload
+        and found.receives in counts
+        and found.until in ends
+        and found.delayed <= ends[found.until]
+    )
+
+
+def small_journal(patch: pytest.MonkeyPatch) -> None:
+    """So that a run has many segments, which are compacted, and checkpoints."""
+    patch.setattr(supply, "FIRST_SEGMENT", 1 << 15)
+    patch.setattr(supply, "LARGEST_SEGMENT", 1 << 16)
+    patch.setattr(supply, "SMALLEST", 4096)
+    patch.setattr(keeper, "_CHECKPOINT", 1 << 15)
+    ticks = count()
+    patch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)  # slices are the same each time
+
+
+_COPIES = frozenset({"copy"})
+"""To several queues: each is a directory of its own. (A queue that is removed loses its options before rmdir, so that
+nothing can be lost that somebody puts there.)"""
+
+_FILES = Leniency(apart=_COPIES, bare=True, half=_half_in_files)
+
+ENGINES: dict[str, UnderTest] = {
+    name: UnderTest(make, leniency=_FILES, ordered=_FILES)
+    for name, make in (("files", files), ("files-sidecar", files_sidecar))
+}
+_JOURNAL = Leniency(bare=True, notes=frozenset({"receive"}))
+ENGINES["journal"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True)
+ENGINES["journal-buffered"] = UnderTest(journal, upkeep, _JOURNAL, _JOURNAL, keys=True, direct=False)
+for _durability, _make in ((Durability.INTERVAL, journal_interval), (Durability.NONE, journal_none)):
+    ENGINES[f"journal-{_durability.value}"] = UnderTest(
+        _make, upkeep, _JOURNAL, _JOURNAL, keys=True, durability=_durability
+    )

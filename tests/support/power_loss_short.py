@@ -1,0 +1,70 @@
+"""A short recorded run of one thing that the long ones do not do, and a power loss at each of its steps."""
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from support.power_loss import Image, lay_out, points, power_loss
+from support.power_loss_check import VARIANTS, nobody_else
+from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
+from support.power_loss_nodes import EVERYTHING, NOTHING
+from support.power_loss_world import World
+
+
+class Short(ABC):
+    """One run. log: what was done, with a mark `answered` after each step."""
+
+    variants: tuple[str, ...] = VARIANTS
+
+    def __init__(self, directory: Path) -> None:
+        """directory: empty; for the run, and for what a power loss leaves of it."""
+        self.directory = directory
+        root = directory / "recorded"
+        root.mkdir()
+        self.before = World()
+        disk = RecordingDisk(root)
+        with everything_recorded(disk), nobody_else():
+            self.run(disk)
+        disk.end()
+        self.log = disk.log
+
+    @abstractmethod
+    def run(self, disk: RecordingDisk) -> None: ...
+
+    @abstractmethod
+    def look(self, root: str, image: Image, answered: int) -> None:
+        """Fails when what was answered is not in what a power loss has left."""
+
+    def wanted(self) -> list[int]:
+        """Where the power fails."""
+        return points(self.log)
+
+    def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
+        """Fails with the first power loss that leaves something wrong; how many there were."""
+        world = self._begin(ordered)
+        wanted, answered, checked = set(self.wanted()), 0, 0
+        for number, entry in enumerate(self.log if log is None else log):
+            world.begin(entry)
+            answered = entry.args[0] if entry.kind == "answered" else answered
+            for variant in self._variants(number) if number in wanted else ():
+                checked += 1
+                self._lose(world, variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}", answered)
+            world.complete(entry)
+        return checked
+
+    def _variants(self, number: int) -> tuple[str, ...]:
+        return self.variants
+
+    def _begin(self, ordered: bool) -> World:
+        return World(ordered=ordered)
+
+    def _lose(self, world: World, how: str, answered: int) -> None:
+        root = tempfile.mkdtemp(dir=self.directory)
+        image = power_loss(world, how)
+        try:
+            lay_out(image, root)
+            with nobody_else():
+                self.look(root, image, answered)
+        finally:
+            shutil.rmtree(root)

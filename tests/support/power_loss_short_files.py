@@ -1,0 +1,145 @@
+"""Short runs of queues that are directories of files: see power_loss_short."""
+
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
+from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_server.storage.remote.registry import QueueRegistry
+from qs_server.storage.vsqs import Queue
+from support.engines import ManualClock
+from support.power_loss import Image, points
+from support.power_loss_check import VARIANTS
+from support.power_loss_disk import QuietDisk, RecordingDisk
+from support.power_loss_engines import without_attributes
+from support.power_loss_short import Short
+
+DELAY = 10**9
+
+
+class LongList(Short):
+    """A list whose note has more than a sector is there whole or not at all, as the note of a list of files."""
+
+    variants = (*VARIANTS, *(f"mixed-{seed}" for seed in range(3, 20)))
+    count = 60
+
+    def run(self, disk: RecordingDisk) -> None:
+        engine = FilesEngine(disk.root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options())
+        engine.commit()
+        engine.queue("q").push([Draft(b"%d" % number) for number in range(self.count)])
+        engine.commit()
+        engine.close()
+
+    def wanted(self) -> list[int]:
+        """From the note's beginning to its end."""
+        about = [number for number, entry in enumerate(self.log) if any(".batch-" in str(arg) for arg in entry.args)]
+        return [number for number in points(self.log) if about[0] <= number <= about[1] + 1]
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        engine = FilesEngine(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        assert len(engine.queue("q").list_mids(State.ALL, 1000, -1)) in (0, self.count)
+        disk.end()
+
+
+class DirqQueues(Short):
+    """Pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
+
+    def __init__(self, directory: Path, kind: type[DirqEngine] | type[DirqSimpleEngine], *, beside: bool) -> None:
+        """beside: whether the file system has no extended attributes."""
+        self.kind, self.beside = kind, beside
+        self.mids: list[int] = []
+        super().__init__(directory)
+
+    def run(self, disk: RecordingDisk) -> None:
+        clock = ManualClock()
+        if self.beside:
+            without_attributes(disk)
+        engine = self.kind(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options())
+        steps: list[Callable[[], object]] = [
+            lambda: self._push(engine, 0),
+            lambda: self._push(engine, 1),
+            lambda: self._push(engine, 2, DELAY),
+            lambda: engine.queue("q").delete(Receipt(self.mids[0])),
+            lambda: engine.queue("q").get(self.mids[1], peek=False, visibility=DELAY),
+        ]
+        for number, step in enumerate(steps):
+            clock.now += 1000
+            step()
+            engine.commit()
+            disk.mark("answered", number + 1)
+        engine.close()
+
+    def _push(self, engine: Engine, number: int, delay: int = 0) -> None:
+        self.mids += engine.queue("q").push([Draft(b"%d" % number * 999, delay)])
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        if self.beside:
+            without_attributes(disk)
+        engine = self.kind(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        if answered:
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
+            needed = set(self.mids[: min(answered, 3)])
+            needed -= {self.mids[0]} if answered >= 3 else set()
+            assert needed <= set(mids) <= set(self.mids[: answered + 1])
+            assert answered < 4 or self.mids[0] not in mids
+            for mid in mids:
+                assert engine.queue("q").read(Receipt(mid)).payload == b"%d" % self.mids.index(mid) * 999
+        disk.end()
+        self._look_at_marks(root, image, answered)
+
+    def _look_at_marks(self, root: str, image: Image, answered: int) -> None:
+        """A window is told by the time of a file too, and the images have no times: the marks alone are looked at."""
+        marks = [left.attributes["user.qs.state"] for left in image.left if "user.qs.state" in left.attributes]
+        marks += [path.read_bytes() for path in Path(root).glob("q/.*.state")]
+        assert all(len(mark.split()) == 3 for mark in marks)
+        assert len({mark.split()[1] for mark in marks if mark.split()[1] != b"0"}) >= (answered >= 3) + (answered >= 5)
+
+
+class Published(Short):
+    """What a program publishes with the library vsqs, in a directory that it makes with those above it."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        with mock.patch("qs_server.storage.vsqs.Disk", return_value=disk):
+            queue = Queue(f"{disk.root}/above/q", create=True, clock=ManualClock())
+            for number in (1, 2):
+                queue.publish(b"%d" % number * 999)
+                disk.mark("answered", number)
+            queue.close()
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        found = [path.read_bytes() for path in Path(root).glob("above/q/*[0-9]")]
+        assert answered <= len(found) <= 2
+        assert set(found) <= {b"%d" % number * 999 for number in (1, 2)}
+
+
+class RemoteQueues(Short):
+    """Queues of another server, of which there is a directory: made, and removed."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        registry = QueueRegistry(disk.root, "elsewhere", disk)
+        registry.create("q", Options(), lambda options: None)
+        disk.mark("answered", 1)
+        disk.mark("answered", 2)  # from here on it is being removed
+        registry.remove("q", lambda: None)
+        disk.mark("answered", 3)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        registry = QueueRegistry(root, "elsewhere")
+        assert answered != 1 or registry.queues()
+        assert answered != 3 or not registry.queues()
+        assert registry.queues() or not Path(root, "q").exists()
+
+
+OF_FILES: dict[str, Callable[[Path], Short]] = {
+    "long list": LongList,
+    "dirq-simple": lambda directory: DirqQueues(directory, DirqSimpleEngine, beside=False),
+    "dirq": lambda directory: DirqQueues(directory, DirqEngine, beside=False),
+    "dirq beside": lambda directory: DirqQueues(directory, DirqEngine, beside=True),
+    "published": Published,
+    "remote queues": RemoteQueues,
+}

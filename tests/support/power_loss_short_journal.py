@@ -1,0 +1,203 @@
+"""Short runs of what belongs to a journal: see power_loss_short."""
+
+import os
+import shutil
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qs_server.storage.directories import FilesEngine, JournalEngine
+from qs_server.storage.disk import Disk
+from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_server.storage.journal.checkpoint import NAME, CheckpointReader, CheckpointWriter
+from qs_server.storage.journal.frames import FRAME_HEAD
+from qs_server.storage.journal.lock import forget_last, take_lock
+from qs_server.storage.journal.recovery import JournalDamagedError
+from qs_server.storage.journal.repair import repair
+from support.broken_journals import Journal, flip, made, small_segments, start
+from support.engines import ManualClock
+from support.power_loss import Image, pick_up
+from support.power_loss_check import VARIANTS
+from support.power_loss_disk import QuietDisk, RecordingDisk
+from support.power_loss_short import Short
+from support.power_loss_world import World
+
+
+class Checkpoints(Short):
+    """Two checkpoints, one after the other: there is always the one or the other, whole."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        for number in (1, 2):
+            writer = CheckpointWriter(disk.root, disk)
+            where = writer.column(array("Q", range(1000 * number)))
+            writer.end({"position": [1, 2, 3], "number": number, "where": where})
+            writer.publish()
+            disk.mark("answered", number)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        if answered or Path(root, NAME).exists():
+            reader = CheckpointReader(root)
+            number = reader.content["number"]
+            assert number >= answered
+            assert list(reader.column(reader.content["where"])) == list(range(1000 * number))
+
+
+class Behind(Short):
+    """Pushes to an engine with durability INTERVAL, which are durable when they have been synced behind, or when it has
+    closed."""
+
+    def __init__(self, directory: Path, kind: type[FilesEngine] | type[JournalEngine]) -> None:
+        self.kind = kind
+        super().__init__(directory)
+
+    def _open(self, root: str, disk: Disk) -> Engine:
+        return self.kind(root, clock=ManualClock(), durability=Durability.INTERVAL, disk=disk)
+
+    def run(self, disk: RecordingDisk) -> None:
+        engine = self._open(disk.root, disk)
+        engine.create("q", Options())
+        for number in (1, 2):
+            engine.queue("q").push([Draft(b"%d" % number * 999)])
+            engine.commit()
+            if number == 1 and (sync := engine.background_sync()) is not None:
+                sync()
+                disk.mark("answered", 1)
+        engine.close()
+        disk.mark("answered", 2)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        engine = self._open(root, disk)
+        if answered:
+            payloads = [
+                engine.queue("q").read(Receipt(mid)).payload for mid in engine.queue("q").list_mids(State.ALL, 9, -1)
+            ]
+            assert {b"%d" % number * 999 for number in range(1, answered + 1)} <= set(payloads)
+        disk.end()
+
+
+class Resumed(Short):
+    """A server was killed when a segment had its name and nothing said yet that it was begun. The next one begins
+    another segment: whatever is left of that, a start is not refused."""
+
+    def __init__(self, directory: Path) -> None:
+        self.built = directory / "built"
+        self.built.mkdir()
+        for number in (1, 2):
+            self._start_and_push(str(self.built), number, Disk())
+        lock = take_lock(f"{self.built}/.journal", Disk())
+        forget_last(lock, 2, Disk())
+        os.close(lock)
+        super().__init__(directory)
+
+    def _start_and_push(self, root: str, number: int, disk: Disk) -> None:
+        clock = ManualClock()
+        clock.now += number
+        engine = JournalEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        if number == 1:
+            engine.create("q", Options())
+        engine.queue("q").push([Draft(b"%d" % number)])
+        engine.commit()
+        engine.close()
+
+    def run(self, disk: RecordingDisk) -> None:
+        shutil.copytree(self.built, disk.root, dirs_exist_ok=True)
+        self._start_and_push(disk.root, 3, disk)
+        disk.mark("answered", 1)
+
+    def _begin(self, ordered: bool) -> World:
+        return pick_up(str(self.built), ordered=ordered)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        engine = JournalEngine(root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        assert 2 + answered <= len(engine.queue("q").list_mids(State.ALL, 9, -1)) <= 3
+        disk.end()
+
+
+class SetAside(Short):
+    """A start cuts off the torn end of the last segment, and keeps it in a file: that is whole, and there once it was
+    said."""
+
+    def __init__(self, directory: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            small_segments(patch)
+            journal = made(directory / "built")
+        self.built = journal.root
+        segment = journal.recovered.segments[-1]
+        flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 5, 0)
+        super().__init__(directory)
+
+    def run(self, disk: RecordingDisk) -> None:
+        shutil.copytree(self.built, disk.root, dirs_exist_ok=True)
+        engine = JournalEngine(disk.root, clock=ManualClock(), durability=Durability.ALWAYS, disk=disk)
+        [kept] = self._kept(disk.root)
+        self.right = kept.read_bytes()
+        disk.mark("answered", 1)
+        engine.close()
+
+    def _begin(self, ordered: bool) -> World:
+        return pick_up(str(self.built), ordered=ordered)
+
+    def _kept(self, root: str) -> list[Path]:
+        return [path for path in Path(root, ".journal").glob("cut-*") if path.suffix != ".tmp"]
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        assert [path.read_bytes() for path in self._kept(root)] in ([[self.right]] if answered else [[], [self.right]])
+
+
+class Repairs(Short):
+    """The repair of a damaged journal: a server starts and has everything that is whole, or asks for the repair again;
+    no segment is lost."""
+
+    def __init__(self, directory: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            small_segments(patch)
+            journal = made(directory / "built")
+        segment = journal.recovered.segments[1]
+        flip(Path(segment.path), segment.frames[1].start + FRAME_HEAD + 100, 0)
+        self.journal: Journal = journal
+        self.originals = {path.name: path.read_bytes() for path in Path(journal.directory).glob("*.segment")}
+        copy = journal.copy(directory / "expected")
+        repair(f"{copy}/.journal", Disk())
+        self.expected = start(copy)
+        super().__init__(directory)
+
+    def run(self, disk: RecordingDisk) -> None:
+        shutil.copytree(self.journal.root, disk.root, dirs_exist_ok=True)
+        assert repair(f"{disk.root}/.journal", disk) is not None
+        disk.mark("answered", 1)
+
+    def _begin(self, ordered: bool) -> World:
+        return pick_up(str(self.journal.root), ordered=ordered)
+
+    def _variants(self, number: int) -> tuple[str, ...]:
+        """One in turn: a start and a repair take long."""
+        return (VARIANTS[number % 4],)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        journal = Path(root, ".journal")
+        found = {path.name: path.read_bytes() for path in self._segments(journal)}
+        assert {name: found.get(name) for name in self.originals} == self.originals
+        try:
+            assert start(Path(root)) == self.expected
+        except JournalDamagedError:
+            assert not answered
+            assert repair(str(journal), Disk()) is not None
+            assert start(Path(root)) == self.expected
+
+    def _segments(self, journal: Path) -> Iterator[Path]:
+        yield from journal.glob("damaged-*[!p]/*.segment")
+        yield from journal.glob("*.segment")
+
+
+OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
+    "checkpoints": Checkpoints,
+    "files behind": lambda directory: Behind(directory, FilesEngine),
+    "journal behind": lambda directory: Behind(directory, JournalEngine),
+    "resumed": Resumed,
+    "set aside": SetAside,
+    "repair": Repairs,
+}

@@ -1,0 +1,366 @@
+"""A queue whose messages go to everybody: who gets what, when it is deleted, and what becomes of slow ones."""
+
+import re
+
+import pytest
+import trio
+import trio.testing
+from support.bus_memory import EVERYTHING, World, nothing_left
+
+from qs_bus.feeds import PREFETCH
+
+settled = trio.testing.wait_all_tasks_blocked
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> World:
+    return World(nursery)
+
+
+async def test_everybody_gets_it(world: World) -> None:
+    """Every member gets every message, in order, with the req of its own subscription."""
+    q = world.fan_out()
+    clients = [world.client() for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.join(q, req=f"r{number}")
+    sent = [world.push(q, payload) for payload in ("a", "b", "c")]
+    for number, client in enumerate(clients):
+        assert client.got == sent
+        assert client.payloads == ["a", "b", "c"]
+        assert {re.findall(' req="([^"]*)"', line)[0] for line in client.lines} == {f"r{number}"}
+    assert world.deleted(q) == sent
+    assert nothing_left(q)
+
+
+async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
+    """A message is for those who are there when it comes."""
+    q = world.fan_out()
+    early, late = world.client(), world.client()
+    early.join(q)
+    first = world.push(q)
+    late.join(q)
+    second = world.push(q)
+    assert (early.got, late.got) == ([first, second], [second])
+
+
+async def test_deleted_once_all_have_handled_it(world: World) -> None:
+    """A message is deleted when the last of those who got it has acknowledged it, and not before."""
+    q = world.fan_out()
+    clients = [world.client() for _ in range(3)]
+    for client in clients:
+        client.join(q, ack=True)
+    mid = world.push(q)
+    for client in clients:
+        assert world.upstream.deletes == []
+        assert client.acknowledge(mid) == [0]
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_one_that_acknowledges_and_one_that_does_not(world: World) -> None:
+    """Written is handled only for whoever did not ask for ack="client"."""
+    q = world.fan_out()
+    plain, careful = world.client(), world.client()
+    plain.join(q)
+    careful.join(q, ack=True)
+    mid = world.push(q)
+    assert plain.acknowledge(mid) == [404]
+    assert world.upstream.deletes == []
+    careful.acknowledge(mid)
+    assert world.deleted(q) == [mid]
+
+
+async def test_written_is_when_the_socket_has_taken_the_last_byte(world: World) -> None:
+    """What a plain client's socket has not taken to the last byte is not handled."""
+    q = world.fan_out()
+    client = world.client(credit=10)
+    client.join(q)
+    mid = world.push(q)
+    await settled()
+    assert world.upstream.deletes == []
+    client.reader.take()
+    await settled()
+    assert client.got == [mid]
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_all_leave_and_nobody_has_handled_it(world: World) -> None:
+    """A message that nobody has handled when the last one has left is given back, with its count of receives."""
+    q = world.fan_out()
+    one, two = world.client(), world.client()
+    one.join(q, ack=True)
+    two.join(q, ack=True)
+    mid = world.push(q, receives=7)
+    one.leave()
+    assert world.upstream.releases == []
+    two.leave()
+    assert world.upstream.releases == [(q, (mid, 7))]
+    assert world.upstream.deletes == []
+    assert nothing_left(q)
+
+
+async def test_one_has_handled_it_and_the_rest_leave(world: World) -> None:
+    """What somebody has handled is deleted when the others leave, in whichever order that happens."""
+    for leaves_first in (True, False):
+        q = world.fan_out()
+        one, two = world.client(), world.client()
+        one.join(q, ack=True)
+        two.join(q, ack=True)
+        mid = world.push(q)
+        if leaves_first:
+            two.leave()
+            one.acknowledge(mid)
+        else:
+            one.acknowledge(mid)
+            two.leave()
+        assert world.deleted(q) == [mid]
+        assert world.released(q) == []
+
+
+async def test_what_was_half_written_is_given_back(world: World) -> None:
+    """What a plain client got half of when it left is not handled."""
+    q = world.fan_out()
+    client = world.client(credit=50)
+    client.join(q)
+    mid = world.push(q)
+    client.leave()
+    assert world.released(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_one_that_was_silent_speaks(world: World) -> None:
+    """What a client got only because it was silent is given back when it speaks: what was written, what was begun,
+    what was not, and what was held. What was not begun is not sent any more."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, asked=False)
+    sent = [world.push(q) for _ in range(2)]
+    client.reader.credit = 10
+    sent += [world.push(q, "x" * 3000) for _ in range(6)]
+    await settled()
+    assert subscription.held
+    subscription.leave()
+    client.reader.take()
+    await settled()
+    assert client.got == sent[:3]
+    assert sorted(world.released(q)) == sent
+    assert world.deleted(q) == []
+    assert nothing_left(q)
+
+
+async def test_one_that_was_silent_stays_so(world: World) -> None:
+    """What was written to a silent client is handled once it is sure that it only listens, and not before; from then on
+    at once."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, asked=False)
+    first = world.push(q)
+    assert (client.got, world.deleted(q)) == ([first], [])
+    client.reader.stop_reading()
+    second = world.push(q)
+    subscription.confirm_silent()
+    assert world.deleted(q) == [first]
+    client.reader.take()
+    await settled()
+    assert world.deleted(q) == [second]
+    third = world.push(q)
+    assert world.deleted(q) == [third]
+    assert nothing_left(q)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+async def test_one_that_was_silent_beside_another(world: World, speaks: bool, first: bool) -> None:
+    """Nobody waits for the doubt about a silent client when another has handled the message, before or after; and its
+    end changes nothing."""
+    q = world.fan_out()
+    silent, other = world.client(credit=EVERYTHING if first else 0), world.client()
+    subscription = silent.join(q, asked=False)
+    other.join(q, ack=True)
+    mid = world.push(q)
+    assert world.deleted(q) == []
+    other.acknowledge(mid)
+    silent.reader.take()
+    await settled()
+    assert world.deleted(q) == [mid]
+    subscription.leave() if speaks else subscription.confirm_silent()
+    assert (world.deleted(q), world.released(q)) == ([], [])
+    assert nothing_left(q)
+
+
+async def test_with_nobody_there(world: World) -> None:
+    """Nothing is asked of the server while nobody is there, and what still comes is given back."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q)
+    assert world.upstream.synced[q] == PREFETCH
+    client.leave()
+    assert world.upstream.synced[q] == 0
+    assert world.released(q) == [] == world.released(q)
+    mid = world.push(q)
+    assert world.released(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_redelivered_is_not_sent_twice(world: World) -> None:
+    """What the server delivers again after the connection broke, and is in a client's hands, is not sent again; it is
+    deleted once it is acknowledged."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    mid = world.push(q)
+    world.push(q, mid=mid, receives=2)
+    assert client.got == [mid]
+    client.acknowledge(mid)
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_redelivered_and_handled_before(world: World) -> None:
+    """What was handled, and whose deletion got lost with the connection, is deleted again and sent to nobody."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    mid = world.push(q)
+    client.acknowledge(mid)
+    assert world.upstream.deletes.of(q) == [mid]  # lost
+    world.push(q, mid=mid, receives=2)
+    assert client.got == [mid]
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_given_back_with_the_last_count(world: World) -> None:
+    """What was delivered again is given back as the server knows it now."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    mid = world.push(q)
+    world.push(q, mid=mid, receives=4)
+    client.leave()
+    assert world.upstream.releases == [(q, (mid, 4))]
+
+
+async def test_release(world: World) -> None:
+    """What a client gives back it gets again, fetched anew; others do not, and it is deleted when all have it."""
+    q = world.fan_out()
+    one, two = world.client(), world.client()
+    one.join(q, ack=True)
+    two.join(q, ack=True)
+    mid = world.push(q, "payload")
+    assert one.release(mid) == 0
+    assert world.fetched(q, b"payload") == [mid]
+    assert (one.got, two.got) == ([mid, mid], [mid])
+    assert one.payloads == ["payload"] * 2
+    two.acknowledge(mid)
+    assert world.upstream.deletes == []
+    one.acknowledge(mid)
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_release_with_delay(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """Given back with a delay, it comes again when that is over; until then it cannot be acknowledged."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    mid = world.push(q)
+    assert client.release(mid, delay=7.5) == 0
+    assert client.acknowledge(mid) == [404]
+    await trio.sleep(7.4)
+    assert world.fetched(q) == []
+    await trio.sleep(0.2)
+    assert world.fetched(q) == [mid]
+    assert client.got == [mid, mid]
+    assert client.acknowledge(mid) == [0]
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
+async def test_what_is_delayed_makes_room(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """A message that is given back for later does not count against the prefetch meanwhile, but against the bound."""
+    q = world.fan_out()
+    client = world.client()
+    subscription = client.join(q, ack=True, prefetch=1)
+    first, second = world.push(q), world.push(q)
+    client.release(first, delay=60)
+    assert world.fetched(q) in ([], [second])
+    assert client.got == [first, second]
+    assert subscription.delayed is not None
+    assert list(subscription.delayed) == [q.records[first]]
+
+
+async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    """Who leaves while something is delayed for it lets that go as well; nothing is left running for it."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    delayed, held = world.push(q), world.push(q)
+    client.release(delayed, delay=3600)
+    await settled()
+    client.leave()
+    assert sorted(world.released(q)) == [delayed, held]
+    await settled()
+    assert not world.bus.timers._due
+    assert nothing_left(q)
+
+
+async def test_acknowledged_twice(world: World) -> None:
+    """A second acknowledgement is 404, and so is one of a message that was never sent, and of another queue."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=True)
+    mid = world.push(q)
+    assert client.acknowledge(mid, mid, mid + 1) == [0, 404, 404]
+    assert client.acknowledge(mid, qid="other") == [404]
+    assert client.release(mid) == 404
+
+
+async def test_a_name_counts_as_one(world: World) -> None:
+    """With names, a message is stored for all of them at once, and is deleted when that is done and all members have
+    handled it."""
+    q = world.fan_out()
+    for name in ("n", "m"):
+        q.names[name] = world.share("q", name)
+    client = world.client()
+    client.join(q, ack=True)
+    one, two = world.push(q), world.push(q)
+    assert world.upstream.copies.of(q) == [one, two]
+    client.acknowledge(one)
+    assert world.upstream.deletes == []
+    q.copied([one, two])
+    assert world.deleted(q) == [one]
+    client.acknowledge(two)
+    assert world.deleted(q) == [two]
+    assert nothing_left(q)
+
+
+async def test_a_name_without_members(world: World) -> None:
+    """A name's messages are taken from the queue though nobody is connected."""
+    q = world.fan_out()
+    q.names["n"] = world.share()
+    assert q.wanted
+    mid = world.push(q)
+    q.copied(world.upstream.copies.of(q))
+    assert world.deleted(q) == [mid]
+
+
+async def test_stored_for_a_name_and_the_members_leave(world: World) -> None:
+    """What is stored for a name is deleted in the queue, though every plain member has left without handling it."""
+    for copied_first in (True, False):
+        q = world.fan_out()
+        q.names["n"] = world.share()
+        client = world.client()
+        client.join(q, ack=True)
+        mid = world.push(q)
+        if copied_first:
+            q.copied([mid])
+            client.leave()
+        else:
+            client.leave()
+            q.copied([mid])
+        assert world.deleted(q) == [mid]
+        assert world.released(q) == []
+        q.copied([mid])  # a repetition, after a lost connection
+        assert world.upstream.deletes == []

@@ -1,0 +1,92 @@
+"""What may be given to clients, and what is said of the rest, before anything is sent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.scripted_server import answering, client_of, scripted
+
+from qs_client import AsyncBusClient, AsyncQueueClient, BusClient, Draft, QueueClient, Receipt, ReceiveMessage
+
+NAN = float("nan")
+CLIENTS = (QueueClient, AsyncQueueClient, BusClient, AsyncBusClient)
+NOBODY = QueueClient("host.invalid")
+
+
+@pytest.mark.parametrize("made", CLIENTS)
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("timeout", (0, -1, NAN, float("inf"), 1e9, "5", True), (None, 0.1, 999_999_999)),
+        ("port", (0, -1, 65536, "9876", 1.5, None), (1, 65535)),
+        ("host", ("", None, b"h"), ("h", "::1")),
+        ("max_document", (0, -1, 1.5, "9", None), (1,)),
+    ],
+)
+def test_settings(made: Callable[..., Any], name: str, wrong: tuple[object, ...], right: tuple[object, ...]) -> None:
+    """Every client checks what it is made with, and what is set later, and says which it is."""
+    client = made()
+    for value in wrong:
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is"):
+            made(**{name: value})
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is"):
+            setattr(client, name, value)
+    for value in right:
+        assert getattr(made(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("wait", lambda value: NOBODY.receive("q", wait=value)),
+        ("visibility", lambda value: NOBODY.receive("q", visibility=value)),
+        ("delay", lambda value: NOBODY.push("q", "x", delay=value)),
+        ("delay", lambda value: NOBODY.push_many("q", [Draft("x", delay=value)])),
+        ("delay", lambda value: NOBODY.release("q", 1, delay=value)),
+        ("visibility", lambda value: NOBODY.extend("q", 1, visibility=value)),
+        ("visibility", lambda value: NOBODY.get("q", 1, visibility=value)),
+        ("visibility", lambda value: NOBODY.subscribe("q", visibility=value)),
+        ("visibility", lambda value: NOBODY.new_queue("q", visibility=value)),
+        ("retention", lambda value: NOBODY.new_queue("q", retention=value)),
+    ],
+)
+def test_times(name: str, call: Callable[[Any], object]) -> None:
+    """A time that is none, or over the protocol's bound, is refused before anything is asked, in words."""
+    for value in (NAN, -1, float("inf"), 1e9, "5", b"5", True):
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is a number of seconds"):
+            call(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("max", lambda value: NOBODY.receive("q", value)),
+        ("mid", lambda value: NOBODY.peek("q", value)),
+        ("mid", lambda value: NOBODY.delete("q", value)),
+        ("mid", lambda value: NOBODY.delete_many("q", [1, value])),
+        ("mid", lambda value: NOBODY.release("q", Receipt(value, 1))),
+        ("after", lambda value: list(NOBODY.list_messages("q", after=value))),
+        ("prefetch", lambda value: NOBODY.subscribe("q", prefetch=value)),
+        ("prefetch", lambda value: BusClient().subscribe("q", prefetch=value)),
+        ("capacity", lambda value: NOBODY.new_queue("q", capacity=value)),
+        ("seq", lambda value: NOBODY.claim_messages("q", "c", value)),
+        ("batch", lambda value: NOBODY.stage_messages("q", "p", ["x"], batch=value)),
+    ],
+)
+def test_counts(name: str, call: Callable[[Any], object]) -> None:
+    """So is a count or an id that is none."""
+    for value in (-1, 10**18, 1.5, "1", True):
+        with pytest.raises((ValueError, TypeError), match=f"^{name} is a whole number"):
+            call(value)
+
+
+def test_the_longest_times() -> None:
+    """The longest times that may be given are waited for, though the system counts milliseconds in 31 bits."""
+    with (
+        scripted(answering(ReceiveMessage("q"), ReceiveMessage("q"))) as server,
+        client_of(server, timeout=999_999_999) as client,
+    ):
+        assert client.receive("q", wait=999_999_999) == []
+        client.push_many("q", [])
+        client.timeout = None
+        assert client.receive("q", wait=999_999_999) == []

@@ -1,0 +1,344 @@
+"""The session: which message belongs to which request or subscription, without a connection."""
+
+import pytest
+from support.scripted_server import answer_bytes
+
+from qs_client import (
+    Delivery,
+    Error,
+    GetMessage,
+    ListQueues,
+    Message,
+    NotFound,
+    Ping,
+    PushMessage,
+    ReceiveMessage,
+    ReleaseMessage,
+    ShuttingDown,
+    Subscribe,
+    Unsubscribe,
+)
+from qs_client.errors import closes
+from qs_client.session import Session
+from qs_client.stream_errors import Cut, Unexpected
+from qs_client.waiting import Pending, Subscription
+from qs_schemas import TABLE, Fault, Peer
+
+
+def sent(session: Session) -> list[Message]:
+    """What the server reads of what the session has sent since."""
+    peer = Peer()
+    peer.receive_data(session.data_to_send())
+    events = list(peer.events())
+    assert not any(isinstance(event, Fault) for event in events), events
+    return events  # type: ignore[return-value]
+
+
+def ask(session: Session, request: Message) -> tuple[Pending, Message]:
+    """A request, and how the server reads it."""
+    pending = session.ask(request)
+    (asked,) = sent(session)
+    return pending, asked
+
+
+def come(session: Session, *data: bytes) -> None:
+    """All of it is read and routed."""
+    for piece in data:
+        session.receive_data(piece)
+    while session.route():
+        pass
+
+
+def delivery(subscription: Subscription, mid: int, qid: str | None = "q") -> bytes:
+    """A message as the server delivers it."""
+    message = GetMessage(qid, mid, payload=b"x", status="delivered", receives=1, type="response")
+    message.req = subscription.request.req
+    return Peer().send(message)
+
+
+def subscribed(session: Session) -> Subscription:
+    """A subscription that the server has taken."""
+    subscription = session.subscribe(Subscribe("q"))
+    come(session, answer_bytes(sent(session)[0]))
+    assert isinstance(subscription.asked.answer, Subscribe)
+    return subscription
+
+
+def test_each_request_has_its_own_req() -> None:
+    """Two requests never share a correlation id, not even one object sent twice."""
+    session = Session()
+    ping = Ping()
+    assert ask(session, ping)[1].req != ask(session, ping)[1].req
+
+
+def test_what_is_to_be_sent_is_given_once() -> None:
+    """Requests go out in their order, together, and once."""
+    session = Session()
+    session.ask(Ping())
+    session.post(ListQueues(req="mine"))
+    session.ask(PushMessage("q", b"x"))
+    assert [type(message) for message in sent(session)] == [Ping, ListQueues, PushMessage]
+    assert session.data_to_send() == b""
+
+
+def test_an_answer_in_pieces() -> None:
+    """An answer is known when its last byte has come, however it is cut."""
+    session = Session()
+    pending, asked = ask(session, ListQueues())
+    data = answer_bytes(asked, queues=["a"])
+    for at in range(len(data) - 3):  # the document ends before its line end
+        session.receive_data(data[at : at + 1])
+        assert session.answer_to(pending) is None
+    session.receive_data(data[-3:])
+    answer = session.answer_to(pending)
+    assert isinstance(answer, ListQueues)
+    assert answer.queues == ["a"]
+
+
+def test_answers_in_any_order() -> None:
+    """Several requests may be open: each gets its own answer, whoever reads, and is told that it has come."""
+    session = Session()
+    first, of_first = ask(session, PushMessage("q", b"1"))
+    second, of_second = ask(session, PushMessage("q", b"2"))
+    woken: list[str] = []
+    first.wake = lambda: woken.append("first")
+    session.receive_data(answer_bytes(of_first, mid=1) + answer_bytes(of_second, mid=2))
+    answer = session.answer_to(second)
+    assert isinstance(answer, PushMessage)
+    assert answer.mid == 2
+    assert isinstance(first.answer, PushMessage)
+    assert first.answer.mid == 1
+    assert woken == ["first"]
+    assert not session.awaits_answer
+
+
+@pytest.mark.parametrize("other", [Ping(req="qs-99"), Ping(), Ping(req="mine")])
+def test_an_answer_to_something_else(other: Message) -> None:
+    """An answer whose req is no request's is never taken for an answer."""
+    session = Session()
+    pending, _ = ask(session, Ping())
+    session.receive_data(answer_bytes(other))
+    with pytest.raises(Unexpected):
+        session.answer_to(pending)
+
+
+@pytest.mark.parametrize("answer", [ListQueues(type="response"), Ping(type="request")])
+def test_an_answer_of_another_kind(answer: Message) -> None:
+    """An answer with the right req and the wrong operation, or an echo of the request, is refused."""
+    session = Session()
+    pending, asked = ask(session, Ping())
+    answer.req = asked.req
+    session.receive_data(Peer().send(answer))
+    with pytest.raises(Unexpected):
+        session.answer_to(pending)
+
+
+def test_an_error_without_req_answers_whoever_waits() -> None:
+    """Too many connections, shutting down: such errors belong to no request and end all that wait."""
+    session = Session()
+    subscription = subscribed(session)
+    pendings = [ask(session, Ping())[0] for _ in range(2)]
+    come(session, Peer().send(Error(503, "shutting-down", "bye")))
+    assert [isinstance(pending.answer, Error) for pending in pendings] == [True, True]
+    with pytest.raises(ShuttingDown):
+        subscription.next()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(413, "too-large"), (408, "timeout")])
+def test_an_error_about_a_document_answers_its_request(code: int, kind: str) -> None:
+    """What is wrong with one document is said to the first that has no answer, as answers come in order; the others
+    are not told that their requests were bad."""
+    session = Session()
+    first, second = (ask(session, PushMessage("q", b"x"))[0] for _ in range(2))
+    come(session, Peer().send(Error(code, kind, "why")))
+    assert isinstance(first.answer, Error)
+    assert second.answer is None
+
+
+def test_a_document_that_was_cut_off() -> None:
+    """A 400 without req says that the stream was cut, as requests are well-formed: no request is called bad for it."""
+    session = Session()
+    pending, _ = ask(session, PushMessage("q", b"x"))
+    session.receive_data(Peer().send(Error(400, "bad-request", "the stream ended inside a document")))
+    with pytest.raises(Cut, match="inside a document"):
+        session.answer_to(pending)
+
+
+def test_posted_messages_are_kept_in_order() -> None:
+    """Answers to messages posted, errors and deliveries are kept for next_message while an answer is waited for."""
+    session = Session()
+    session.post(ListQueues())
+    session.post(Ping(req="mine"))
+    first, second = sent(session)
+    pending, third = ask(session, ReceiveMessage("q"))
+    for data in (
+        answer_bytes(first, queues=["a"]),
+        answer_bytes(second, Error(404, "not-found", "no queue")),
+        answer_bytes(GetMessage(req="subscription"), mid=5),
+        answer_bytes(third, messages=[Delivery(1, b"x")]),
+    ):
+        session.receive_data(data)
+    assert isinstance(session.answer_to(pending), ReceiveMessage)
+    kept = [session.next_message() for _ in range(4)]
+    assert [type(message) for message in kept] == [ListQueues, Error, GetMessage, type(None)]
+
+
+def test_errors_without_req_beside_posted_messages() -> None:
+    """An error that answers a posted message without req is not taken for an answer to a request of ours; one that
+    ends the connection is."""
+    session = Session()
+    session.post(ListQueues())
+    sent(session)
+    pending, asked = ask(session, Ping())
+    session.receive_data(Peer().send(Error(404, "not-found", "no queue")) + answer_bytes(asked))
+    assert isinstance(session.answer_to(pending), Ping)
+    assert isinstance(session.next_message(), Error)
+    pending, _ = ask(session, Ping())
+    session.receive_data(Peer().send(Error(503, "shutting-down", "bye")))
+    assert isinstance(session.answer_to(pending), Error)
+
+
+def test_strays_go_to_whoever_wants_them() -> None:
+    """With a taker for strays, whatever answers no request goes to it, in order, and nothing is kept."""
+    session = Session()
+    strays: list[Message] = []
+    session.on_unmatched = strays.append
+    pending, asked = ask(session, Ping())
+    come(session, answer_bytes(GetMessage(req="s"), mid=5), answer_bytes(asked), Peer().send(Error(503, "x", "bye")))
+    assert pending.ready
+    assert [type(message) for message in strays] == [GetMessage, Error]
+    assert not session.unmatched.ready
+
+
+def test_deliveries_between_answers() -> None:
+    """Deliveries go to their subscription, answers to their requests, though they come mixed."""
+    session = Session()
+    one, two = subscribed(session), subscribed(session)
+    pending, asked = ask(session, Ping())
+    woken: list[int] = []
+    two.wake = lambda: woken.append(2)
+    come(session, delivery(one, 1), delivery(two, 2, None), answer_bytes(asked), delivery(one, 3))
+    assert pending.ready
+    assert [message.mid for message in (one.next(), one.next()) if message is not None] == [1, 3]
+    assert one.next() is None
+    message = two.next()
+    assert message is not None
+    assert (message.qid, message.mid, message.text) == ("q", 2, "x")  # the name was in the request
+    assert woken == [2]
+
+
+def test_a_subscription_that_the_server_ends() -> None:
+    """After what was delivered comes the error, and it comes again for whoever asks again."""
+    session = Session()
+    subscription = subscribed(session)
+    error = Error(404, "not-found", "no queue", req=subscription.request.req)
+    come(session, delivery(subscription, 1), Peer().send(error))
+    assert subscription.next() is not None
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            subscription.next()
+    assert session.end(subscription) is None
+    assert not session.may_get_unasked
+
+
+def test_a_subscription_that_is_refused() -> None:
+    """An error in answer to subscribe is the answer, and leaves no subscription."""
+    session = Session()
+    subscription = session.subscribe(Subscribe("q"))
+    come(session, answer_bytes(sent(session)[0], Error(404, "not-found", "no queue")))
+    assert isinstance(subscription.asked.answer, Error)
+    assert not session.may_get_unasked
+
+
+def test_ending_a_subscription_gives_back() -> None:
+    """Unsubscribe goes first; what was not taken goes back then, and so does what is still on its way."""
+    session = Session()
+    subscription = subscribed(session)
+    come(session, *(delivery(subscription, mid) for mid in (1, 2, 3)))
+    subscription.next()
+    asked = session.end(subscription)
+    assert asked is not None
+    unsubscribe, *releases = sent(session)
+    assert isinstance(unsubscribe, Unsubscribe)
+    assert unsubscribe.subscription == subscription.request.req
+    assert [(message.mid, message.receives) for message in releases if isinstance(message, ReleaseMessage)] == [
+        (2, 1),
+        (3, 1),
+    ]
+    come(session, delivery(subscription, 4))
+    (late,) = sent(session)
+    assert isinstance(late, ReleaseMessage)
+    assert late.mid == 4
+    come(session, answer_bytes(unsubscribe), *(answer_bytes(release) for release in [*releases, late]))
+    assert asked.ready
+    assert not session.may_get_unasked
+    assert not session.awaits_answer
+
+
+def test_a_dropped_answer() -> None:
+    """The answer to a request that nobody waits for any more is not taken for another's; messages in it go back."""
+    session = Session()
+    dropped, of_dropped = ask(session, ReceiveMessage("q"))
+    session.drop(dropped)
+    pending, asked = ask(session, Ping())
+    come(session, answer_bytes(of_dropped, messages=[Delivery(1, b"x", receives=2), Delivery(2, b"x", "r")]))
+    assert not pending.ready
+    assert [(r.qid, r.mid, r.receives) for r in sent(session) if isinstance(r, ReleaseMessage)] == [
+        ("q", 1, 2),
+        ("r", 2, None),
+    ]
+    come(session, answer_bytes(asked))
+    assert pending.ready
+
+
+def test_an_answer_that_came_as_it_was_dropped() -> None:
+    """What is dropped after its answer has come is given back at once; a subscription is ended."""
+    session = Session()
+    pending, asked = ask(session, ReceiveMessage("q"))
+    come(session, answer_bytes(asked, messages=[Delivery(1, b"x", "q")]))
+    session.drop(pending)
+    assert [type(message) for message in sent(session)] == [ReleaseMessage]
+    subscription = subscribed(session)
+    session.drop(subscription.asked)
+    assert [type(message) for message in sent(session)] == [Unsubscribe]
+
+
+def test_what_is_no_document_of_qs() -> None:
+    """Bytes of another protocol are refused in words."""
+    session = Session()
+    pending, _ = ask(session, Ping())
+    session.receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(Unexpected, match="not well-formed"):
+        session.answer_to(pending)
+
+
+def test_a_name_that_xml_cannot_carry() -> None:
+    """Nothing is asked, sent or waited for."""
+    session = Session()
+    for attempt in (session.ask, session.post):
+        with pytest.raises(ValueError, match="U\\+0000"):
+            attempt(PushMessage("a\0b", b"x"))
+    assert session.data_to_send() == b""
+    assert not session.awaits_answer
+
+
+def test_how_the_stream_ended() -> None:
+    """It is told apart whether the server hung up inside an answer or before one."""
+    session = Session()
+    assert session.end_of_data() == "closed the connection"
+    session.receive_data(b"<qs ")
+    assert session.next_message() is None
+    assert session.end_of_data() == "closed the connection in the middle of an answer"
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.code != 400], ids=lambda row: row.kind)
+def test_which_errors_close(row: object) -> None:
+    """An error closes as the table says; any error without req does, as the server could not read what it answers."""
+    assert closes(Error(row.code, row.kind, "", req="1")) == row.closes  # type: ignore[attr-defined]
+    assert closes(Error(row.code, row.kind, ""))  # type: ignore[attr-defined]
+
+
+def test_a_bad_request_closes_only_without_req() -> None:
+    """A 400 with req was about one document; the next one can be sent on the same connection."""
+    assert not closes(Error(400, "bad-request", "", req="1"))
+    assert closes(Error(400, "bad-request", ""))

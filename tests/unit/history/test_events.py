@@ -1,0 +1,399 @@
+"""What an engine tells a record: each event in a message's life, once, with what is known of the message."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.engines import ENGINES, EPOCH, Bench, FaultyDisk, ManualClock, always, failed, files_engine
+
+from qs_server.storage.engine import (
+    SECOND,
+    Draft,
+    Durability,
+    Feature,
+    NoSuchMessageError,
+    QueueFullError,
+    QueueNotEmptyError,
+    Receipt,
+    StaleReceiptError,
+    State,
+)
+
+LOTS = 1 << 40
+WINDOW = 30 * SECOND
+
+
+class Noted(NamedTuple):
+    """An event as it was told."""
+
+    event: str
+    qid: str
+    mid: int
+    size: int | None
+    receives: int | None
+    peer: str
+
+
+class Recorder:
+    """Remembers what it is told since the last look."""
+
+    def __init__(self) -> None:
+        self.peer = "me"
+        self._noted: list[Noted] = []
+
+    def note(
+        self, event: str, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+    ) -> None:
+        self._noted.append(Noted(event, qid, mid, size, receives, self.peer if peer is None else peer))
+
+    def take(self) -> list[Noted]:
+        noted, self._noted = self._noted, []
+        return noted
+
+    def events(self) -> list[tuple[str, int]]:
+        return [(noted.event, noted.mid) for noted in self.take()]
+
+
+def tell(engine: Any, recorder: Recorder | None) -> None:
+    """The engine tells it from now on: as if it had been made so."""
+    engine._shared.lifecycle = recorder
+
+
+class Scene(Bench):
+    """An engine with the queues `q` and `other`, and what it tells."""
+
+    def __init__(self, make: Callable[[Callable[[], int]], Any]) -> None:
+        super().__init__(make)
+        self.recorder = Recorder()
+        tell(self.engine, self.recorder)
+        self.queue("q")
+        self.queue("other")
+
+    def receive(self, count: int = 1, **named: Any) -> list[int]:
+        return [message.mid for message in self.engine.receive(["q"], count, WINDOW, LOTS, **named)]
+
+
+@pytest.fixture(params=ENGINES)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(ENGINES[request.param](tmp_path))
+    yield scene
+    scene.engine.close()
+
+
+def test_a_life(scene: Scene) -> None:
+    """A message that is pushed, received, extended, given back, received again and deleted: six lines in order."""
+    [mid] = scene.push(b"12345")
+    scene.receive()
+    scene.engine.queue("q").extend(Receipt(mid, 1), WINDOW)
+    scene.engine.queue("q").release(Receipt(mid, 1), 0)
+    scene.receive()
+    scene.engine.queue("q").delete(Receipt(mid, 2))
+    scene.engine.commit()
+    assert scene.recorder.take() == [
+        Noted("pushed", "q", mid, 5, 0, "me"),
+        Noted("received", "q", mid, 5, 1, "me"),
+        Noted("extended", "q", mid, 5, 1, "me"),
+        Noted("released", "q", mid, 5, 1, "me"),
+        Noted("received", "q", mid, 5, 2, "me"),
+        Noted("deleted", "q", mid, 5, 2, "me"),
+    ]
+
+
+def test_pushes_of_several_peers(scene: Scene) -> None:
+    """Pushes that become visible together are each their own peer's, lists and delayed ones too."""
+    pushed = []
+    for peer, drafts in (("a", [Draft(b"1")]), ("b", [Draft(b"22"), Draft(b"333", SECOND)]), ("c", [Draft(b"")])):
+        scene.recorder.peer = peer
+        pushed.append(scene.engine.queue("q").push(drafts))
+    scene.recorder.peer = "d"
+    scene.engine.effects()
+    scene.engine.commit()
+    [first], [second, third], [fourth] = pushed
+    assert scene.recorder.take() == [
+        Noted("pushed", "q", first, 1, 0, "a"),
+        Noted("pushed", "q", second, 2, 0, "b"),
+        Noted("pushed", "q", third, 3, 0, "b"),
+        Noted("pushed", "q", fourth, 0, 0, "c"),
+    ]
+
+
+def test_an_empty_push(scene: Scene) -> None:
+    """A push of nothing is no event."""
+    scene.engine.queue("q").push([])
+    scene.engine.commit()
+    assert not scene.recorder.take()
+
+
+def test_a_push_that_is_refused(scene: Scene) -> None:
+    """A push for which there is no room is no event."""
+    scene.queue("small", capacity=1)
+    with pytest.raises(QueueFullError):
+        scene.engine.queue("small").push([Draft(b"1"), Draft(b"2")])
+    scene.engine.commit()
+    assert not scene.recorder.take()
+
+
+def test_a_window_ends(scene: Scene) -> None:
+    """A window that ends by its time is an event of nobody's, with the receives so far, whoever asks at that time."""
+    [mid] = scene.push(b"x")
+    scene.receive()
+    scene.recorder.take()
+    scene.clock.now += WINDOW - 1
+    scene.engine.expire(100)
+    assert not scene.recorder.take()
+    scene.clock.now += 1
+    scene.engine.expire(100)
+    assert scene.recorder.take() == [Noted("expired", "q", mid, 1, 1, "")]
+    scene.receive()
+    scene.clock.now += WINDOW
+    scene.receive()
+    assert scene.recorder.take() == [
+        Noted("received", "q", mid, 1, 2, "me"),
+        Noted("expired", "q", mid, 1, 2, ""),
+        Noted("received", "q", mid, 1, 3, "me"),
+    ]
+
+
+def test_a_delay_ends(scene: Scene) -> None:
+    """The end of a delay is no event: neither of a push's nor of a release's."""
+    [first] = scene.push(b"x", delay=SECOND)
+    [second] = scene.push(b"y")
+    scene.receive()
+    scene.engine.queue("q").release(Receipt(second, 1), SECOND)
+    assert scene.recorder.events() == [
+        ("pushed", first),
+        ("pushed", second),
+        ("received", second),
+        ("released", second),
+    ]
+    scene.clock.now += 2 * SECOND
+    scene.engine.expire(100)
+    assert scene.receive(2) == [first, second]
+    assert scene.recorder.events() == [("received", first), ("received", second)]
+
+
+def test_a_release_that_changes_nothing(scene: Scene) -> None:
+    """A message that is visible is not given back; one that is delayed is."""
+    [mid] = scene.push(b"x")
+    scene.recorder.take()
+    scene.engine.queue("q").release(Receipt(mid), 0)
+    assert not scene.recorder.take()
+    scene.engine.queue("q").release(Receipt(mid), SECOND)
+    scene.engine.queue("q").release(Receipt(mid), 0)
+    assert scene.recorder.events() == [("released", mid), ("released", mid)]
+
+
+def test_what_is_looked_at(scene: Scene) -> None:
+    """A peek, a list, a read by its holder and figures are no events; a get that receives is one."""
+    [mid] = scene.push(b"x")
+    scene.recorder.take()
+    scene.engine.queue("q").get(mid, peek=True, visibility=None)
+    scene.engine.queue("q").list_mids(State.ALL, 10, -1)
+    scene.engine.queue("q").stats()
+    assert not scene.recorder.take()
+    scene.engine.queue("q").get(mid, peek=False, visibility=None)
+    assert scene.recorder.take() == [Noted("received", "q", mid, 1, 1, "me")]
+    scene.engine.queue("q").get(mid, peek=False, visibility=None)
+    scene.engine.queue("q").read(Receipt(mid, 1))
+    assert not scene.recorder.take()
+
+
+def test_received_for_a_subscriber(scene: Scene) -> None:
+    """What is held for a subscriber is received like anything else."""
+    [mid] = scene.push(b"x")
+    scene.recorder.take()
+    scene.receive(held=True)
+    assert scene.recorder.take() == [Noted("received", "q", mid, 1, 1, "me")]
+
+
+def test_refused(scene: Scene) -> None:
+    """What is refused is no event: a stale receipt, a message that is not there, a window that is over."""
+    [mid] = scene.push(b"x")
+    scene.receive()
+    scene.recorder.take()
+    engine = scene.engine
+    refused: list[Callable[[], object]] = [
+        lambda: engine.queue("q").delete(Receipt(mid, 7)),
+        lambda: engine.queue("q").delete(Receipt(mid + 1)),
+        lambda: engine.queue("q").release(Receipt(mid, 7), 0),
+        lambda: engine.queue("q").extend(Receipt(mid + 1), None),
+        lambda: engine.queue("q").extend(Receipt(mid, 7), None),
+        lambda: engine.remove("q", force=False),
+    ]
+    for call in refused:
+        with pytest.raises((StaleReceiptError, NoSuchMessageError, QueueNotEmptyError)):
+            call()
+    assert not scene.recorder.take()
+
+
+def test_purged(scene: Scene) -> None:
+    """Each message that a purge removes is deleted, whatever its state."""
+    first, second = scene.push(b"1", b"22")
+    [third] = scene.push(b"333", delay=SECOND)
+    scene.receive()
+    scene.recorder.take()
+    scene.engine.queue("q").purge(third, 100)
+    assert scene.recorder.take() == [
+        Noted("deleted", "q", first, 1, 1, "me"),
+        Noted("deleted", "q", second, 2, 0, "me"),
+        Noted("deleted", "q", third, 3, 0, "me"),
+    ]
+
+
+def test_copied(scene: Scene) -> None:
+    """A message that is copied is pushed where it was not; where it is already, nothing happens."""
+    if Feature.COPY in scene.engine.cannot:
+        pytest.skip("this engine copies nothing")
+    [mid] = scene.push(b"abc")
+    scene.receive()
+    scene.recorder.take()
+    scene.engine.copy("q", mid, ["q", "other"])
+    scene.engine.copy("q", mid, ["other"])
+    scene.engine.commit()
+    assert scene.recorder.take() == [Noted("pushed", "other", mid, 3, 0, "me")]
+
+
+def test_a_queue_is_removed_with_what_is_in_it(scene: Scene) -> None:
+    """Each message that a queue held is deleted with it."""
+    first, second = scene.push(b"1", b"22")
+    scene.receive()
+    scene.recorder.take()
+    scene.engine.remove("q", force=True)
+    noted = scene.recorder.take()
+    assert [(each.event, each.mid, each.peer) for each in noted] == [
+        ("deleted", first, "me"),
+        ("deleted", second, "me"),
+    ]
+    assert [each.size for each in noted] == [1, 2]
+
+
+def test_nobody_records(tmp_path: Path) -> None:
+    """Without a record everything goes on, also of what was staged before there was one."""
+    bench = Bench(ENGINES["files-none"](tmp_path))
+    bench.queue()
+    bench.engine.queue("q").push([Draft(b"x")])
+    recorder = Recorder()
+    tell(bench.engine, recorder)
+    bench.engine.commit()
+    assert [noted.event for noted in recorder.take()] == ["pushed"]
+    tell(bench.engine, None)
+    bench.engine.receive(["q"], 1, None, LOTS)
+    bench.engine.close()
+    assert not recorder.take()
+
+
+# -- the engine `files`
+
+
+def test_what_others_do(tmp_path: Path) -> None:
+    """What other programs do in the directory is not told: a file that appears is first told of when it is received."""
+    scene = Scene(files_engine(Durability.NONE)(tmp_path))
+    (tmp_path / "q" / f"{EPOCH}").write_bytes(b"foreign")
+    scene.engine.refresh()
+    os.rename(tmp_path / "q" / f"{EPOCH}", tmp_path / "q" / f"{EPOCH}.{EPOCH + 5}")
+    scene.engine.refresh()
+    os.rename(tmp_path / "q" / f"{EPOCH}.{EPOCH + 5}", tmp_path / "q" / f"{EPOCH}")
+    scene.engine.refresh()
+    assert not scene.recorder.take()
+    assert scene.receive() == [EPOCH]
+    (tmp_path / "q" / f"{EPOCH}.{EPOCH + WINDOW}").unlink()
+    scene.engine.refresh()
+    [noted] = scene.recorder.take()
+    assert (noted.event, noted.mid, noted.size) == ("received", EPOCH, 7)
+    scene.engine.close()
+
+
+def test_two_servers(tmp_path: Path) -> None:
+    """Of two servers on one root each tells of what it did itself, so that both together tell everything once."""
+    one, two = (Scene.__new__(Scene) for _ in range(2))
+    clock = ManualClock()
+    for scene in (one, two):
+        scene.make, scene.clock, scene.recorder = files_engine(Durability.NONE)(tmp_path), clock, Recorder()
+        scene.engine = scene.make(clock)
+        tell(scene.engine, scene.recorder)
+    one.queue()
+    [mid] = one.push(b"x")
+    two.receive()
+    clock.now += WINDOW
+    for scene in (one, two):
+        scene.engine.refresh()
+        scene.engine.expire(10)
+    for scene in (one, two):
+        scene.engine.refresh()
+    two.engine.queue("q").delete(Receipt(mid))
+    both = sorted(one.recorder.events() + two.recorder.events())
+    assert both == [("deleted", mid), ("expired", mid), ("pushed", mid), ("received", mid)]
+    one.engine.close()
+    two.engine.close()
+
+
+@pytest.mark.parametrize("operation", ["rename", "unlink", "setxattr"])
+def test_a_disk_that_fails(tmp_path: Path, operation: str) -> None:
+    """What fails on the disk is no event; done again, it is one."""
+    disk = FaultyDisk()
+    scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
+    [mid] = scene.push(b"x")
+    scene.recorder.take()
+    steps: dict[str, tuple[Callable[[], object], str]] = {
+        "rename": (scene.receive, "received"),
+        "setxattr": (scene.receive, "received"),
+        "unlink": (lambda: scene.engine.queue("q").delete(Receipt(mid)), "deleted"),
+    }
+    step, event = steps[operation]
+    disk.arm(1, errno.EIO, operation)
+    with pytest.raises(OSError, match="Input/output"):
+        step()
+    disk.disarm()
+    assert not scene.recorder.take()
+    step()
+    assert scene.recorder.events() == [(event, mid)]
+    scene.engine.close()
+
+
+def test_a_push_that_comes_to_nothing(tmp_path: Path) -> None:
+    """A push that fails when it is made visible, after it was answered, is no event, and those beside it are."""
+    disk = FaultyDisk()
+    scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
+    scene.engine.queue("q").push([Draft(b"1")])
+    [second] = scene.engine.queue("q").push([Draft(b"2")])
+    disk.arm(1, errno.EIO, "rename")
+    scene.engine.commit()
+    disk.disarm()
+    assert len(failed(scene.engine)) == 1
+    assert scene.recorder.events() == [("pushed", second)]
+    scene.engine.close()
+
+
+def test_a_copy_that_is_taken_back(tmp_path: Path) -> None:
+    """A copy that one queue takes and another cannot is taken back: what was pushed is deleted."""
+    scene = Scene(files_engine(Durability.NONE)(tmp_path))
+    scene.queue("small", capacity=1)
+    scene.push(b"x", qid="small")
+    [mid] = scene.push(b"abc")
+    scene.recorder.take()
+    with pytest.raises(QueueFullError):
+        scene.engine.copy("q", mid, ["other", "small"])
+    scene.engine.commit()
+    assert scene.recorder.events() == [("pushed", mid), ("deleted", mid)]
+    scene.engine.close()
+
+
+def test_receives_that_cannot_be_read(tmp_path: Path) -> None:
+    """When the disk does not say how often a message was received, the record does without, and nothing fails."""
+
+    class Silent(FaultyDisk):
+        def getxattr(self, path: str, name: str, **named: Any) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def listxattr(self, path: str, **named: Any) -> list[str]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    scene = Scene(files_engine(Durability.NONE, always(Silent()))(tmp_path))
+    [mid] = scene.push(b"x")
+    scene.recorder.take()
+    scene.engine.queue("q").delete(Receipt(mid))
+    assert scene.recorder.take() == [Noted("deleted", "q", mid, 1, None, "me")]
+    scene.engine.close()

@@ -1,0 +1,206 @@
+"""The lifecycle record: its lines, and what becomes of them when the disk fails."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from support.engines import EPOCH
+from support.history_bench import PEER, Bench, lines_of
+
+from qs_server.history.files import HistoryDisk, HistoryFolder
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "history")
+
+
+def test_a_line_is_an_object_with_seven_members(bench: Bench) -> None:
+    """Every line says when, what, of which message, how large, how often received, and for whom, in this order."""
+    bench.history.note("received", "orders", EPOCH, 12, 3)
+    bench.clock.now += 5
+    bench.history.commit()
+    bench.history.close()
+    assert bench.finished[0].read_text() == (
+        f'{{"time":{EPOCH + 5},"event":"received","queue":"orders","mid":{EPOCH},"size":12,"receives":3,'
+        f'"peer":"{PEER}"}}\n'
+    )
+
+
+def test_a_batch_has_one_time(bench: Bench) -> None:
+    """What one commit covers happened at one time, that of its end; what comes later is later, in order."""
+    bench.push(1, 2)
+    bench.clock.now += 7
+    bench.push(3)
+    bench.history.close()
+    assert [(line["mid"], line["time"]) for line in lines_of(bench.finished[0])] == [
+        (1, EPOCH),
+        (2, EPOCH),
+        (3, EPOCH + 7),
+    ]
+
+
+def test_what_is_not_known_is_null(bench: Bench) -> None:
+    """A size or a count that nobody knows is null."""
+    bench.history.note("deleted", "q", 1, None, None)
+    bench.history.close()
+    [line] = lines_of(bench.finished[0])
+    assert (line["size"], line["receives"]) == (None, None)
+
+
+def test_whose_doing_it_is(bench: Bench) -> None:
+    """A line has the peer that was begun with, unless the event says whose it is; the empty one is nobody."""
+    history = bench.history
+    history.note("pushed", "q", 1, 0, 0)
+    history.begin("[::1]:80")
+    history.note("pushed", "q", 2, 0, 0)
+    history.note("pushed", "q", 3, 0, 0, peer=PEER)
+    history.note("expired", "q", 1, 0, 0, peer="")
+    history.begin("")
+    history.note("released", "q", 1, 0, 0)
+    history.close()
+    assert [line["peer"] for line in lines_of(bench.finished[0])] == [PEER, "[::1]:80", PEER, "", ""]
+
+
+@pytest.mark.parametrize("qid", ['a"b', "a\\b", "a/b", "ü 日 🐟", "\u2028", "}{,:", "a'b", "null"])
+def test_any_name_of_a_queue(bench: Bench, qid: str) -> None:
+    """Whatever a queue is called, a line is one line, and says it."""
+    bench.push(1, qid=qid)
+    bench.history.close()
+    assert [line["queue"] for line in lines_of(bench.finished[0])] == [qid]
+
+
+def test_more_names_than_are_kept(bench: Bench) -> None:
+    """Names without end take no memory without end, and stay right."""
+    names = [f"q{number}" for number in range(25_000)]
+    for name in names:
+        bench.history.note("pushed", name, 1, 0, 0)
+    assert len(bench.history._quoted) <= 10_000
+    bench.history.close()
+    assert [line["queue"] for line in lines_of(bench.finished[0])] == names
+
+
+def test_discarded(bench: Bench) -> None:
+    """What was noted in a batch whose commit failed is not in the record; what comes later is."""
+    bench.history.note("pushed", "q", 1, 0, 0)
+    bench.history.discard()
+    bench.history.commit()
+    assert not bench.open
+    bench.push(2)
+    bench.history.close()
+    assert bench.mids == [[2]]
+
+
+def test_nothing_happens(bench: Bench) -> None:
+    """Without an event there is no file, and no call of the disk."""
+    bench.history.commit()
+    bench.history.finish_due()
+    bench.history.close()
+    assert not list(bench.folder.iterdir())
+    assert not bench.disk.calls
+
+
+def test_one_write_a_batch(bench: Bench) -> None:
+    """However many events a batch has, they are written at once."""
+    bench.push(*range(1000))
+    assert bench.disk.calls == ["open", "pwrite"]
+    bench.history.close()
+
+
+def test_a_batch_of_very_many(bench: Bench) -> None:
+    """A batch with more lines than are to be in memory is written in pieces, whole and in order."""
+    bench.push(*range(50_000))
+    assert bench.disk.calls.count("pwrite") == 3
+    bench.history.close()
+    assert [mid for file in bench.mids for mid in file] == list(range(50_000))
+
+
+def test_a_full_disk(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """While the disk is full events are lost, with one line in the log; once there is room, a line says how many, and
+    the file has whole lines only."""
+    bench.push(1)
+    bench.disk.room = 150
+    bench.push(2, 3, 4)
+    bench.disk.room = 0
+    for mid in range(5, 10):
+        bench.seconds += 2
+        bench.push(mid)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "No space left" in caplog.text
+    bench.disk.room = None
+    bench.seconds += 2
+    bench.push(10)
+    bench.push(11)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "8 events" in caplog.records[1].getMessage()
+    bench.history.close()
+    assert bench.mids == [[1, 10, 11]]
+
+
+def test_a_full_disk_is_not_asked_for_each_batch(bench: Bench) -> None:
+    """After a failure nothing is tried for a second, so that a nearly full disk does not fill the log."""
+    bench.disk.room = 0
+    bench.push(1)
+    calls = len(bench.disk.calls)
+    bench.disk.room = None
+    bench.push(2)
+    assert len(bench.disk.calls) == calls
+    bench.seconds = 1
+    bench.push(3)
+    bench.history.close()
+    assert bench.mids == [[3]]
+
+
+def test_a_torn_line_that_cannot_be_taken_back(bench: Bench) -> None:
+    """What a failed write has left is cut off before anything else is written."""
+    bench.push(1)
+    bench.disk.room = 50
+    bench.disk.faults["ftruncate"] = errno.EIO
+    bench.push(2)
+    bench.disk.room = None
+    bench.seconds = 2
+    bench.push(3)
+    assert bench.open[0].read_bytes().count(b"\n") == 1
+    del bench.disk.faults["ftruncate"]
+    bench.seconds = 4
+    bench.push(4)
+    bench.history.close()
+    assert bench.mids == [[1, 4]]
+
+
+def test_no_file_can_be_made(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """When no file can be opened events are lost until one can; a close says how many were."""
+    bench.disk.faults["open"] = errno.EMFILE
+    bench.push(1, 2)
+    bench.history.close()
+    assert "2 events are not in the history" in caplog.text
+    assert not list(bench.folder.iterdir())
+
+
+@pytest.mark.parametrize("operation", ["fsync", "rename"])
+def test_a_file_that_cannot_be_finished(bench: Bench, caplog: pytest.LogCaptureFixture, operation: str) -> None:
+    """A file that cannot be synced or renamed stays hidden, with a line in the log, and the next start finishes it."""
+    bench.disk.faults[operation] = errno.EIO
+    bench.push(1)
+    bench.seconds = 60
+    bench.history.finish_due()
+    assert "could not be finished" in caplog.text
+    assert not bench.finished
+    bench.disk.faults.clear()
+    bench.clock.now += 1
+    bench.push(2)
+    bench.history.close()
+    assert bench.mids == [[2]]
+    HistoryFolder(str(bench.folder), HistoryDisk()).recover()
+    assert bench.mids == [[1], [2]]
+
+
+def test_an_empty_file_is_not_kept(bench: Bench) -> None:
+    """A file in which nothing could be written goes when its time is over."""
+    bench.disk.room = 0
+    bench.push(1)
+    assert bench.open
+    bench.seconds = 60
+    bench.history.finish_due()
+    assert not list(bench.folder.iterdir())
+    bench.history.close()

@@ -1,0 +1,206 @@
+"""A consumer and its claims: what is acknowledged when, and what it means when the server's numbers are others."""
+
+import logging
+
+import pytest
+from support.claim_ledger import QUEUE, Ledger
+
+from qs_client import Conflict, NotImplementedByServer, Stale
+from qs_pipeline.claiming import Claims, search
+from qs_pipeline.errors import CheckpointLostError, ClaimHeldError, DataLossError, NoSuchQueueError, PipelineError
+from qs_pipeline.offsets import INITIAL, Offset
+from qs_pipeline.slices import Slice
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A queue of ten messages, 1 to 10."""
+    ledger = Ledger()
+    ledger.push(*(b"%d" % number for number in range(1, 11)))
+    return ledger
+
+
+def _claims(ledger: Ledger, consumer: str = "c", strict: bool = True) -> Claims:
+    return Claims(ledger.server(), consumer, strict)
+
+
+def _after(claims: Claims, done: Offset, most: int | None = None) -> Offset:
+    return claims.after(done, most, None, None)
+
+
+def test_one_claim_after_the_other(ledger: Ledger) -> None:
+    """Each step acknowledges what is done, and no more; at the end there is nothing to claim."""
+    claims = _claims(ledger)
+    first = _after(claims, INITIAL, 4)
+    assert (first.seq, first.count, first.first, first.last) == (1, 4, 1, 4)
+    second = _after(claims, first, 4)
+    assert list(ledger.claims) == [("c", 2)]
+    assert (second.first, second.last) == (5, 8)
+    third = _after(claims, second, 4)
+    assert third.count == 2
+    assert _after(claims, third).count == 0
+    assert not ledger.claims
+
+
+def test_a_claim_that_was_not_logged(ledger: Ledger) -> None:
+    """The driver was killed between the claim and the offset log: the next one gets that claim, whatever its limit."""
+    lost = _after(_claims(ledger), INITIAL, 4)
+    assert _after(_claims(ledger), INITIAL, 9) == lost
+    assert len(ledger.ready) == 6
+
+
+def test_claims_without_a_checkpoint(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    """A query that starts from nothing says that it takes over claims of its name, and of no other."""
+    _claims(ledger, "other").claim(1, 1)
+    _claims(ledger).warn_of_others()
+    assert not caplog.records
+    _claims(ledger).claim(1, 4)
+    _claims(ledger).warn_of_others()
+    assert "claim 1 of the consumer 'c' of the queue 'orders'" in caplog.text
+    assert "(4 messages) exists already" in caplog.text
+
+
+def test_a_deleted_checkpoint(ledger: Ledger) -> None:
+    """A query that starts from nothing under a name that has acknowledged claims is told so, and changes nothing."""
+    claims = _claims(ledger)
+    _after(claims, _after(claims, INITIAL, 4), 4)
+    with pytest.raises(CheckpointLostError, match=r"the checkpoint was deleted, .*qs claims --release c orders"):
+        _after(_claims(ledger), INITIAL)
+    assert list(ledger.claims) == [("c", 2)]
+
+
+def test_two_queries_of_one_name(ledger: Ledger) -> None:
+    """The one that falls behind is told that another works under its name."""
+    claims = _claims(ledger)
+    first = _after(claims, INITIAL, 4)
+    claims.acknowledge(_after(claims, first, 4))
+    with pytest.raises(
+        ClaimHeldError, match=r"at claim 1 of the consumer 'c'.*another query works under the same name"
+    ):
+        _after(_claims(ledger), first)
+
+
+def test_a_server_that_knows_less(ledger: Ledger) -> None:
+    """The queue was made again: the checkpoint is ahead, and the query stops, unless it may lose messages."""
+    done = Offset(5, 1, 1, 1, 1, "x")
+    with pytest.raises(DataLossError, match=r"at claim 5 .*the server has given none of that number"):
+        _after(_claims(ledger), done)
+    assert _after(_claims(ledger, strict=False), done).seq == 1
+
+
+def test_what_is_lost_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """While a query that has gone on waits for messages, it asks often."""
+    claims = _claims(Ledger(), strict=False)
+    for _ in range(3):
+        assert _after(claims, Offset(5, 1, 1, 1, 1, "x")).count == 0
+    assert len(caplog.records) == 1
+
+
+def test_the_same_messages_again(ledger: Ledger) -> None:
+    """A claim was released, and made again by a query that may lose messages: Spark has to see that it is a new one."""
+    made = _after(_claims(ledger), INITIAL)
+    ledger.server().ask(lambda client: client.release_claim(QUEUE, "c", 1))
+    again = _after(_claims(ledger, strict=False), made)
+    assert (again.seq, again.checksum) == (made.seq, made.checksum)
+    assert again.to_json() != made.to_json()
+    assert _claims(ledger).is_there(again)
+    ledger.push(b"more")
+    assert _after(_claims(ledger), again).lost == 1
+
+
+def test_a_claim_that_holds_others(ledger: Ledger) -> None:
+    """A checkpoint's claim is read again only if it is the same; else another query has made it."""
+    claims = _claims(ledger)
+    made = _after(claims, INITIAL, 4)
+    assert claims.is_there(made)
+    with pytest.raises(ClaimHeldError, match=r"claim 1 of the consumer 'c'.*holds other messages"):
+        claims.is_there(Offset(1, 4, 4, 1, 4, "other"))
+
+
+def test_a_claim_that_is_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    """Released by an operator: an error, or with failOnDataLoss false a warning and no messages."""
+    made = _after(_claims(ledger), INITIAL, 4)
+    ledger.server().ask(lambda client: client.release_claim(QUEUE, "c", 1))
+    for check in (_claims(ledger).is_there, lambda offset: _claims(ledger).read(offset, Slice(0, 1))):
+        with pytest.raises(DataLossError, match=r"claim 1 of .* is no longer there: .*failOnDataLoss false"):
+            check(made)
+    with caplog.at_level(logging.WARNING):
+        assert _claims(ledger, strict=False).is_there(made) is False
+        assert _claims(ledger, strict=False).read(made, Slice(0, 1)) == []
+    assert caplog.text.count("no longer there") == 2
+
+
+def test_messages_that_are_gone(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    """Purged while they were claimed: an error that says how many, or a warning and what is left."""
+    made = _after(_claims(ledger), INITIAL, 4)
+    del ledger.claims["c", 1][2]
+    assert [each.mid for each in _claims(ledger).read(made, Slice(1, 2))] == [3, 4]
+    with pytest.raises(DataLossError, match=r"1 messages of claim 1 of the consumer 'c' .* are gone"):
+        _claims(ledger).read(made, Slice(0, 2))
+    with caplog.at_level(logging.WARNING):
+        assert [each.mid for each in _claims(ledger, strict=False).read(made, Slice(0, 2))] == [1]
+    assert "1 messages of claim 1" in caplog.text
+
+
+def test_a_queue_that_is_gone(ledger: Ledger) -> None:
+    """A queue that does not exist is told from a claim that does not."""
+    made = _after(_claims(ledger), INITIAL, 4)
+    ledger.deleted = True
+    for ask in (lambda c: _after(c, INITIAL), lambda c: c.read(made, Slice(0, 1)), lambda c: c.acknowledge(made)):
+        with pytest.raises(NoSuchQueueError, match=r"there is no queue 'orders' on 127.0.0.1:9876"):
+            ask(_claims(ledger))
+
+
+def test_the_next_one_without_a_checkpoint(ledger: Ledger) -> None:
+    """A batch read gets the claim that waits to be acknowledged, and then a new one, whatever its number."""
+    claims = _claims(ledger)
+    first = claims.next(2, None)
+    assert claims.next(5, None) == first
+    done = first
+    for seq in range(2, 6):
+        claims.acknowledge(done)
+        done = claims.next(2, None)
+        assert done.seq == seq
+    claims.acknowledge(done)
+    assert claims.next(2, None).count == 0
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 3, 7, 100, 10**6])
+def test_search(last: int) -> None:
+    """The number that follows the last acknowledged one is found in few questions."""
+    asked = []
+
+    def claim(seq: int) -> Offset:
+        asked.append(seq)
+        if seq <= last:
+            raise Stale(409, "stale", "")
+        if seq > last + 1:
+            raise Conflict(409, "conflict", "")
+        return Offset(seq)
+
+    assert search(claim).seq == last + 1
+    assert len(asked) <= 42
+
+
+def test_a_search_that_finds_none() -> None:
+    """Somebody else moves on at the same time: an error, and no endless loop."""
+
+    def claim(seq: int) -> Offset:
+        raise Stale(409, "stale", "") if seq < 10 else Conflict(409, "conflict", "")
+
+    with pytest.raises(ClaimHeldError, match="claims are changing"):
+        search(claim)
+
+
+def test_a_storage_without_claims(ledger: Ledger) -> None:
+    """The error says what was asked, of which queue, what that needs, and what the server says to do."""
+    server = ledger.server()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NotImplementedByServer(501, "not-implemented", "its storage is 'files': qs new")
+
+    server._client.claim_messages = refuse  # type: ignore[method-assign]
+    with pytest.raises(
+        PipelineError, match=r"claims on the queue 'orders': .* of the storage journal \(.*'files': qs new"
+    ):
+        _after(Claims(server, "c"), INITIAL)

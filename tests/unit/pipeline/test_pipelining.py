@@ -1,0 +1,76 @@
+"""Several requests on their way at once: each answer belongs to its request, and nothing is left behind."""
+
+import pytest
+from support.scripted_server import SOON, Conversation, answering, client_of, scripted
+
+from qs_client import Error, GetMessage, Message, NoAnswer, NotFound, ServerUnavailable
+from qs_pipeline.pipelining import answers, exchanges
+from qs_schemas import Peer
+
+
+def _asked(count: int) -> list[GetMessage]:
+    return [GetMessage("q", number, peek=True) for number in range(count)]
+
+
+def test_in_order() -> None:
+    """Answers come in the order of the requests, more of them than are on their way; an error stands in its place."""
+    replies: list[Message] = [GetMessage("q", mid, payload=b"x") for mid in range(5)]
+    replies[2] = Error(code=404, kind="not-found", text="gone")
+    with scripted(answering(*replies)) as server, client_of(server) as client:
+        found = list(exchanges(client, _asked(5), 2))
+        client.disconnect()
+    assert isinstance(found[2], NotFound)
+    assert [each.mid for each in found if isinstance(each, GetMessage)] == [0, 1, 3, 4]
+
+
+def test_an_error_that_is_raised() -> None:
+    """The connection is closed then, as answers may be on their way that nobody waits for."""
+    replies = [Error(code=404, kind="not-found", text="gone"), GetMessage("q", 1)]
+
+    def script(conversation: Conversation) -> None:
+        for reply in replies:
+            conversation.answer(conversation.read(), reply)
+        conversation.wait_for_close()
+
+    with scripted(script) as server, client_of(server) as client:
+        with pytest.raises(NotFound):
+            list(answers(client, _asked(2), 2))
+        assert not client.connected
+
+
+def test_a_request_that_was_cut_off() -> None:
+    """A 400 without `req` is about what the server could not read: nothing was done, and it is asked again."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.write(Peer().send(Error(code=400, kind="bad-request", text="the document ends too early")))
+
+    with scripted(script) as server, client_of(server) as client:
+        with pytest.raises(ServerUnavailable, match="cut off a request"):
+            list(exchanges(client, _asked(1), 1))
+        assert not client.connected
+
+
+def test_a_connection_that_ends() -> None:
+    """What was asked and not answered is not known: the caller asks again."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), GetMessage("q", 0))
+
+    with scripted(script) as server, client_of(server) as client:
+        with pytest.raises(ServerUnavailable):
+            list(exchanges(client, _asked(2), 2))
+        assert not client.connected
+
+
+def test_an_answer_that_does_not_come() -> None:
+    """After the client's timeout it is an error that can be asked again, on another connection."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.read()
+        conversation.wait_for_close()
+
+    with scripted(script) as server, client_of(server, timeout=SOON) as client:
+        with pytest.raises(NoAnswer, match=f"no answer from 127.0.0.1:{server.port} within 0.02 s"):
+            list(exchanges(client, _asked(1), 1))
+        assert not client.connected

@@ -1,0 +1,185 @@
+"""What tasks stage and what is published: every row once, whatever answers are lost."""
+
+import itertools
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from support.claim_ledger import QUEUE, Ledger, LedgerClient
+
+from qs_client import Full, ServerUnavailable
+from qs_pipeline.connecting import Server
+from qs_pipeline.errors import (
+    BadMessageError,
+    BadOptionError,
+    DataLossError,
+    NoSuchQueueError,
+    PipelineError,
+    SchemaMismatchError,
+)
+from qs_pipeline.options import Options
+from qs_pipeline.staging import (
+    PARTS,
+    PUBLISHED,
+    Staged,
+    attempt_number,
+    check_write_schema,
+    discard,
+    payloads,
+    publish,
+    stage,
+)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """An empty queue."""
+    return Ledger()
+
+
+def _bodies(count: int, of: int = 0) -> Iterator[bytes]:
+    return (b"%d/%d" % (of, number) for number in range(count))
+
+
+def _held(ledger: Ledger) -> list[bytes]:
+    return [ledger.ready[mid] for mid in sorted(ledger.ready)]
+
+
+def test_two_tasks_and_their_commit(ledger: Ledger) -> None:
+    """Nothing is visible before; then all of it, in order of task and row, and once however often it is committed."""
+    server = ledger.server()
+    staged = [stage(server, _bodies(2500, task), "p", 1, task, 0) for task in (1, 0)]
+    assert not ledger.ready
+    assert [part for part, _ in staged[0].parts] == [PARTS, PARTS + 1, PARTS + 2]
+    publish(server, staged)
+    assert _held(ledger) == [*_bodies(2500, 0), *_bodies(2500, 1)]
+    publish(server, staged)
+    assert len(ledger.ready) == 5000
+
+
+def test_an_answer_that_is_lost(ledger: Ledger) -> None:
+    """What may or may not have arrived is sent again under another attempt, and published once."""
+    losses = itertools.cycle([True, False, False])
+
+    def trouble(name: str) -> None:
+        if name == "stage_messages" and next(losses):
+            raise ServerUnavailable("the connection broke")
+
+    client = LedgerClient(ledger, trouble)
+    server = Server(Options(QUEUE), 10.0, lambda *_, **__: client, sleep=lambda _: None)
+    publish(server, [stage(server, _bodies(5000), "p", 1, 0, 0)])
+    assert _held(ledger) == list(_bodies(5000))
+    assert client.asked.count("stage_messages") > 5
+
+
+def test_a_task_that_is_tried_again(ledger: Ledger) -> None:
+    """Only the try that succeeded is named, and published."""
+    server = ledger.server()
+    stage(server, _bodies(10, 7), "p", 1, 0, 0)
+    publish(server, [stage(server, _bodies(10, 8), "p", 1, 0, 0)])
+    assert _held(ledger) == list(_bodies(10, 8))
+
+
+def test_no_rows(ledger: Ledger) -> None:
+    """A task without rows stages nothing; a batch without any is not published."""
+    server = ledger.server()
+    staged = stage(server, [], "p", 1, 0, 0)
+    assert staged.parts == ()
+    publish(server, [staged])
+    publish(server, [])
+    assert not ledger.published
+
+
+def test_attempts_differ() -> None:
+    """Each has a number that the wire can carry, and that says which attempt of the task it was."""
+    numbers = {attempt_number(7) for _ in range(1000)}
+    assert len(numbers) == 1000
+    assert all(0 <= number < 10**18 and number % 1000 == 7 for number in numbers)
+    assert attempt_number(5, lambda below: below - 1) == 10**18 - 1000 + 5
+
+
+def test_what_was_staged_is_gone(ledger: Ledger) -> None:
+    """The batch fails, and says so; a queue that is gone is named."""
+    server = ledger.server()
+    staged = stage(server, _bodies(1), "p", 1, 0, 0)
+    ledger.staged.clear()
+    with pytest.raises(DataLossError, match="staged for batch 1 of the producer 'p' on the queue 'orders' is still"):
+        publish(server, [staged])
+    ledger.deleted = True
+    with pytest.raises(NoSuchQueueError):
+        publish(server, [staged])
+    with pytest.raises(NoSuchQueueError):
+        stage(server, _bodies(1), "p", 2, 0, 0)
+
+
+def test_a_full_queue(ledger: Ledger) -> None:
+    """The server's refusal ends the task, with the server's words."""
+
+    def trouble(name: str) -> None:
+        raise Full(507, "full", "the queue holds 10 messages, its capacity")
+
+    client = LedgerClient(ledger, trouble)
+    server = Server(Options(QUEUE), 10.0, lambda *_, **__: client)
+    with pytest.raises(PipelineError, match="refused staging on the queue 'orders': 507 full: the queue holds 10"):
+        stage(server, _bodies(1), "p", 1, 0, 0)
+
+
+def test_discard(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    """A write that failed leaves nothing; when the server is away it is only said."""
+    server = ledger.server()
+    stage(server, _bodies(3), "p", 1, 0, 0)
+    discard(server, "p", 1)
+    assert not ledger.staged
+    assert not ledger.ready
+    ledger.deleted = True
+    discard(server, "p", 2)
+    assert "could not be dropped" in caplog.text
+
+
+def test_more_parts_than_one_publishing_names(ledger: Ledger) -> None:
+    """The error says how many there are, and what to do."""
+    staged = Staged("p", 1, tuple((number, 0) for number in range(PUBLISHED + 1)))
+    with pytest.raises(PipelineError, match=r"has 10001 parts, .*write smaller batches"):
+        publish(ledger.server(), [staged])
+
+
+def test_bodies_of_rows() -> None:
+    """Binary and string columns, whatever their batches; a null is an error."""
+    batches = [
+        pa.record_batch([pa.array([b"a", b""])], names=["body"]),
+        pa.record_batch([pa.array([], pa.string())], names=["body"]),
+        pa.record_batch([pa.array(["é"])], names=["body"]),
+    ]
+    assert list(payloads(batches, "q")) == [b"a", b"", "é"]
+    with pytest.raises(BadMessageError, match="a row for the queue 'q' has a null"):
+        list(payloads([pa.record_batch([pa.array([None], pa.string())], names=["body"])], "q"))
+
+
+@pytest.mark.parametrize("name", ["body", "value", "BODY"])
+@pytest.mark.parametrize("kind", [BinaryType(), StringType()])
+def test_columns_that_fit(name: str, kind: BinaryType | StringType) -> None:
+    """One column, body or value, of bytes or text."""
+    check_write_schema(StructType().add(name, kind), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType(),
+        StructType().add("body", LongType()),
+        StructType().add("text", StringType()),
+        StructType().add("body", StringType()).add("mid", LongType()),
+        StructType().add("body", StringType()).add("value", StringType()),
+    ],
+)
+def test_columns_that_do_not_fit(schema: StructType) -> None:
+    """Anything else is refused, with what there is and what to do."""
+    with pytest.raises(SchemaMismatchError, match=r"one column, body or value, .* not struct<.*\.select\('body'\)"):
+        check_write_schema(schema, overwrite=False)
+
+
+def test_overwriting() -> None:
+    """A queue is not replaced."""
+    with pytest.raises(BadOptionError, match="append-only"):
+        check_write_schema(StructType().add("body", StringType()), overwrite=True)
