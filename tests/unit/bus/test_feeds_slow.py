@@ -160,7 +160,7 @@ async def test_answers_fill_the_outbox(nursery: trio.Nursery) -> None:
     q = world.fan_out()
     client = world.client(credit=0)
     client.join(q)
-    client.connection._say([b"x" * 600 + b"\r\n"])
+    client.connection._send_answers([b"x" * 600 + b"\r\n"])
     mid = world.push(q)
     client.reader.take()
     await settled()
