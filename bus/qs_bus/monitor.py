@@ -79,12 +79,12 @@ class Monitor:
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        there = await self._ask_for_queues()
-        if qid not in there:
+        existing = await self._ask_for_queues()
+        if qid not in existing:
             raise RefusedError(
                 table.NOT_FOUND, f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first"
             )
-        for label, name in filter(None, map(name_in, there)):
+        for label, name in filter(None, map(name_in, existing)):
             if label == qid:  # a queue that was deleted and made again has kept its names
                 self._add_name(self.feed(qid), name)
 
@@ -215,13 +215,13 @@ class Monitor:
         async with self._naming:
             await self._make_queues()
             named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
-            there = set(await upstream.call(calls.queues()))
-            found = [entry for entry in map(name_in, there) if entry is not None]
+            existing = set(await upstream.call(calls.queues()))
+            found = [entry for entry in map(name_in, existing) if entry is not None]
             if self._counts is not None and not self._expected:
                 await self._expect_subscribers(self._counts)
                 self._expected = True
             for label, name in found:
-                if label in (self._options.queues or there):
+                if label in (self._options.queues or existing):
                     self._add_name(self.feed(label), name)
             for label, name in named.difference(found):
                 self._drop_name(label, name)

@@ -1,9 +1,8 @@
 """One connection of the async clients, over anyio: a socket, its session, and which of many tasks reads and writes.
 
-It has no task of its own. The first task that waits for something reads for all (the leader); others follow. When the
-leader has what it waited for, or is cancelled, a follower takes over. Outgoing bytes are buffered, so that a cancelled
-caller leaves no incomplete document behind: the leader sends what the socket has not taken yet. The answer to a call
-that was cancelled or timed out is recognized by its `req` and dropped.
+It has no task of its own. The first task that waits for something reads for all (the leader); others follow, and one of
+them takes over when the leader is done or cancelled. Outgoing bytes are buffered, so a cancelled caller leaves no
+incomplete document behind. The answer to a call that was cancelled or timed out is dropped.
 """
 
 import contextlib
@@ -84,7 +83,7 @@ class AsyncConnection:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes this process's descriptor, without shutting down the parent's connection."""
+        """Closes the socket in a child process, see `forks`."""
         if self._failure is None:
             self._failure = self._place.closed()
         self._wire.close()

@@ -34,7 +34,7 @@ class BusMessages(Closing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
+        """Ends the iterator in a child process, see `forks`."""
         self._inherited = True
         self._closed = threading.Event()  # the old event's lock may be held by a thread of the parent
         self._closed.set()
@@ -85,7 +85,6 @@ class BusMessages(Closing):
         self._hang_up()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             with contextlib.suppress(OSError):  # the loop will get the error

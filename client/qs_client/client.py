@@ -99,8 +99,7 @@ class QueueClient(Settings):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
-        may be held by a thread of the parent."""
+        """Starts without a connection and with new locks, also in a child process, see `forks`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -275,8 +274,8 @@ class QueueClient(Settings):
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
-        last call."""
+        """Returns the connection, opened if needed. fresh: replace one that the server has ended since the last
+        call."""
         with self._opening:
             connection = self._connection
             if connection is not None and fresh and connection.is_stale():

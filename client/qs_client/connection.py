@@ -66,7 +66,7 @@ class Connection:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes this process's descriptors, without shutting down the parent's connection."""
+        """Closes the sockets in a child process, see `forks`."""
         self._ended = True
         self._close_sockets()
 
