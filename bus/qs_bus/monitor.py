@@ -25,7 +25,7 @@ from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 _RECREATE_AFTER = 0.5
-"""Seconds before a deleted queue of -q is made again, in case somebody keeps deleting it."""
+"""Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
 _NAME_GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
@@ -85,7 +85,7 @@ class Monitor:
                 table.NOT_FOUND, f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first"
             )
         for label, name in filter(None, map(name_in, existing)):
-            if label == qid:  # a queue that was deleted and made again has kept its names
+            if label == qid:  # a queue that was deleted and created again has kept its names
                 self._add_name(self.feed(qid), name)
 
     async def _ask_for_queues(self) -> list[str]:

@@ -191,7 +191,7 @@ class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
     def subscribe(
         self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
     ) -> AsyncBusMessages:
-        """Iterates over the messages of one queue or several, for ever. The arguments are those of
+        """Iterates endlessly over the messages of one queue or several. The arguments are those of
         `BusClient.subscribe`."""
         return self._added(AsyncBusMessages(self, self._session(queues, ack, prefetch, name)))
 

@@ -107,7 +107,7 @@ class AsyncConnection:
         return True
 
     def give_up_after(self, seconds: float) -> None:
-        """Treats the connection as lost when the other side acknowledges no sent bytes for so many seconds, instead of
+        """Treats the connection as lost when the other side acknowledges no sent bytes for these seconds, instead of
         the system's 15 minutes. Not for a server that may stop reading for longer. Linux only."""
         self._wire.give_up_after(seconds)
 
@@ -151,7 +151,7 @@ class AsyncConnection:
     ) -> Message:
         """Sends a request and returns its answer, an `Error` too. May be cancelled at any time.
 
-        timeout: seconds, beyond the exchange's patience; None for ever; alone: the connection is used for nothing else,
+        timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing else,
         and not again when this is left early, see `answer_or_return`.
 
         Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
@@ -228,8 +228,8 @@ class AsyncConnection:
         return message
 
     def post(self, message: Message) -> None:
-        """Sends a message unchanged and does not wait: what the socket does not take is sent when somebody reads. Its
-        answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
+        """Sends a message unchanged and does not wait: bytes that the socket does not take are sent during a later
+        read. Its answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
         self.session.post(message)
         self.flush()
 

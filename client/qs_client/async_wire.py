@@ -60,7 +60,7 @@ class AsyncWire:
             return None
 
     def has_input(self) -> bool:
-        """Tells whether something can be read, be it the end."""
+        """Tells whether data or the end of the stream can be read."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):

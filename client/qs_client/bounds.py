@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds in which the other side has to answer; None for ever."""
+        """Seconds in which the other side has to answer; None for no limit."""
         return self._timeout
 
     @timeout.setter

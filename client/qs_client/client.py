@@ -74,7 +74,7 @@ class QueueClient(Settings):
     """A client of a queue server. It connects when needed.
 
     host: a name or an address, also IPv6; port: TCP port; timeout: seconds for the server to answer (for `receive`,
-    beyond its wait), None for ever; max_document: bytes of the largest answer that is read. The default of 48 MiB suits
+    beyond its wait), None for no limit; max_document: bytes of the largest answer that is read. The default of 48 MiB suits
     a server with default limits; for a larger --max-document give six times that, as escaped text is up to six times as
     long. All can be changed later; a new max_document is used from the next connection on.
 
@@ -325,7 +325,7 @@ class QueueClient(Settings):
                 raise
 
     def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
-        """Ends a subscription. Does not wait while any thread reads, be it this one: that thread completes the end."""
+        """Ends a subscription. Does not wait while any thread reads, even this one: that thread completes the end."""
         if connection is not self._connection:
             return
         connection.session.end(subscription)

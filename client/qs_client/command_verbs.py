@@ -68,7 +68,7 @@ def _content(name: str) -> bytes:
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:
-    """Yields complete lines without their ends, as many as each read brought."""
+    """Yields complete lines without their ends, those of one read at a time."""
     with _descriptor(name) as descriptor:
         incomplete: list[bytes] = []
         while piece := os.read(descriptor, _PIECE):

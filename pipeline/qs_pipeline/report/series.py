@@ -33,7 +33,7 @@ class Bins:
         return (micros(time) - self.start) // self.width
 
     def times(self, offset: float = 0.0) -> list[datetime]:
-        """Returns for each bin its start plus so many widths."""
+        """Returns the start of each bin plus offset widths."""
         return [
             EPOCH + timedelta(microseconds=self.start + round((at + offset) * self.width)) for at in range(self.count)
         ]
