@@ -151,8 +151,8 @@ class AsyncConnection:
     ) -> Message:
         """Sends a request and returns its answer, an `Error` too. May be cancelled at any time.
 
-        timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing else,
-        and not again when this is left early, see `answer_or_return`.
+        timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing
+        else, and not again when this is left early, see `answer_or_return`.
 
         Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
         ServerUnavailable when the connection fails. ValueError when XML cannot carry a field; then nothing is sent.

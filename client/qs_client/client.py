@@ -74,9 +74,9 @@ class QueueClient(Settings):
     """A client of a queue server. It connects when needed.
 
     host: a name or an address, also IPv6; port: TCP port; timeout: seconds for the server to answer (for `receive`,
-    beyond its wait), None for no limit; max_document: bytes of the largest answer that is read. The default of 48 MiB suits
-    a server with default limits; for a larger --max-document give six times that, as escaped text is up to six times as
-    long. All can be changed later; a new max_document is used from the next connection on.
+    beyond its wait), None for no limit; max_document: bytes of the largest answer that is read. The default of 48 MiB
+    suits a server with default limits; for a larger --max-document give six times that, as escaped text is up to six
+    times as long. All can be changed later; a new max_document is used from the next connection on.
 
     Threads may share a client, but their calls take turns: give a thread that waits long in `receive` its own. In a
     child of `os.fork` the client opens a new connection and leaves the parent's alone.

@@ -112,8 +112,8 @@ class Connection:
             self._sock.sendall(memoryview(data)[sent:])
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception the
-        connection is out of step and must be closed."""
+        """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception
+        the connection is out of step and must be closed."""
         try:
             return self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
         except TimeoutError:  # the deadline, or a limit of the system
