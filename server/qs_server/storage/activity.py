@@ -20,7 +20,7 @@ class Activity:
         self._announced: dict[str, int] = {}
 
     def announce(self, qid: str, expiry: int) -> None:
-        """A queue has a hidden message that is due then. Cheap to call for every message."""
+        """Notes that a queue has a hidden message that is due then. Cheap to call for every message."""
         known = self._announced.get(qid)
         if known is None or expiry < known:
             self._announced[qid] = expiry
@@ -33,7 +33,7 @@ class Activity:
             del self._announced[qid]
 
     def forget(self, qid: str) -> None:
-        """The queue is gone."""
+        """Forgets a queue that is gone."""
         self.staged.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)

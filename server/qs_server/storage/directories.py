@@ -122,7 +122,7 @@ class DirectoriesEngine(Engine):
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     def size(self, qid: str) -> int:
-        """How many messages a queue has, hidden ones included."""
+        """Returns how many messages a queue has, hidden ones included."""
         return len(self.queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class DirectoriesEngine(Engine):
 
 
 def _carries(target: Options, source: Options) -> bool:
-    """Whether an id of the one queue means the same in the other."""
+    """Tells whether an id of the one queue means the same in the other."""
     return target.storage == "null" or _ids_of(target) == _ids_of(source)
 
 

@@ -59,7 +59,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def events(self) -> list[Event]:
-        """What has happened since the last call; never waits."""
+        """Returns what has happened since the last call; never waits."""
         found: list[Event] = []
         data = self._buffer
         while True:

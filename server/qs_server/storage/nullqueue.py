@@ -33,7 +33,7 @@ class NullQueue:
     # -- pushing: ids, and nothing else
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Ids. A key means nothing: nothing is stored twice."""
+        """Returns ids. A key means nothing: nothing is stored twice."""
         first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
         mids = list(range(first, first + len(drafts)))
         if mids:

@@ -18,7 +18,7 @@ _LONGEST = 10**10
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """The options in a queue's directory. StorageError when the file says something else than it may."""
+    """Returns the options in a queue's directory. StorageError when the file says something else than it may."""
     path = f"{directory}/{FILE}"
     try:
         with open(path, "rb") as file:

@@ -22,13 +22,13 @@ class Watched(Protocol):
     """A directory's owner."""
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """A foreign process made, renamed or removed a file. By now more may have happened to it."""
+        """Is told that a foreign process made, renamed or removed a file. By now more may have happened to it."""
 
     def rescan(self) -> None:
-        """Reports were lost: look at everything again."""
+        """Looks at everything again, as reports were lost."""
 
     def vanished(self) -> None:
-        """The directory itself is gone."""
+        """Is told that the directory itself is gone."""
 
 
 class Watch:
@@ -48,7 +48,7 @@ class Watch:
             )
 
     def fileno(self) -> int | None:
-        """Readable when there is something to report."""
+        """Returns a descriptor that is readable when there is something to report."""
         return None if self._inotify is None else self._inotify.fd
 
     def add(self, directory: str, owner: Watched, *, of_queues: bool = False) -> int:
@@ -126,6 +126,6 @@ class Watch:
 
 
 def _of_nobody(event: inotify.Event) -> bool:
-    """Whether it is about a file that is being written, or that belongs to a server."""
+    """Tells whether it is about a file that is being written, or that belongs to a server."""
     _, mask, name = event
     return not mask & inotify.IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")
