@@ -1,11 +1,12 @@
-"""What the queues of one engine have to tell it: noted where it happens, so that no request looks at every queue."""
+"""Collects what the queues of one engine tell it, so that no request has to look at every queue."""
 
 import heapq
 from collections.abc import Callable
 
 
 class Activity:
-    """Names of queues: dirty ones have changes that no commit has covered; in arrived ones a message became visible."""
+    """The queues with changes that no commit has covered (dirty), with new visible messages (arrived), or with windows
+    that end."""
 
     def __init__(self) -> None:
         self.staged: dict[str, Callable[[], dict[int, OSError]]] = {}

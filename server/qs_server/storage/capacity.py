@@ -1,4 +1,4 @@
-"""Whether a queue takes more messages: it holds no more than its capacity, if it has one."""
+"""Refuses pushes to a queue that holds as many messages as its capacity allows."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Every file operation of the storage, in one object that a test can replace, for instance by a full disk."""
+"""The file operations of the storage, in one object that a test can replace, for instance by a full disk."""
 
 import contextlib
 import ctypes

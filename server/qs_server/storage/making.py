@@ -1,4 +1,4 @@
-"""A queue's directory in the root: made whole or not at all, whatever the queue keeps its messages in."""
+"""Makes a queue's directory in the root, whole or not at all, for every storage."""
 
 import errno
 import os

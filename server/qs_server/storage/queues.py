@@ -1,4 +1,4 @@
-"""What the engine over a root directory asks of a queue beside what everybody does: see Queue.
+"""The methods of a queue that only the engine over a root directory calls, beside those of Queue.
 
 Ids are those of one queue; `time` makes those of different queues comparable.
 """

@@ -1,4 +1,4 @@
-"""`.queue.toml`: the options of a queue, in its directory. A queue without one has the defaults."""
+"""Reads and writes `.queue.toml`, the options of a queue in its directory. A queue without one has the defaults."""
 
 import math
 import re

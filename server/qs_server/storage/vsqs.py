@@ -42,11 +42,11 @@ def micros() -> int:
 
 
 class QueueException(StorageError):  # noqa: N818 - named as in vsqs
-    """Base of what this module raises on purpose."""
+    """The base of the errors that this module raises on purpose."""
 
 
 class QueueFullException(QueueException):
-    """`publish` found the queue at its capacity for as long as it was willing to wait."""
+    """`publish` has waited, and the queue is still at its capacity."""
 
 
 class Queue:
@@ -97,7 +97,7 @@ class Queue:
             raise
 
     def _open(self) -> DirectoryQueue:
-        self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
+        self._shared.disk.make_directories(self.path, sync=self._shared.always)
         if not self._publish_only:
             try:
                 check_no_server(self.path)
@@ -285,7 +285,7 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 class QueueManager:
-    """Queues in the directories of one directory, as the package vsqs has it."""
+    """Opens the queues in the directories of one directory, like the QueueManager of the package vsqs."""
 
     def __init__(self, path: str | os.PathLike[str] = "") -> None:
         """path: the directory of the queues."""

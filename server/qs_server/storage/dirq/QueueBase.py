@@ -1,5 +1,5 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""What all directory queues have in common: the directory, and a cursor over its elements."""
+"""The base of all directory queues: the directory, and a cursor over its elements."""
 
 import copy
 import os

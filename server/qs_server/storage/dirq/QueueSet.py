@@ -1,5 +1,5 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""Several directory queues that are walked through as one."""
+"""Walks through several directory queues as if they were one."""
 
 from collections.abc import Sequence
 from typing import Self

@@ -1,9 +1,9 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""The queue whose elements are files: bytes, no schema.
+"""A queue whose elements are files: bytes, no schema.
 
-The steps of an addition: create `NAME.tmp` exclusively, write, sync; link it to a name of that moment, which fails when
-that is taken; remove `NAME.tmp`; sync the directory. A lock is a second link of the element, `NAME.lck`, and the time
-of the element's last change says since when.
+The steps of an addition: create `NAME.tmp` exclusively, write, sync; link it to a name made from the time, which fails
+when the name is taken; remove `NAME.tmp`; sync the directory. A lock is a second link of the element, `NAME.lck`. The
+time of the element's last change tells since when it is locked.
 """
 
 import contextlib

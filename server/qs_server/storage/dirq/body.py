@@ -1,4 +1,4 @@
-"""Which piece of data of an element is the payload: from the options `schema` and `body` of a queue."""
+"""Finds the piece of data of an element that is the payload, by the options `schema` and `body` of a queue."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Directories of a queue: making them, reading them while others remove them, making their names durable."""
+"""Makes the directories of a queue, reads them while others remove them, and makes their names durable."""
 
 import contextlib
 import errno
@@ -136,8 +136,8 @@ def alone(path: str) -> Iterator[None]:
 class DurableDirectory:
     """Makes the names in intermediate directories durable, and the directories' own names.
 
-    It keeps the last one open that is known to be durable itself: so that its inode cannot be given to another one,
-    which a purge and a writer that does not sync might put in its place. A copy of this knows nothing.
+    It keeps the last directory open that is known to be durable itself. So the inode cannot be reused for another one
+    that a purge and a writer without syncs put in its place. A copy of this object knows of none.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The queue whose elements are directories: pieces of data, named and typed by a schema, each in a file.
+"""A queue whose elements are directories: pieces of data, named and typed by a schema, each in a file.
 
 The steps of an addition: write the files in a directory in `temporary`, sync them and it; rename it into the last
 intermediate directory; sync that. A lock is the directory `locked` in an element; when it is made, the time of the

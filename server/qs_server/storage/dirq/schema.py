@@ -1,4 +1,4 @@
-"""The pieces of data that an element of a Queue has, and the bytes of the file that each is stored in."""
+"""Converts the pieces of data of an element of a Queue to the bytes of their files, and back."""
 
 import errno
 import re

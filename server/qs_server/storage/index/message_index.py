@@ -1,7 +1,7 @@
-"""What a queue's directory holds, in memory: which messages are ready in order, which are hidden until when.
+"""The index of a queue in memory: the ready messages in order, and until when the others are hidden.
 
-It knows names only; what a name does not say (size, whether it was ever retrieved, why it is hidden) is read from the
-files when it is first asked for, so that a deep queue is ready as soon as its directory has been listed.
+It starts with what file names tell. Size, whether a message was ever retrieved, and why it is hidden are read from the
+file when they are first needed, so that a deep queue is ready as soon as its directory has been listed.
 """
 
 import heapq

@@ -14,8 +14,8 @@ CHUNK = 1024
 
 
 class Run(NamedTuple):
-    """Keys that belong into a chunk; start: where they begin there, if they lie side by side, as nearly always; else
-    None, and some of them may not be there."""
+    """Keys that belong into a chunk. start: their position there, if they lie side by side, as they nearly always do;
+    else None, and some of them may be missing."""
 
     chunk: int
     keys: "array[int]"
