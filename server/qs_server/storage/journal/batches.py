@@ -13,11 +13,18 @@ from ..names import check_name
 from . import records
 from .claim_records import EMPTY, Published, Staged
 from .places import segment_of
-from .store import Store, record_size
-from .table import READY, MessageTable
+from .store import READY, Store, record_size
 
 Name = tuple[int, int, int]
 """Batch, part, attempt."""
+
+
+class _Table(Protocol):
+    number: int
+
+    def __len__(self) -> int: ...
+    def is_news(self, mid: int, place: int, /) -> bool: ...
+    def restore(self, mid: int, place: int, size: int, state: tuple[int, int, bool], /) -> None: ...
 
 
 class Publishing(Protocol):
@@ -25,8 +32,9 @@ class Publishing(Protocol):
 
     qid: str
     options: Options
-    table: MessageTable
 
+    @property
+    def table(self) -> _Table: ...
     def free_range(self, count: int) -> range: ...
     def add_published(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None: ...
 
@@ -120,7 +128,7 @@ class LogBatches:
                 )
         counted = [(number, attempt, len(known.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)
-        require_room(self._queue.qid, self._queue.options.capacity, self._queue.table.index.__len__, count)
+        require_room(self._queue.qid, self._queue.options.capacity, self._queue.table.__len__, count)
         mids = self._queue.free_range(count)
         record = Published(self._queue.table.number, batch, mids.start, producer, counted)
         body = record.body()

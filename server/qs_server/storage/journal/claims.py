@@ -11,21 +11,34 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
+from ..index.message_index import Index
+from ..index.midmap import MidMap
 from ..names import WITHHELD, check_name
 from . import claim_records, records
 from .store import Store
-from .table import MessageTable
 
 _LOOK = 1000
 """Messages that are looked at together."""
+
+
+class _Table(Protocol):
+    number: int
+    index: Index
+    places: MidMap
+    receives: dict[int, int]
+
+    def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
+    def is_news(self, mid: int, place: int, /) -> bool: ...
+    def restore_deletion(self, mid: int, /) -> None: ...
 
 
 class Claimed(Protocol):
     """The queue, as far as claims know it."""
 
     qid: str
-    table: MessageTable
 
+    @property
+    def table(self) -> _Table: ...
     def expire(self, count: int | None = None) -> int: ...
     def time(self, number: int, /) -> int: ...
     def remove_claimed(self, mids: Sequence[int]) -> None: ...

@@ -18,11 +18,9 @@ from .places import place_of
 from .queue import LogQueue
 from .records import BadRecordError, Kind
 from .scanning import open_segment
-from .store import Holder, Store, record_size
+from .store import SLICE, Holder, Store, record_size
 
 _logger = logging.getLogger(__name__)
-SLICE = 0.002
-"""Seconds that a slice takes, about."""
 _BYTES = 512 << 10
 """Bytes that a slice appends at most, but for its last record: they are written with the batch's commit."""
 _IN_A_ROW = 32

@@ -4,26 +4,29 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from ..files.attributes import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records
 from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
-from .compaction import SLICE, Compaction
+from .compaction import Compaction
 from .door import Door, Doors
 from .frames import Header
 from .intake import Intake
-from .log import QUICK
+from .log import QUICK, Log
 from .opening import Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
+from .reader import Reader
 from .replay import Replay
 from .snapshot import Snapshot, read_snapshot, write_snapshot
-from .store import Store
+from .store import SLICE, Store
 from .upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +40,12 @@ _KEYS = 64
 """Keys, in fours, that are forgotten between two looks at the time."""
 _CHECKPOINT = 256 << 20
 """Bytes of log after which the next checkpoint is made."""
+
+
+class LogStore(Store):
+    """A store that knows its log as it is, with segments and files."""
+
+    log: Log
 
 
 class LogKeeper:
@@ -61,10 +70,10 @@ class LogKeeper:
         self._cache = cache
         self.queues: dict[str, LogQueue] = {}
         """The queues of the log, by name."""
-        self._store: Store | None = None
+        self._store: LogStore | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
-        self._doors = Doors()
+        self._doors = Doors(partial(store_for, sync=False))
         self._door: Door | None = None  # that is worked on
         self._numbers = 0
         self._replayed = False
@@ -83,10 +92,11 @@ class LogKeeper:
 
     # -- a start --------------------------------------------------------------------------------------------------
 
-    def open(self) -> Store:
+    def open(self) -> LogStore:
         """Takes the log, though there may be no queue yet. InUseError, OSError."""
         if self._store is None:
-            store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
+            log = Log(self._directory, self._disk, self._durability, perf_counter)
+            store = LogStore(log, Reader(log, self._disk), self._cache)
             store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
@@ -163,7 +173,7 @@ class LogKeeper:
         queue.clear()
         self._removals.append(number)
 
-    def _read(self, store: Store, shared: Shared) -> Replay:
+    def _read(self, store: LogStore, shared: Shared) -> Replay:
         """What the log says: from a checkpoint on, or all of it."""
 
         def make(qid: str, number: int) -> LogQueue:
@@ -187,11 +197,11 @@ class LogKeeper:
             store.reset()
             replay, begin = Replay(make), None
             opened = open_log(self._directory, self._disk, scans, replay)
-        store.log.resume(opened)
+        store.log.resume(opened.headers, opened.obsolete, opened.number, opened.sequence)
         self._checkpointed = begin
         return replay
 
-    def _read_checkpoint(self, replay: Replay, store: Store, headers: dict[int, Header]) -> Position | None:
+    def _read_checkpoint(self, replay: Replay, store: LogStore, headers: dict[int, Header]) -> Position | None:
         """Takes up the queues of the checkpoint, and gives its position; None: there is none. BadCheckpointError."""
         try:
             reader = CheckpointReader(self._directory)
@@ -237,7 +247,7 @@ class LogKeeper:
             self._note_removals(self._store)
             self._store.commit_early()
 
-    def _note_removals(self, store: Store) -> None:
+    def _note_removals(self, store: LogStore) -> None:
         if not self._removals:
             return
         if self._durability is not Durability.NONE:
@@ -273,7 +283,7 @@ class LogKeeper:
         if self._store is not None:
             self._store.roll_back()
 
-    def _note_removals_or_wait(self, store: Store) -> None:
+    def _note_removals_or_wait(self, store: LogStore) -> None:
         try:
             self._note_removals(store)
         except FileNotFoundError:  # of the root itself: they wait, and requests that change nothing need not
@@ -305,14 +315,14 @@ class LogKeeper:
             due = self._earlier(due, store)
         return due
 
-    def _earlier(self, due: int | None, store: Store) -> int | None:
+    def _earlier(self, due: int | None, store: LogStore) -> int | None:
         """Returns when upkeep is due that also has keys and directories to look at. due: without these."""
         if store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
         times = [time for time in (due, self._doors.due(), self._keys_due) if time is not None]
         return min(times, default=None)
 
-    def _look(self, store: Store) -> None:
+    def _look(self, store: LogStore) -> None:
         """Finds out whether there is work for upkeep, and notes what has to change before it is worth a look again: a
         commit costs less than this."""
         log, usage, compaction = store.log, store.usage, self._compaction
@@ -353,7 +363,7 @@ class LogKeeper:
         self._running = upkeep
         return upkeep
 
-    def _do_slice(self, store: Store, compaction: Compaction) -> None:
+    def _do_slice(self, store: LogStore, compaction: Compaction) -> None:
         if self._notes_due is not None and self._clock() >= self._notes_due:
             self._notes_due = None
             store.commit_early()
@@ -368,7 +378,7 @@ class LogKeeper:
         elif self._wants_checkpoint(store):
             self._snapshot = self._begin_snapshot(store)
 
-    def _forget_keys(self, store: Store) -> None:
+    def _forget_keys(self, store: LogStore) -> None:
         """Forgets old keys, in the queues to which nobody pushes any more too: they would hold segments."""
         until, now = perf_counter() + SLICE, self._clock()
         for keys in list(store.keyed):
@@ -379,7 +389,7 @@ class LogKeeper:
                 store.keyed.discard(keys)
         self._keys_due = None
 
-    def _take_in(self, store: Store) -> Intake | None:
+    def _take_in(self, store: LogStore) -> Intake | None:
         """Goes on with files that somebody has put into the directory of a queue."""
         door = self._doors.next(self._clock())
         if door is None:
@@ -448,7 +458,7 @@ class LogKeeper:
         self._running.settle()
         return True
 
-    def _remove_garbage(self, store: Store) -> bool:
+    def _remove_garbage(self, store: LogStore) -> bool:
         upkeep = Upkeep(store.log, self._disk, spare=False)
         had = bool(upkeep)
         upkeep.run()
@@ -466,7 +476,7 @@ class LogKeeper:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def _wants_checkpoint(self, store: Store) -> bool:
+    def _wants_checkpoint(self, store: LogStore) -> bool:
         """Whether so much was written since the last one that reading it would take long."""
         log = store.log
         if not log.used:
@@ -474,7 +484,7 @@ class LogKeeper:
         since = 0 if self._checkpointed is None else self._checkpointed.segment
         return sum(size for number, size in log.sizes.items() if since < number < log.number) >= _CHECKPOINT
 
-    def _begin_snapshot(self, store: Store) -> Snapshot:
+    def _begin_snapshot(self, store: LogStore) -> Snapshot:
         store.commit_early()
         position = store.log.position
         writer = CheckpointWriter(self._directory, self._disk)
@@ -517,7 +527,7 @@ class LogKeeper:
             self._store = None
 
 
-def _require_segments(store: Store, opened: Opened) -> None:
+def _require_segments(store: LogStore, opened: Opened) -> None:
     """BadCheckpointError when a message is in a segment that is not there."""
     missing = store.usage.segments() - {header.number for header in opened.headers}
     if missing:

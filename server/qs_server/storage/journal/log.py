@@ -18,7 +18,6 @@ from ..engine import Durability
 from . import records
 from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
-from .opening import Opened
 from .places import Position
 from .recovery import segment_name
 from .segment import SegmentWriter
@@ -97,12 +96,13 @@ class Log:
         self.commit_batch: Callable[[], None] = self.commit
         """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
 
-    def resume(self, opened: Opened) -> None:
-        """Goes on behind what was found, in a new segment."""
-        self.number, self.sequence = opened.number, opened.sequence
-        for header in opened.headers:
+    def resume(self, headers: Iterable[Header], obsolete: Iterable[str], number: int, sequence: int) -> None:
+        """Goes on in a new segment behind what a start has found. headers: of the segments that are needed, oldest
+        first; obsolete: paths of those that are not; number, sequence: of the last segment and the last frame."""
+        self.number, self.sequence = number, sequence
+        for header in headers:
             self.sizes[header.number], self.salts[header.number] = header.size, header.salt
-        self._obsolete = list(opened.obsolete)
+        self._obsolete = list(obsolete)
         self.supply.clear()
         if self.number:
             # A server that was killed may have left frames that nothing has made durable. What follows relies on them:

@@ -12,7 +12,7 @@ from zlib import crc32
 from ..disk import Disk
 from ..engine import StorageError
 from .frames import seed
-from .log import Log
+from .log_interface import Segments
 from .places import place_of, segment_of, start_of
 from .records import HEAD, payload_of
 
@@ -30,7 +30,7 @@ class DamagedRecordError(StorageError):
 class Reader:
     """Reads records of one log."""
 
-    def __init__(self, log: Log, disk: Disk) -> None:
+    def __init__(self, log: Segments, disk: Disk) -> None:
         self._log = log
         self._disk = disk
         self._files: dict[int, int] = {}

@@ -17,28 +17,6 @@ _DIRECT = os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
 _PLAIN = os.O_WRONLY | os.O_CLOEXEC
 _NO_DIRECT = frozenset({errno.EINVAL, errno.ENOTSUP})
 _CHUNK = 1 << 20
-_zeros = mmap.mmap(-1, _CHUNK)
-"""Page-aligned, as O_DIRECT wants it. Never written to."""
-
-
-def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
-    """Makes a file of zeros that has all its blocks. Nothing stays of one that could not be made; where it cannot fit,
-    nothing is written, so that a refusal costs no time and takes no room from others. OSError."""
-    room = os.statvfs(os.path.dirname(path))
-    if size > room.f_bfree * room.f_frsize:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        for at in range(0, size, _CHUNK):
-            disk.pwrite(fd, memoryview(_zeros)[: min(_CHUNK, size - at)], at)
-        if sync:
-            disk.fsync(fd)
-    except OSError:
-        with contextlib.suppress(OSError):
-            disk.unlink(path)
-        raise
-    finally:
-        disk.close(fd)
 
 
 class SegmentWriter:

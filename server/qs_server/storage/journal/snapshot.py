@@ -14,12 +14,11 @@ from .batches import Producer, Publication
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
 from .claims import Consumer, Held
-from .compaction import SLICE
 from .keys import WINDOW
-from .log import Log
+from .log_interface import RecordLog
 from .places import Position, place_of
 from .queue import LogQueue
-from .store import Store, record_size
+from .store import SLICE, Store, record_size
 from .table import MessageTable
 
 _KEY = struct.Struct("<QQ")
@@ -33,7 +32,7 @@ _AT_A_TIME = 1024
 class Snapshot:
     """A checkpoint that is being written."""
 
-    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: Log) -> None:
+    def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: RecordLog) -> None:
         self._writer = writer
         self._work = work
         self._log = log
@@ -100,7 +99,9 @@ def write_snapshot(
     writer.end(content)
 
 
-def _write_messages(writer: CheckpointWriter, queue: LogQueue, log: Log) -> Generator[None, None, list[list[Any]]]:
+def _write_messages(
+    writer: CheckpointWriter, queue: LogQueue, log: RecordLog
+) -> Generator[None, None, list[list[Any]]]:
     """Each entry: the last id that it is about, the place of the next record when it was taken, and columns: ids,
     sizes, places, and of those to which that applies, ids and ends of windows, ids of delayed ones, ids and receives.
     The last entry is about all ids that are left: there are no messages of them."""

@@ -7,19 +7,24 @@ is true, and nothing else is.
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from ..disk import Disk
-from ..engine import Durability
 from ..index.midmap import MidMap
 from . import records
-from .cache import CACHE, PayloadCache
-from .log import Log
-from .reader import Reader
+from .cache import PayloadCache
+from .log_interface import RecordLog
 from .usage import Usage
+
+SLICE = 0.002
+"""Seconds that a slice of compaction or of a checkpoint takes, about."""
 
 
 def record_size(size: int) -> int:
     """Bytes of a message's record, about. size: of its payload."""
     return size + records.PUSH_SIZE
+
+
+State = tuple[int, int, bool]
+"""Of a message: receives, hidden until (0: visible), and whether that is a delay."""
+READY: State = (0, 0, False)
 
 
 class Holder(Protocol):
@@ -31,17 +36,28 @@ class Holder(Protocol):
     def state_of(self, mid: int, /) -> tuple[int, int, bool]: ...
 
 
+class PayloadReader(Protocol):
+    """Reads payloads that are not in memory any more."""
+
+    def payload(self, place: int, /) -> bytes:
+        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
+
+    def forget(self, segment: int, /) -> None:
+        """Closes the file of a segment that is removed."""
+
+    def close(self) -> None:
+        """Closes all files."""
+
+
 class Store:
     """One log and its queues."""
 
-    def __init__(
-        self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float], cache: int = CACHE
-    ) -> None:
-        """directory: of the log; clock: as for Log; cache: bytes of payloads in memory. InUseError, OSError."""
-        self.log = Log(directory, disk, durability, clock)
+    def __init__(self, log: RecordLog, reader: PayloadReader, cache: int) -> None:
+        """cache: bytes of payloads in memory."""
+        self.log = log
         self.log.commit_batch = self.commit_early
         self.cache = PayloadCache(cache)
-        self.reader = Reader(self.log, disk)
+        self.reader = reader
         self.usage = Usage()
         self.undo: list[tuple[Any, ...]] = []
         """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""

@@ -4,23 +4,47 @@ of a segment that is not needed any more, once again: then the disk does not wri
 While the disk is full, the one that was made before is kept for what makes room again, and so are the last blocks.
 """
 
+import contextlib
 import errno
+import mmap
 import os
 from contextlib import suppress
 
 from ..disk import Disk, has_no_room
-from .segment import make_file
 
 FIRST_SEGMENT = 1 << 20
 """Bytes of the first segment after a start; each following one is four times as large, up to the limit."""
 LARGEST_SEGMENT = 64 << 20
 SMALLEST = 128 << 10
 """Bytes that a segment has beside what is needed at once, unless the disk is nearly full."""
+_CHUNK = 1 << 20
+_zeros = mmap.mmap(-1, _CHUNK)
+"""Page-aligned, as O_DIRECT wants it. Never written to."""
 SPARE = "spare"
 NEXT = "next"
 RESERVE_NEXT = "reserve-next"
 RESERVE = "reserve"
 """Kept for compaction and for deletes on a full disk: pushes get no new segment unless it is there."""
+
+
+def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
+    """Makes a file of zeros that has all its blocks. Nothing stays of one that could not be made; where it cannot fit,
+    nothing is written, so that a refusal costs no time and takes no room from others. OSError."""
+    room = os.statvfs(os.path.dirname(path))
+    if size > room.f_bfree * room.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        for at in range(0, size, _CHUNK):
+            disk.pwrite(fd, memoryview(_zeros)[: min(_CHUNK, size - at)], at)
+        if sync:
+            disk.fsync(fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(path)
+        raise
+    finally:
+        disk.close(fd)
 
 
 def enough_of(size: int, *, shrinking: bool) -> int:

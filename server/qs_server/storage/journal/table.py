@@ -11,11 +11,7 @@ from ..activity import Activity
 from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
 from ..names import FAR, WITHHELD
-from .store import Store, record_size
-
-State = tuple[int, int, bool]
-"""Receives, hidden until (0: visible), and whether that is a delay."""
-READY: State = (0, 0, False)
+from .store import READY, State, Store, record_size
 
 Dropped = tuple[int, int, int, bool]
 """What a message was that has been removed: its place, its receives, what the index knew of it, and whether a

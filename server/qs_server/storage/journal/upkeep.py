@@ -3,19 +3,40 @@ ready."""
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from ..disk import Disk
 from .intake import Intake
-from .log import Log
-from .snapshot import Snapshot
+from .supply import Supply
 
 _logger = logging.getLogger(__name__)
+
+
+class Checkpoint(Protocol):
+    """A checkpoint that is written."""
+
+    def publish(self) -> None: ...
+
+
+class SegmentFiles(Protocol):
+    """The log, as far as upkeep knows it."""
+
+    supply: Supply
+
+    @property
+    def wants_spare(self) -> int | None: ...
+    @property
+    def wants_reserve(self) -> int | None: ...
+    def take_garbage(self, *, all_of_it: bool) -> list[str]: ...
+    def give_back_garbage(self, paths: Iterable[str], /) -> None: ...
+    def background_sync(self) -> Callable[[], None] | None: ...
 
 
 class Upkeep:
     """One piece of work. `run` touches nothing but files and itself."""
 
-    def __init__(self, log: Log, disk: Disk, *, spare: bool = True) -> None:
+    def __init__(self, log: SegmentFiles, disk: Disk, *, spare: bool = True) -> None:
         """Takes over what there is to do. spare: whether the next segment may be made ready too; if not, everything is
         removed that can be."""
         self._log = log
@@ -36,7 +57,7 @@ class Upkeep:
         self._spare_error: OSError | None = None
         self.intake: Intake | None = None
         """Work on the directory of a queue."""
-        self.checkpoint: Snapshot | None = None
+        self.checkpoint: Checkpoint | None = None
         """What is written of it is to be made durable."""
 
     def __bool__(self) -> bool:

@@ -1,0 +1,85 @@
+"""What queues, and all that is theirs, use of the log: see `Log`, which does it.
+
+With this, whatever works on queues knows neither segments nor files, and can be read without them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .places import Position
+
+
+class Segments(Protocol):
+    """The segments that are there."""
+
+    @property
+    def number(self) -> int:
+        """The number of the last segment."""
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Bytes of each segment, oldest first."""
+
+    @property
+    def salts(self) -> dict[int, bytes]:
+        """Salts of the same segments."""
+
+    def path_of(self, number: int, /) -> str:
+        """Returns the path of a segment."""
+
+
+class RecordLog(Segments, Protocol):
+    """The log as those see it who append records to it."""
+
+    directory: str
+    left_to_pushes: int
+    """Bytes of records, heads included, that pushes can append without `reserve`."""
+    unwritten: dict[int, bytes]
+    """Payloads that were appended one by one and are in no segment yet, by their places."""
+    failed: OSError | None
+    """Why it takes nothing any more; None: it does."""
+    tight: bool
+    """Whether the disk was full when it was last asked for another segment."""
+    commit_batch: Callable[[], None]
+    """Commits what is being made; is called before a new segment is begun in the middle of a batch."""
+
+    @property
+    def oldest(self) -> int | None:
+        """The number of the oldest segment."""
+
+    @property
+    def position(self) -> Position:
+        """Where the next frame goes. Something was written since the start."""
+
+    def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
+        """Makes sure that records of that many bytes, heads included, can be appended to one frame. OSError."""
+
+    def append(self, body: bytes, payload: bytes | None = None) -> int:
+        """Adds a record to the next frame. Returns its place."""
+
+    def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+        """Adds PUSH records. Returns their places."""
+
+    def name(self, body: bytes) -> None:
+        """Adds a record that later ones cannot do without."""
+
+    def note(self, body: bytes) -> None:
+        """Adds a record that need not be durable."""
+
+    def note_all(self, bodies: Sequence[bytes]) -> None:
+        """Adds records as `note` does, all or none."""
+
+    def commit(self, *, notes: bool = False) -> None:
+        """Writes what was appended as one frame. OSError: none of it counts."""
+
+    def discard(self) -> None:
+        """Forgets what was appended since the last commit."""
+
+    def background_sync(self) -> Callable[[], None] | None:
+        """Returns what makes durable all that was committed so far, in any thread; None when that is so already."""
+
+    def drop_oldest(self) -> None:
+        """Gives up the oldest segment: nothing in it is needed. OSError."""
+
+    def close(self) -> None:
+        """Closes the files."""
