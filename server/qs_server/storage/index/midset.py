@@ -14,8 +14,8 @@ CHUNK = 1024
 
 
 class Run(NamedTuple):
-    """Keys that belong into a chunk; start: where they begin there, if they lie side by side, as nearly always; else
-    None, and some of them may not be there."""
+    """Keys that belong into a chunk. start: their position there, if they lie side by side, as they nearly always do;
+    else None, and some of them may be missing."""
 
     chunk: int
     keys: "array[int]"
@@ -48,15 +48,15 @@ class MidSet:
         return keys[bisect_left(keys, key)] == key
 
     def first(self) -> int | None:
-        """The smallest key."""
+        """Returns the smallest key."""
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
-        """The greatest key."""
+        """Returns the greatest key."""
         return self._lasts[-1] if self._lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
-        """At most count keys greater than key (-1: from the smallest), in order."""
+        """Returns at most count keys greater than key (-1: from the smallest), in order."""
         found: list[int] = []
         chunk = bisect_right(self._lasts, key)
         at = bisect_right(self._keys[chunk], key) if chunk < len(self._keys) else 0
@@ -104,7 +104,7 @@ class MidSet:
         self.count += len(added)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
-        """The chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
+        """Gives the chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
         at = 0
@@ -119,7 +119,7 @@ class MidSet:
         return runs
 
     def discard_all(self, keys: Sequence[int]) -> None:
-        """As `discard`, of many, in increasing order: a few steps for each chunk, not for each key."""
+        """Removes many keys, in increasing order, as far as they are there, in a few steps for each chunk."""
         for chunk, part, start in reversed(self.runs_of(keys)):
             old = self._keys[chunk]
             if start is not None:
