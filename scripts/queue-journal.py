@@ -8,10 +8,10 @@ from pathlib import Path
 try:
     from qs_server.main.queue_journal import main
 except ModuleNotFoundError:
-    # Started with another Python than the one that ./scripts/run has set up.
+    # Started with another Python than the one in .venv.
     python = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
     if not python.exists() or Path(sys.prefix) == python.parent.parent:
-        sys.exit("queue-journal.py: not set up yet: run ./scripts/run once, or pip install the project")
+        sys.exit("queue-journal.py: not installed yet: run ./scripts/run once, or pip install the project")
     os.execv(python, [str(python), *sys.argv])
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Starts the queue server and the bus together, says what to do next, and ends both as one.
+"""Starts the queue server and the bus, prints what to type next, and stops both together.
 
-Each is a process of its own, out of reach of the terminal's Ctrl-C: this one gets it, and stops first the bus, then the
-server; likewise when the terminal is closed. If this process is killed, so are they; if one of them ends, so does the
-other.
+Both are separate processes that do not get the terminal's Ctrl-C. This process gets it, and stops first the bus, then
+the server. It does the same when the terminal is closed. If this process is killed, both end; if one of them ends, this
+process stops the other.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _BUS_PORT = 9878
 _LAST_PORT = 65535
 _BUS_FLAGS = ("policy", "settle", "max_hold", "outbox")
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
-_UNKNOWN = 1  # exit code, when the system does not say how they ended
+_UNKNOWN = 1  # exit code if the system does not say how they ended
 
 
 def _port(text: str) -> int:
@@ -33,39 +33,54 @@ def _port(text: str) -> int:
 def _options() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="run",
-        description="Runs the queue server and the bus. Every other flag goes to the queue server: see "
-        "scripts/queue-server.py --help. The bus alone: scripts/queue-bus.py --help.",
+        description="Runs the queue server and the bus. Flags that are not listed here go to the queue server: "
+        "scripts/queue-server.py --help lists them. scripts/queue-bus.py runs the bus alone.",
         allow_abbrev=False,
     )
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens, of both")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on, of both (default: %(default)s)")
     parser.add_argument(
-        "--port", type=_port, default=_SERVER_PORT, help="of the queue server; 0 picks free ones (default: %(default)s)"
+        "-v", "--verbose", action="count", default=0, help="log what the server and the bus do; twice: connections too"
     )
-    parser.add_argument("--no-bus", action="store_true", help="only the queue server")
+    parser.add_argument("--host", default="127.0.0.1", help="address that both listen on (default: %(default)s)")
     parser.add_argument(
-        "--end-of-document", choices=["line", "empty-line"], default="line", help="of both: see queue-bus.py --help"
+        "--port",
+        type=_port,
+        default=_SERVER_PORT,
+        help="port of the queue server; 0 picks free ports (default: %(default)s)",
     )
-    bus = parser.add_argument_group("the bus", "what these mean says scripts/queue-bus.py --help")
+    parser.add_argument("--no-bus", action="store_true", help="run only the queue server")
+    parser.add_argument(
+        "--end-of-document",
+        choices=["line", "empty-line"],
+        default="line",
+        help="what follows each document sent, for both: see queue-bus.py --help",
+    )
+    bus = parser.add_argument_group("the bus", "scripts/queue-bus.py --help explains these")
     bus.add_argument(
-        "--bus-port", type=_port, metavar="PORT", help=f"of the bus (default: {_BUS_PORT}, two more than the server's)"
+        "--bus-port", type=_port, metavar="PORT", help=f"port of the bus (default: {_BUS_PORT}, the server's plus 2)"
     )
-    bus.add_argument("-q", "--queue", action="append", default=[], metavar="NAME", help="queue that the bus monitors")
-    bus.add_argument("--policy", choices=["hold", "disconnect"], help="for subscribers that are too slow")
-    bus.add_argument("--settle", metavar="S", help="seconds that subscribers have to come back after it was killed")
-    bus.add_argument("--max-hold", metavar="N", help="messages that are held for one client")
-    bus.add_argument("--outbox", metavar="N", help="bytes that wait to be read by one client")
+    bus.add_argument(
+        "-q",
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a queue for the bus to monitor; repeat it for several",
+    )
+    bus.add_argument("--policy", choices=["hold", "disconnect"], help="what to do with slow subscribers")
+    bus.add_argument("--settle", metavar="S", help="seconds for subscribers to return after the bus was killed")
+    bus.add_argument("--max-hold", metavar="N", help="messages that may be held for one client")
+    bus.add_argument("--outbox", metavar="N", help="bytes that may wait to be read by one client")
     options, rest = parser.parse_known_args()
     if options.bus_port is None:
         options.bus_port = options.port and options.port + _BUS_PORT - _SERVER_PORT
         if options.bus_port > _LAST_PORT and not options.no_bus:
             parser.error(
-                f"there is no room for the bus's port, which is two more than --port {options.port}: give --bus-port"
+                f"--port {options.port} leaves no port for the bus, which takes the server's plus 2: give --bus-port"
             )
     return options, rest
 
 
-def _of_bus(options: argparse.Namespace) -> list[str]:
+def _bus_arguments(options: argparse.Namespace) -> list[str]:
     given = {flag.replace("_", "-"): getattr(options, flag) for flag in _BUS_FLAGS}
     return [
         f"--port={options.bus_port}",
@@ -74,7 +89,7 @@ def _of_bus(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def _spawned(script: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+def _spawn(script: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     parent = os.getpid()
     libc = ctypes.CDLL(None)
 
@@ -92,18 +107,18 @@ def _spawned(script: str, arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 class _Child(NamedTuple):
-    """One of the two. name: as people call it."""
+    """The server or the bus. name: as messages call it."""
 
     name: str
     process: subprocess.Popen[bytes]
 
     def terminate(self) -> None:
-        """Not by its Popen, which may find it ended, and then nobody else learns that. Its id is its own until it is
-        waited for."""
+        """Sends SIGTERM without Popen, which might reap an ended process and hide its end from `wait`. The pid is valid
+        until the process has been waited for."""
         os.kill(self.process.pid, signal.SIGTERM)
 
     def announced(self) -> str:
-        """Prints the line that says where it listens. HOST:PORT, or nothing when it has ended instead."""
+        """Prints the line that says where the process listens. Returns HOST:PORT, or "" if it has ended instead."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         print(line, end="", flush=True)
@@ -111,64 +126,63 @@ class _Child(NamedTuple):
 
 
 class _Children:
-    """Those that run, the bus last."""
+    """The running processes, the bus last."""
 
     def __init__(self) -> None:
         self.stopping = False
-        self._running: list[_Child] = []  # and have not been waited for
+        self._running: list[_Child] = []  # not waited for yet
         self._code: int | None = None
 
     def start(self, name: str, script: str, arguments: list[str]) -> str:
-        """HOST:PORT where it listens, or nothing when it has ended instead."""
-        child = _Child(name, _spawned(script, arguments))
+        """Starts a process. Returns HOST:PORT where it listens, or "" if it has ended instead."""
+        child = _Child(name, _spawn(script, arguments))
         self._running.append(child)
-        if self.stopping:  # the signal may have come before there was anybody to tell
+        if self.stopping:  # a signal may have come before the process existed
             child.terminate()
         return child.announced()
 
     def stop(self, *_: object) -> None:
-        """A handler of signals."""
-        # The bus first: it tells the server what was handled. A second time: both, at once.
+        """Stops the processes. A signal handler."""
+        # The bus first, because it tells the server what was handled. At a second signal: both at once.
         for child in self._running if self.stopping else self._running[-1:]:
             child.terminate()
         self.stopping = True
 
     def wait(self) -> int:
-        """Until all have ended: with the first, the others have to. The exit code of whichever ended first, if it is
-        not 0."""
+        """Waits until all have ended, and stops the others when one ends. Returns the first exit code other than 0."""
         while self._running:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:  # all have ended, and the system has not kept how
+            except ChildProcessError:  # all have ended, and the system did not keep their exit codes
                 break
             assert ended is not None
-            self._one_less(ended.si_pid)
+            self._reap(ended.si_pid)
         code = _UNKNOWN if self._code is None else self._code
         return code if code >= 0 else 128 - code
 
-    def _one_less(self, pid: int) -> None:
+    def _reap(self, pid: int) -> None:
         gone = [child for child in self._running if child.process.pid == pid]
-        # First: once it has been waited for, its id may be another's, and a signal may come at any moment.
+        # Before waitpid: afterwards the pid may be another process's, and a signal may come at any moment.
         self._running = [child for child in self._running if child.process.pid != pid]
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         for child in gone:
             child.process.returncode = code
             self._code = self._code or code
             if not self.stopping:
-                self._say_why(child.name, code)
+                self._report_end(child.name, code)
             self.stopping = True
             for other in self._running:
                 other.terminate()
 
-    def _say_why(self, name: str, code: int) -> None:
+    def _report_end(self, name: str, code: int) -> None:
         how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         others = "".join(f"; stopping {child.name}" for child in self._running)
-        if others or code < 0:  # else it has said itself what there is to say, and nothing follows from it
+        if others or code < 0:  # otherwise the process itself has said what there is to say
             with contextlib.suppress(OSError):
                 print(f"{name} has ended ({how}){others}", file=sys.stderr, flush=True)
 
 
-def _say_what_to_type(server: str, bus: str) -> None:
+def _print_next_steps(server: str, bus: str) -> None:
     activate = str(_HERE.parent / ".venv/bin/activate")
     print(f"""
 In a second terminal:
@@ -178,32 +192,32 @@ In a second terminal:
     print(
         """    qs new orders
     qs tail orders
-and in a third, likewise:
+In a third terminal, after the same first line:
     qs push orders 'two apples'
-Ctrl-C ends both.""",
+Ctrl-C stops both.""",
         flush=True,
     )
 
 
 def _stop_at_signals(children: _Children) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else, where it is ignored, nobody learns how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the exit codes would be lost
     signal.signal(signal.SIGINT, children.stop)
     signal.signal(signal.SIGTERM, children.stop)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else nohup wants that it goes on
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, children.stop)
 
 
 def main() -> int:
-    """Exit code: of whichever has ended first."""
+    """Runs both. Returns the exit code of the process that ended first."""
     options, rest = _options()
     common = ["-v"] * options.verbose + [f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
     children = _Children()
     _stop_at_signals(children)
     server = children.start("the queue server", "queue-server.py", [*common, f"--port={options.port}", *rest])
     if server and not options.no_bus and not children.stopping:
-        bus = children.start("the bus", "queue-bus.py", [*common, f"--server={server}", *_of_bus(options)])
+        bus = children.start("the bus", "queue-bus.py", [*common, f"--server={server}", *_bus_arguments(options)])
         if bus:
-            _say_what_to_type(server, bus)
+            _print_next_steps(server, bus)
     return children.wait()
 
 

@@ -1,6 +1,6 @@
-"""The bus: clients on one side, the queue server on the other, and between them a feed for each queue.
+"""The bus: passes messages of one queue server to subscribers.
 
-`Bus` is the `Broker` of its connections.
+`Bus` accepts the connections of clients and is their `Broker`.
 """
 
 import logging
@@ -18,55 +18,57 @@ from qs_serving.transport import Transport
 from .connection import BusConnection
 from .fanout import FanOut
 from .feeds import Feed
-from .later import Later
 from .monitor import Monitor
 from .options import BusOptions
 from .refused import RefusedError
 from .subscription import Subscription
+from .timers import Timers
 
 _logger = logging.getLogger(__name__)
-_TO_TELL = 2
-"""Seconds that are left for telling the server what was handled, when the clients have used up `grace`."""
-_TAKEN = "this connection is subscribed to {!r} already; use another connection for another subscription"
+_FLUSH_TIME = 2
+"""Seconds for deleting handled messages on the server after the clients have used up `grace`."""
+_TAKEN = "this connection is already subscribed to {!r}; use another connection for another subscription"
 
 
 class Bus(Acceptor[BusConnection]):
-    """Serves subscribers with what comes from one queue server."""
+    """Serves subscribers with the messages of one queue server."""
 
     def __init__(self, options: BusOptions) -> None:
         super().__init__(options.limits)
         self.options = options
-        self.later = Later()
-        self._telling = trio.CancelScope()  # around telling the server what was handled
+        self.timers = Timers()
+        self._flushing = trio.CancelScope()  # around the deletions on the server at the end
         self._monitor = Monitor(options, self._opened, self._ended)
 
     @property
     def server_name(self) -> str:
-        """HOST:PORT of the queue server."""
         return self._monitor.server_name
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Serves until `stop` has been called. Then clients get some time to read, and the server is told what they
-        have handled: `grace` for both, and 2 s more for the server."""
+        """Serves clients until `stop` is called. Then clients may read for up to `grace` seconds, and the bus deletes
+        what they have handled within `grace` plus 2 s."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
-            background.start_soon(self.later.run)
+            background.start_soon(self.timers.run)
             await self.accept(listeners)
-            with self._telling:
+            with self._flushing:
                 await self._monitor.upstream.emptied()
-            if self._telling.cancelled_caught:
-                _logger.warning("the queue server did not take all that was handled in time: that is delivered again")
+            if self._flushing.cancelled_caught:
+                _logger.warning(
+                    "not all handled messages could be deleted on the queue server in time: the rest will be delivered "
+                    "again"
+                )
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Takes no more connections or requests. Requests that have begun are finished and answered."""
+        """Stops accepting connections and requests. Requests that have begun are answered."""
         self._monitor.stop()
-        self._telling.deadline = trio.current_time() + self._limits.grace + _TO_TELL
+        self._flushing.deadline = trio.current_time() + self._limits.grace + _FLUSH_TIME
         super().stop()
 
     def cut_off(self) -> None:
-        """Cuts the time short that clients and server have after `stop`: to none for clients, to 2 s for the server."""
-        self._telling.deadline = min(self._telling.deadline, trio.current_time() + _TO_TELL)
+        """Shortens the time after `stop`: clients get none, the deletions on the server 2 s."""
+        self._flushing.deadline = min(self._flushing.deadline, trio.current_time() + _FLUSH_TIME)
         super().cut_off()
 
     # -- clients --------------------------------------------------------------------------------------------------
@@ -76,12 +78,10 @@ class Bus(Acceptor[BusConnection]):
         return BusConnection(stream, peer, self._limits, writers, self)
 
     async def _left(self, conversation: BusConnection) -> None:
-        if not self._stopping:  # else the end of the connection to the server gives back what is not handled
+        if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
             self.leave(conversation)
 
     def leave(self, conversation: BusConnection) -> None:
-        """Ends all subscriptions of a client. Messages that are on their way to the client, or in its hands, are not
-        for it any more."""
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
         for feed in left:
@@ -89,12 +89,10 @@ class Bus(Acceptor[BusConnection]):
                 self._monitor.drop_unused(feed)
         self._monitor.changed()
 
-    def note_slow(self, text: str) -> None:
-        """Logs why a client that is too slow is disconnected."""
+    def log_slow(self, text: str) -> None:
         _logger.warning("a subscriber is disconnected: %s", text)
 
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
-        """Subscribes a client that has sent nothing to every queue that is monitored, now or while it is connected."""
         conversation.begin(subscription, None)
         for feed in self._monitor.monitored():
             feed.join(subscription)
@@ -102,10 +100,6 @@ class Bus(Acceptor[BusConnection]):
     async def subscribe(
         self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
-        """Begins a subscription to some queues. May wait for the server. Raises RefusedError.
-
-        answer: is sent before any message.
-        """
         taken = {feed.label for other in conversation.subscriptions if other.asked for feed in other.feeds}
         for qid in qids:
             if qid in taken:
@@ -125,14 +119,14 @@ class Bus(Acceptor[BusConnection]):
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
     def _opened(self, feed: FanOut) -> None:
-        """Adds a new feed to the subscriptions of clients that sent nothing: they get every queue."""
+        """Adds a new feed to the subscriptions of silent clients, which get every queue."""
         for conversation in self._connections:
             for subscription in conversation.subscriptions:
                 if not subscription.asked:
                     feed.join(subscription)
 
     def _ended(self, feed: Feed, text: str) -> None:
-        """Takes a feed whose queue is gone out of all subscriptions, and ends those that have no other."""
+        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed."""
         for conversation in self._connections:
             for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
                 subscription.leave(feed)
@@ -141,7 +135,7 @@ class Bus(Acceptor[BusConnection]):
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
-    """Serves until SIGTERM or SIGINT. Raises StartError when it cannot listen."""
+    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen."""
     raise_descriptor_limit(options.limits.connections)
     listeners = await open_listeners(options.host, options.port)
     bus = Bus(options)

@@ -1,4 +1,4 @@
-"""The command queue-bus.py: flags to options, options to a running bus, errors to one line."""
+"""The command queue-bus.py: reads the flags, runs the bus, and reports errors in one line."""
 
 import argparse
 import os
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 
 from qs_client.command_arguments import DEFAULT_SERVER, server
 from qs_schemas.limits import QID
-from qs_serving.command import add_limits, at_least, limit_group, make_parser, read_limits, run_command
+from qs_serving.command import add_limits, make_parser, number_group, read_common, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
 
 _PROGRAM = "queue-bus.py"
 _DESCRIPTION = (
-    "The qs bus: pushes the new messages of a queue server to whoever is connected. A client that only connects gets "
-    "those of every queue that is monitored."
+    "The qs bus: pushes new messages of a queue server to its subscribers. A client that connects and sends nothing "
+    "gets the messages of every monitored queue."
 )
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that the protocol or XML does not allow in the name of a queue."""
+_INVALID = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Characters that the protocol or XML does not allow in a queue's name."""
 
 
 def _names(text: str) -> list[str]:
-    """A comma list."""
+    """Splits a comma-separated list of queue names."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name of a queue in it")
+        raise argparse.ArgumentTypeError(f"{text!r} contains an empty queue name")
     for name in names:
-        if len(name) > QID or _UNFIT.search(name):
+        if len(name) > QID or _INVALID.search(name):
             raise argparse.ArgumentTypeError(
-                f"{name!r} cannot be the name of a queue: 1 to {QID} characters, no control characters"
+                f"{name!r} is not a queue name: use 1 to {QID} characters, no control characters"
             )
     return names
 
@@ -51,31 +51,26 @@ def _parser() -> argparse.ArgumentParser:
         action="extend",
         default=[],
         metavar="NAME",
-        help="monitor this queue, which is made if there is none; can be given several times, and as a comma list "
-        "(default: whichever existing queue a client subscribes to)",
+        help="monitor this queue, and create it if it is missing; may be repeated or be a comma-separated list "
+        "(default: every existing queue that a client subscribes to)",
     )
     parser.add_argument(
         "--policy",
         choices=[policy.value for policy in Policy],
         default=defaults.policy.value,
-        help="what happens to a subscriber for which more than --outbox bytes wait: 'hold' (default), it gets them "
-        "when it reads again; 'disconnect'",
+        help="what to do with a subscriber for which more than --outbox bytes wait: 'hold' keeps them until it reads "
+        "(default), 'disconnect' disconnects it",
     )
-    parser.add_argument(
-        "--settle",
-        type=at_least(0, float),
-        default=defaults.settle,
-        metavar="S",
-        help="seconds that acknowledging subscribers have to come back after the bus was killed (default: %(default)g)",
-    )
-    add = limit_group(parser)
-    add("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
-    add_limits(add, outbox=("--outbox", "--max-outbox"))
+    text = "seconds to wait for acknowledging subscribers to come back after the bus was killed"
+    number_group(parser, "S")("--settle", defaults.settle, text, 0)
+    group = parser.add_argument_group("limits")
+    number_group(group, "N")("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
+    add_limits(group, outbox=("--outbox", "--max-outbox"))
     return parser
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
-    """Options and verbosity from the command line. Ends the process on --help and on a wrong flag."""
+    """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     if parsed.server is None:
@@ -83,23 +78,18 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
         except argparse.ArgumentTypeError as error:
             parser.error(f"QS_SERVER: {error}")
-    limits, wire = read_limits(parsed)
     options = BusOptions(
         server=parsed.server,
         queues=tuple(dict.fromkeys(parsed.queue)),
-        host=parsed.host,
-        port=parsed.port,
         policy=Policy(parsed.policy),
         hold=parsed.max_hold,
         settle=parsed.settle,
-        limits=limits,
-        wire=wire,
-        early=parsed.end_of_document == "empty-line",
+        **read_common(parsed),
     )
     return options, parsed.verbose
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
+    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     return run_command(_PROGRAM, verbose, run_bus, options)

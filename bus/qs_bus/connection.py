@@ -1,6 +1,6 @@
-"""A connection of a client of the bus: of one that only listens, or of one that sends requests and acknowledges.
+"""One client's connection to the bus: its requests, acknowledgements and subscriptions.
 
-What a connection needs of the bus is the protocol `Broker`, so that this module does not import the bus.
+`Broker` is the bus as its connections see it; it keeps this module from importing the bus.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
-from .later import Later
 from .options import BusOptions
 from .records import Record
 from .refused import RefusedError
 from .subscription import Subscription
+from .timers import Timers
 
 SILENCE = 0.25
-"""Seconds after which a client that has sent nothing is taken for one that only listens."""
+"""Seconds after which a client that has sent nothing is subscribed to every queue."""
 _DOUBT = 5
-"""Seconds more after which that is certain. Until then the client may have been held up, and what it got is then not
-for it."""
+"""Further seconds in which such a client may still turn out to be only slow. What it got until then goes back to its
+queues."""
 _ANSWERS = (None, None)
-"""Stands in the outbox, in place of subscription and record, for a document that is no delivery."""
+"""Marks an outbox entry that is an answer, in place of the subscription and record of a delivery."""
 _GROUP = 256
 """Requests that are handled before other connections get their turn."""
 
@@ -52,10 +52,10 @@ class Broker(Protocol):
 
     @property
     def options(self) -> BusOptions:
-        """What the bus was told at its start."""
+        """The options of the bus."""
 
     @property
-    def later(self) -> Later:
+    def timers(self) -> Timers:
         """Calls functions at a later time."""
 
     @property
@@ -65,23 +65,23 @@ class Broker(Protocol):
     async def subscribe(
         self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
-        """Begins a subscription to some queues. May wait for the queue server. Raises RefusedError.
+        """Subscribes a client to queues. May wait for the queue server.
 
-        answer: what the connection sends before any message, see `BusConnection.begin`.
+        answer: is sent before any message, see `BusConnection.begin`. Raises RefusedError.
         """
 
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
-        """Begins a subscription to every queue that is monitored, now or later, for a client that sends nothing."""
+        """Subscribes a client that has sent nothing to every queue that is monitored now or later."""
 
     def leave(self, conversation: BusConnection) -> None:
-        """Ends all subscriptions of a client."""
+        """Ends all subscriptions of a client. Messages that it has not handled are no longer waited for."""
 
-    def note_slow(self, text: str) -> None:
-        """Logs why a client that is too slow is disconnected."""
+    def log_slow(self, text: str) -> None:
+        """Logs why a slow client is disconnected."""
 
 
 class BusConnection(Conversation):
-    """One client: answers its requests, and sends it the messages of its subscriptions."""
+    """Answers one client's requests and sends it the messages of its subscriptions."""
 
     stopping_text = "the bus is stopping; connect again later"
 
@@ -89,36 +89,36 @@ class BusConnection(Conversation):
         super().__init__(stream, peer, limits, writers)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
-        self._spoken = False
-        self._silent: Subscription | None = None  # that the client has because it has sent nothing
+        self._has_sent = False
+        self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
 
     def _take(self, data: bytes | bytearray) -> None:
         super()._take(data)
-        if not self._spoken and (self._peer.begun or self._events):
-            self._spoken = True
+        if not self._has_sent and (self._peer.begun or self._events):
+            self._has_sent = True
             self._stop_time()
             self._steps = 0
-            if self._silent is not None:  # it was only slow to say what it wants
+            if self._silent is not None:  # the client was only slow
                 self._silent = None
                 self._bus.leave(self)
 
     def _time_allowed(self) -> float | None:
-        if self._spoken:
+        if self._has_sent:
             return super()._time_allowed()
         if self._silent is None:
             return SILENCE
         return _DOUBT if self._silent.doubtful else None
 
     def _time_over(self) -> None:
-        if self._spoken:
+        if self._has_sent:
             super()._time_over()
         elif self._silent is None:
             self._silent = self._new_subscription(None, ack=False, asked=False)
             self._bus.subscribe_silent(self, self._silent)
         else:
-            self._silent.be_sure()
+            self._silent.confirm_silent()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -134,18 +134,18 @@ class BusConnection(Conversation):
                     self._send_no_more()
                 continue
             if isinstance(event, (Subscribe, ListQueues)):
-                self._say(answers)  # what is asked for before comes before what it brings
+                self._send_answers(answers)  # earlier answers go before the messages of this subscription
                 answers.append(await self._subscribe(event))
                 continue
             answers.append(self._peer.send(self._answer_to(event)))
-        self._say(answers)
+        self._send_answers(answers)
         self._parse()
         if self._outbox.unsent > 2 * self._limits.outbox:
-            await self._outbox.drained()  # it asks, and does not read
+            await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
         return not closes
 
-    def _say(self, answers: list[bytes]) -> None:
+    def _send_answers(self, answers: list[bytes]) -> None:
         if any(answers):
             self._outbox.put(b"".join(answers), _ANSWERS)
         answers.clear()
@@ -155,31 +155,28 @@ class BusConnection(Conversation):
             answer = self._handle(request)
         except RefusedError as error:
             return _error(request, error)
-        answer.req = request.req
-        answer.answers(new_resp())
+        answer.answers(new_resp(), request.req)
         return answer
 
     def _handle(self, request: Message) -> Message:
         if isinstance(request, Error):
-            raise RefusedError(table.BAD_REQUEST, "this is an error; only requests are taken")
+            raise RefusedError(table.BAD_REQUEST, "this document is an error; send requests only")
         if isinstance(request, DeleteMessage):
             return self._delete(request)
         if isinstance(request, ReleaseMessage):
             return self._release(request)
         if isinstance(request, Unsubscribe):
-            raise RefusedError(table.NOT_IMPLEMENTED, "unsubscribe is not for the bus: close the connection instead")
+            raise RefusedError(table.NOT_IMPLEMENTED, "the bus does not know unsubscribe: close the connection instead")
         raise RefusedError(
             table.NOT_IMPLEMENTED,
-            f"{request.op} is not for the bus; the queue server at {self._bus.server_name} may know it",
+            f"the bus does not know {request.op}; send it to the queue server at {self._bus.server_name}",
         )
 
     def _delete(self, request: DeleteMessage) -> Message:
         qid = request.qid or ""
         if request.mid is not None:
             if request.mids:
-                raise RefusedError(
-                    table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', and this one has both"
-                )
+                raise RefusedError(table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', not both")
             self._acknowledge(qid, request.mid)
             return DeleteMessage(qid, request.mid)
         deleted: list[int | Receipt] = []
@@ -193,64 +190,65 @@ class BusConnection(Conversation):
         return DeleteMessage(qid, mids=deleted)
 
     def _acknowledge(self, qid: str, mid: int) -> None:
-        subscription, record = self._in_hand(qid, mid)
+        subscription, record = self._take_unacknowledged(qid, mid)
         record.feed.handled(record)
         subscription.pump()
 
-    def _in_hand(self, qid: str, mid: int) -> tuple[Subscription, Record]:
+    def _take_unacknowledged(self, qid: str, mid: int) -> tuple[Subscription, Record]:
         for subscription in self.subscriptions:
             record = subscription.take((qid, mid))
             if record is not None:
                 return subscription, record
         raise RefusedError(
             table.NOT_FOUND,
-            f"message {mid} of queue {qid!r} is not in this client's hands: it was not delivered to it, or is handled, "
-            "or its subscription has no ack='client'",
+            f"message {mid} of queue {qid!r} is not held by this client: it was not delivered to it, or is "
+            "handled already, or its subscription has no ack='client'",
         )
 
     def _release(self, request: ReleaseMessage) -> Message:
-        subscription, record = self._in_hand(request.qid or "", request.mid or 0)
+        subscription, record = self._take_unacknowledged(request.qid or "", request.mid or 0)
         if not request.delay:
             record.feed.resend(record, subscription)
         else:
-            subscription.delay(record, request.delay, self._bus.later)
+            subscription.delay(record, request.delay, self._bus.timers)
         return ReleaseMessage(request.qid, request.mid)
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
     async def _subscribe(self, request: Subscribe | ListQueues) -> bytes:
-        """Subscribes. Returns the document of an error; any other answer has been sent already, as messages come right
-        after it."""
+        """Subscribes the client. Returns the document of an error; any other answer has been sent already, right before
+        the first message."""
         try:
             qids, subscription, answer = self._wanted(request)
-            answer.req = request.req
-            answer.answers(new_resp())
-            await self._while_there(partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer))
+            answer.answers(new_resp(), request.req)
+            await self._while_connected(
+                partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer)
+            )
         except RefusedError as error:
             return self._peer.send(_error(request, error))
         return b""
 
     def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
-        """Returns the queues that a request names, the subscription that it asks for, and the answer to send once the
-        subscription has begun. Raises RefusedError."""
+        """Returns the queues that a request names, the subscription for them, and the answer to send once it has begun.
+        Raises RefusedError."""
         if isinstance(request, ListQueues):
             if not request.queues:
                 raise RefusedError(
                     table.NOT_IMPLEMENTED,
-                    "list-queues without queues is not for the bus: name some to subscribe to them, or ask the "
-                    f"queue server at {self._bus.server_name}",
+                    "the bus knows list-queues only with names, to subscribe to these queues; ask the queue server at "
+                    f"{self._bus.server_name} for a list",
                 )
             subscription = self._new_subscription(request.req, ack=False)
             return request.queues, subscription, ListQueues(list(request.queues))
         if request.qid is not None and request.queues:
-            raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', and this one has both")
+            raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', not both")
         subscription = self._new_subscription(
             request.req, ack=request.ack == "client", prefetch=request.prefetch, name=request.name
         )
         return request.queues or [request.qid or ""], subscription, Subscribe(request.qid, request.queues)
 
-    async def _while_there(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Runs a function that may wait for the queue server. Gives up when the client goes or is dismissed."""
+    async def _while_connected(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Runs a function that may wait for the queue server. Cancels it when the client goes or is dismissed."""
         refused: list[RefusedError] = []
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
@@ -286,11 +284,10 @@ class BusConnection(Conversation):
         )
 
     def begin(self, subscription: Subscription, answer: Message | None) -> None:
-        """Adds a subscription. answer: is sent first, so that it comes before any message."""
+        """Adds a subscription. answer: is sent before any message of it."""
         if answer is not None:
-            self._outbox.put(
-                self._peer.send(answer), _ANSWERS
-            )  # written only now: how it has to end may be known since
+            # Serialized only now: requests that came meanwhile may tell how the client's documents end.
+            self._outbox.put(self._peer.send(answer), _ANSWERS)
         self.subscriptions.append(subscription)
 
     def end(self, subscription: Subscription, fault: Fault) -> None:
@@ -304,8 +301,8 @@ class BusConnection(Conversation):
         super()._put_error(error, text)
 
     def _send_no_more(self) -> None:
-        """Sends no more messages, as this side ends the connection. While the bus is stopping, messages that are being
-        sent still count as delivered."""
+        """Stops sending messages because this side ends the connection. While the bus is stopping, messages that are
+        being sent still count as delivered."""
         for subscription in self.subscriptions:
             subscription.ending = True
         if not self._stopping:
@@ -313,20 +310,20 @@ class BusConnection(Conversation):
 
     def _too_slow(self, text: str) -> None:
         if self._refusal is None:
-            self._bus.note_slow(text)
+            self._bus.log_slow(text)
             self.dismiss(table.TOO_MANY, text)
 
     def _written(self, token: Any) -> None:
         if token is not _ANSWERS:
             subscription, record = token
             subscription.written(record)
-        for each in self.subscriptions:  # they share the outbox
+        for each in self.subscriptions:  # all of them share the outbox
             each.pump()
 
     def leave(self) -> None:
-        """Leaves all subscriptions: the client has gone, or is to get no more of their messages."""
+        """Ends all subscriptions: the client has gone, or is to get no more messages."""
         if self._ended and self._silent is not None:
-            self._silent.be_sure()
+            self._silent.confirm_silent()
         for subscription in self.subscriptions:
             subscription.leave()
         self.subscriptions.clear()

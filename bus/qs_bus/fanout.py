@@ -1,4 +1,4 @@
-"""A feed whose messages go to every member."""
+"""A feed that gives each message to every member."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from typing import Protocol
 from .feeds import PREFETCH, Feed, ServerRequests
 from .records import Member, Record
 from .retry_queue import RetryQueue
-from .share import Share
 
 
 class CopyRequests(ServerRequests, Protocol):
-    """What a fan-out asks of the queue server, beyond what every feed does. `Upstream` does it."""
+    """The requests of a fan-out to the queue server. `Upstream` implements it."""
 
     @property
     def copies(self) -> RetryQueue[FanOut, int]:
-        """Ids of messages to store in the queues of the feed's names."""
+        """Ids of messages to copy to the queues of the feed's durable names."""
 
 
 class FanOut(Feed):
-    """Gives each message to every member, and stores it in the queue of every name."""
+    """Gives each message to every member, and copies it to the queue of every durable name."""
 
     def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int) -> None:
-        """hold: messages that may be held up by slow subscribers while others go on."""
+        """hold: how many messages slow subscribers may hold up while others go on."""
         super().__init__(qid, qid, upstream, memory)
         self._copies = upstream.copies
         self._hold = hold
-        self.names: dict[str, Share] = {}
+        self.names: dict[str, Feed] = {}
         self.coming = 0
-        """Acknowledging members that join as soon as the server has noted that they are here."""
+        """Acknowledging members that join as soon as the server has noted them."""
         self.joining = 0
-        """Members that are on the way to join, also those of a name."""
+        """Members that are about to join, also under a name."""
         self.expected = 0
-        """Acknowledging members that were here before the bus was killed, and that the feed waits for."""
+        """Acknowledging members from before the bus was killed, for whom the feed waits."""
 
     @property
     def wanted(self) -> bool:
@@ -53,32 +52,32 @@ class FanOut(Feed):
             if document is None:
                 document = documents[form] = record.document(*form)
             member.offer(record, document)
-        self.keep(record)
+        self.keep_payload(record)
 
     @property
     def asked_for(self) -> bool:
-        """Whether a member or a name gets the messages, or is about to."""
+        """Tells whether a member or a name gets the messages, or is about to."""
         return bool(self.members or self.names or self.joining or self.expected)
 
     @property
     def unused(self) -> bool:
-        """Whether the feed has no member, no name and no message."""
+        """Tells whether the feed has no member, no name and no message."""
         return not (self.asked_for or self.records)
 
     @property
     def acknowledging(self) -> int:
-        """How many members acknowledge."""
+        """The number of members that acknowledge."""
         return sum(member.ack for member in self.members)
 
     def copied(self, mids: Iterable[int]) -> None:
-        """Counts messages as handled that are in the queues of the names now."""
+        """Counts messages as handled by the names, whose queues have them now."""
         for mid in mids:
             record = self.records.get(mid)
             if record is not None and not record.done:
                 self.handled(record)
 
     def not_copied(self, mids: Iterable[int]) -> None:
-        """Lets go of messages for the names, because there is no name any more."""
+        """Stops waiting for the copies of messages, because no name is left."""
         for mid in mids:
             record = self.records.get(mid)
             if record is not None and not record.done:
@@ -87,8 +86,7 @@ class FanOut(Feed):
     def _adjust(self) -> None:
         held = len(self.records)
         if held > self.prefetch * 3 // 4:
-            # Messages that slow members hold up must not be in the way of the others; but if all are slow, the prefetch
-            # stays as it is.
+            # Messages that slow members hold up must not block the others. If all are slow, there is no one to block.
             if self.prefetch < self._hold and (self.names or not all(member.blocked for member in self.members)):
                 self.prefetch = min(self.prefetch * 2, self._hold + PREFETCH)
                 self._upstream.sync(self)
@@ -97,7 +95,7 @@ class FanOut(Feed):
             self._upstream.sync(self)
 
     def on_room(self, member: Member) -> None:
-        """Changes the prefetch if the member was slow and is not any more. The member itself sends what it has held."""
+        """Adjusts the prefetch when a slow member has caught up. The member sends its held messages itself."""
         if not member.blocked:
             self._adjust()
 
@@ -108,8 +106,8 @@ class FanOut(Feed):
     def _lost(self, record: Record) -> None:
         for member in self.members:
             if member.drop_held(record):
-                self.unkeep(record)
-                self._less(record)
+                self.release_payload(record)
+                self._count_down(record)
 
     def _resume(self) -> None:
         for member in self.members:

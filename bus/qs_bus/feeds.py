@@ -1,8 +1,8 @@
-"""A queue of the server and the subscriptions that get its messages. Every member gets each message (`FanOut`), or one
-member does (`Share`); this module has what both have in common.
+"""A queue of the server and the subscriptions that get its messages: every member gets each (`FanOut`), or one does
+(`Share`). This module has what both share.
 
-A message is in the bus's hands from its delivery by the server until every member that is to get it has handled it;
-then the bus deletes it on the server. If those members have all gone and none has handled it, the bus gives it back.
+The bus holds a message from its delivery by the server until every member has handled it, and then deletes it on the
+server. If all members leave without handling it, the bus releases it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .records import Member, Record
 from .retry_queue import RetryQueue
 
 PREFETCH = 1000
-"""Messages of one queue that the bus has in hand while none of them is held up by a slow subscriber."""
+"""Messages of one queue that the bus holds while no slow subscriber holds any up."""
 _FETCHED = 64
-"""Messages that are fetched again at a time."""
+"""Messages whose payloads are fetched again at a time."""
 
 
 class ServerRequests(Protocol):
-    """What feeds ask of the queue server. `Upstream` does it."""
+    """The requests of a feed to the queue server. `Upstream` implements it."""
 
     @property
     def deletes(self) -> RetryQueue[Feed, int]:
@@ -31,26 +31,26 @@ class ServerRequests(Protocol):
 
     @property
     def releases(self) -> RetryQueue[Feed, tuple[int, int | None]]:
-        """Messages to give back: id and count of receives."""
+        """Messages to release: id and count of receives."""
 
     @property
     def fetches(self) -> RetryQueue[Feed, Record]:
         """Records whose payloads are to be fetched again."""
 
     def sync(self, feed: Feed) -> None:
-        """Subscribes, unsubscribes, or changes the prefetch, as the feed wants it now."""
+        """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
 
 
 class Feed(ABC):
-    """One queue of the server, with its members and the messages that are in hand."""
+    """One queue of the server, its members, and its messages that the bus holds. A `Source`."""
 
     def __init__(self, qid: str, label: str, upstream: ServerRequests, memory: int) -> None:
-        """qid: the queue on the server; label: the queue that its subscribers know, which for a name is another;
-        memory: bytes of payload that may be kept for members that have no room; more is fetched again later."""
+        """qid: the queue on the server; label: the queue that subscribers asked for, another one for a durable name;
+        memory: bytes of payload to keep for members that have no room. More is fetched again later."""
         self.qid = qid
         self.label = label
         self.members: dict[Member, None] = {}
-        """In the order in which they joined, or (Share) by whose turn is next."""
+        """In the order in which they joined; in a `Share`, the next in turn comes first."""
         self.records: dict[int, Record] = {}
         self.prefetch = PREFETCH
         self._upstream = upstream
@@ -60,11 +60,11 @@ class Feed(ABC):
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """Whether the server is to send messages."""
+        """Tells whether the server is to send messages."""
 
     @abstractmethod
     def _distribute(self, record: Record) -> None:
-        """Gives a new message to the members that are to get it."""
+        """Gives a new message to the members."""
 
     # -- from the server
 
@@ -73,7 +73,7 @@ class Feed(ABC):
         mid = message.mid or 0
         known = self.records.get(mid)
         if known is not None:
-            # It was in our hands before the connection broke. The members that have it keep it.
+            # The bus held it before the connection to the server broke. The members that have it keep it.
             known.receives = message.receives
             if known.done:
                 self._upstream.deletes.add(self, mid)
@@ -91,7 +91,7 @@ class Feed(ABC):
         self._adjust()
 
     def _adjust(self) -> None:  # noqa: B027 - only where slow members can be in the way of others
-        """Changes the prefetch, if the members have become slower or faster."""
+        """Adapts the prefetch to members that have become slower or faster."""
 
     # -- from members
 
@@ -103,26 +103,23 @@ class Feed(ABC):
         self._adjust()
 
     def leave(self, member: Member) -> None:
-        """Removes a member, which gets no more messages."""
         del self.members[member]
         self._upstream.sync(self)
 
     def handled(self, record: Record) -> None:
-        """Counts that a member has handled a message."""
         record.handled = True
-        self._less(record)
+        self._count_down(record)
 
     def let_go(self, record: Record) -> None:
-        """Counts that a member has gone without handling a message, or will not handle it."""
-        self._less(record)
+        self._count_down(record)
 
     def doubt(self, record: Record) -> None:
-        """Counts that a member may have got a message by mistake. The feed waits for that member only while no other
-        has handled the message."""
+        """Counts that a member may have got a message by mistake. The feed waits for that member only until another one
+        handles the message."""
         record.doubtful += 1
         self._settle_if_over(record)
 
-    def _less(self, record: Record) -> None:
+    def _count_down(self, record: Record) -> None:
         record.waiting -= 1
         self._settle_if_over(record)
 
@@ -139,34 +136,33 @@ class Feed(ABC):
             self._upstream.releases.add(self, (record.mid, record.receives))
 
     def count_delayed(self, more: int) -> None:  # noqa: B027 - only where that is in the way of others
-        """Counts messages, more or less than before, that were released with a delay that has not passed yet."""
+        """Adds to the number of messages that were released with a delay that has not passed yet. more: may be
+        negative."""
 
     @abstractmethod
     def on_room(self, member: Member) -> None:
-        """Goes on when a member has room for a message, or has left some to others."""
+        """Continues after a member has got room for a message, or has left some to others."""
 
     @abstractmethod
     def resend(self, record: Record, member: Member) -> None:
-        """Delivers a message that a member has released again: to that member or, in a share, to any."""
+        """Delivers a released message again: to the same member or, in a share, to any."""
 
     # -- payloads of messages that wait for room
 
-    def keep(self, record: Record) -> None:
-        """Keeps the payload in memory if a member waits for room and the bound allows; else forgets it."""
+    def keep_payload(self, record: Record) -> None:
+        """Keeps the payload in memory if a member waits for room and the memory bound allows; otherwise drops it."""
         if record.keepers and self._kept + record.size <= self._memory:
             self._kept += record.size
         else:
             record.payload = None
 
-    def unkeep(self, record: Record) -> None:
-        """Counts that a member which waited for room needs the payload no longer."""
+    def release_payload(self, record: Record) -> None:
         record.keepers -= 1
         if not record.keepers and record.payload is not None:
             record.payload = None
             self._kept -= record.size
 
     def fetch(self, waiting: Iterable[Record]) -> None:
-        """Asks the server again for the payloads of the first of these records, which may be of other feeds too."""
         size = 0
         for count, record in enumerate(waiting):
             if record.payload is not None or count == _FETCHED or (count and size + record.size > self._memory // 2):
@@ -175,14 +171,13 @@ class Feed(ABC):
             record.feed.fetch_payload(record)
 
     def fetch_payload(self, record: Record) -> None:
-        """Asks the server again for the payload of one record of this feed, unless that is under way."""
         if not record.fetching:
             record.fetching = True
             self._upstream.fetches.add(self, record)
 
     def fetched(self, record: Record, payload: bytes | None) -> None:
-        """Takes the payload that the server was asked for. payload: None when the message does not exist any more, or
-        is in the hands of other consumers."""
+        """Takes a payload that was fetched again. payload: None when the message no longer exists or is in flight
+        elsewhere."""
         record.fetching = False
         if record.done or not record.keepers:
             return
@@ -195,8 +190,8 @@ class Feed(ABC):
 
     @abstractmethod
     def _lost(self, record: Record) -> None:
-        """Takes back a message that waits for room and does not exist any more."""
+        """Takes back a message that waits for room and no longer exists."""
 
     @abstractmethod
     def _resume(self) -> None:
-        """Sends the messages that wait, to members that have room."""
+        """Sends waiting messages to members that have room."""

@@ -1,15 +1,15 @@
-"""Names the queues that a bus keeps on the server, for durable names and for itself, and recognizes them."""
+"""Names of the queues that a bus keeps on the server, for durable names and for itself."""
 
 _PREFIX = "bus:"
 
 
 def queue_of(qid: str, name: str) -> str:
-    """Returns the queue that stores the messages of a queue for a durable name."""
+    """Returns the queue that stores a queue's messages for a durable name."""
     return f"{_PREFIX}{_quoted(qid)}:{_quoted(name)}"
 
 
 def name_in(qid: str) -> tuple[str, str] | None:
-    """Returns the queue and the durable name for which a queue stores messages, None if it is no such queue."""
+    """Returns the queue and the durable name for which a queue stores messages, or None if it stores none."""
     parts = qid.removeprefix(_PREFIX).split(":")
     if not qid.startswith(_PREFIX) or len(parts) != 2 or not all(parts):
         return None
@@ -17,12 +17,12 @@ def name_in(qid: str) -> tuple[str, str] | None:
 
 
 def counts_queue_of(host: str, port: int) -> str:
-    """Returns the queue in which the bus that listens there counts its subscribers. No durable name has this queue."""
+    """Returns the queue in which the bus at this address counts its subscribers. No durable name has this queue."""
     return f"{_PREFIX}:{_quoted(host)}:{port}"
 
 
 def is_of_bus(qid: str) -> bool:
-    """Returns whether a bus keeps the queue, for a name or for itself."""
+    """Tells whether a bus keeps the queue, for a name or for itself."""
     return qid.startswith(_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""The options of a bus, with their defaults. The command has a flag for each."""
+"""The options of a bus and their defaults. The command has a flag for each."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,8 +10,8 @@ PORT = 9878
 
 
 class Policy(Enum):
-    """What the bus does with a subscriber that is too slow. HOLD: keeps the messages that it has not got; DISCONNECT:
-    ends the connection once more waits for it than its outbox holds."""
+    """What happens to a slow subscriber. HOLD: its messages are kept until it reads; DISCONNECT: it is disconnected
+    when more than an outbox waits for it."""
 
     HOLD = "hold"
     DISCONNECT = "disconnect"
@@ -19,10 +19,13 @@ class Policy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BusOptions:
-    """server: host and port of the queue server; queues: those that are monitored, empty for whichever a client names;
-    port 0: any free one; hold: messages that may be kept for one subscriber beyond its outbox; settle: seconds that
-    subscribers have to come back after the bus was killed; early: every client is taken for one that ends its documents
-    with an empty line. The bound of an outbox, in bytes, is limits.outbox."""
+    """The options of a bus.
+
+    server: host and port of the queue server; queues: to monitor, empty for whichever a client names; port: 0 for any
+    free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
+    back after the bus was killed; early: every client's documents end with an empty line. limits.outbox: bytes of an
+    outbox.
+    """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
     queues: tuple[str, ...] = ()
@@ -30,7 +33,7 @@ class BusOptions:
     port: int = PORT
     policy: Policy = Policy.HOLD
     hold: int = 100_000
-    settle: float = 5
+    settle: float = 5.0
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
     early: bool = False

@@ -1,7 +1,6 @@
-"""A message while it is in the bus's hands, and what the two sides that share it know of each other.
+"""A message that the bus holds, and the protocols between feeds and subscriptions.
 
-A record comes from a `Source`, which is a feed, and goes to one or more `Member`s, which are subscriptions. Feeds and
-subscriptions are written against these protocols, so that neither imports the other.
+A record comes from a `Source`, a feed, and goes to one or more `Member`s, subscriptions. Neither imports the other.
 """
 
 from __future__ import annotations
@@ -14,41 +13,43 @@ from qs_schemas import GetMessage, serialize
 
 
 class Source(Protocol):
-    """The feed of a record, as its members use it. They tell the feed what becomes of each record."""
+    """The feed of a record, as its members use it. They report what becomes of each record."""
 
     @property
     def label(self) -> str:
-        """The queue that subscribers know the record's queue by."""
+        """The queue that subscribers asked for."""
 
     def handled(self, record: Record) -> None:
-        """A member has handled the record."""
+        """Reports that a member has handled the record."""
 
     def let_go(self, record: Record) -> None:
-        """A member has gone without handling the record, or will not handle it."""
+        """Reports that a member has gone without handling the record, or will not handle it."""
 
     def doubt(self, record: Record) -> None:
-        """A member may have got the record by mistake."""
+        """Reports that a member may have got the record by mistake."""
 
     def resend(self, record: Record, member: Member) -> None:
-        """A member has released the record, and is ready to get it again."""
+        """Reports that a member has released the record and can get it again."""
 
     def count_delayed(self, more: int) -> None:
-        """So many records more, or less, were released with a delay that has not passed yet."""
+        """Adds to the number of records that were released with a delay that has not passed yet. more: may be
+        negative."""
 
     def on_room(self, member: Member) -> None:
-        """A member has room for another record, or has left some to others."""
+        """Reports that a member has room for another record, or has left some to others."""
 
-    def unkeep(self, record: Record) -> None:
-        """A member needs the record's payload no longer."""
+    def release_payload(self, record: Record) -> None:
+        """Reports that a member no longer needs the record's payload."""
 
     def fetch(self, waiting: Iterable[Record]) -> None:
-        """Asks the server again for the payloads of the first of these records, which may be of other feeds too."""
+        """Fetches the payloads of the first of these records from the server again. They may belong to other feeds
+        too."""
 
     def fetch_payload(self, record: Record) -> None:
-        """Asks the server again for the payload of one record of this feed."""
+        """Fetches the payload of one record of this feed again."""
 
     def leave(self, member: Member) -> None:
-        """A member gets no more records."""
+        """Reports that a member gets no more records."""
 
 
 class Member(Protocol):
@@ -60,23 +61,23 @@ class Member(Protocol):
 
     @property
     def ack(self) -> bool:
-        """Whether the client acknowledges what it has handled."""
+        """Tells whether the client acknowledges."""
 
     @property
     def prefetch(self) -> int:
-        """How many messages a client that acknowledges may have unacknowledged."""
+        """How many messages an acknowledging client may have unacknowledged."""
 
     @property
     def form(self) -> tuple[str | None, bool]:
-        """What its documents differ in from those for other members: the arguments of `Record.document`."""
+        """The arguments of `Record.document` by which its documents differ from those for other members."""
 
     @property
     def has_room(self) -> bool:
-        """Whether a record can be sent now."""
+        """Tells whether a record can be sent now."""
 
     @property
     def blocked(self) -> bool:
-        """Whether records wait for room."""
+        """Tells whether records wait for room."""
 
     def offer(self, record: Record, document: bytes) -> None:
         """Sends a record, or holds it until there is room."""
@@ -88,20 +89,20 @@ class Member(Protocol):
         """Holds a record until there is room."""
 
     def drop_held(self, record: Record) -> bool:
-        """Drops a record that waits for room. Returns whether it did wait."""
+        """Drops a record that waits for room. Returns False if it did not wait."""
 
     def pump(self) -> None:
-        """Sends the records that wait, as far as there is room."""
+        """Sends the held records, as far as there is room."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A message that the server has delivered to the bus and that is not deleted or given back yet.
+    """A message that the server has delivered to the bus, until it is deleted or released.
 
-    payload: None when it is not in memory; size: bytes of the payload; waiting: how many members have not handled the
-    message yet; handled: whether a member has; keepers: how many members wait for room, and need the payload for that;
-    done: whether no member is waited for any more; fetching: whether the server has been asked for the payload again;
-    doubtful: how many of those waited for may have got the message by mistake.
+    payload: None when it is not in memory; size: bytes of the payload; waiting: how many members have not handled it
+    yet; handled: a member has handled it; keepers: how many members wait for room and need the payload; done: no member
+    is waited for; fetching: the payload is being fetched again; doubtful: how many of the members waited for may have
+    got it by mistake.
     """
 
     feed: Source
@@ -119,12 +120,12 @@ class Record:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The queue and the id that a subscriber knows the message by."""
+        """The queue and the id under which a subscriber knows the message."""
         return self.feed.label, self.mid
 
     def document(self, req: str | None, early: bool) -> bytes:
-        """Returns the document that delivers the message. The payload has to be in memory. req: of the subscription;
-        early: whether the client's documents end with an empty line, see `serialize`."""
+        """Returns the document that delivers the message; the payload must be in memory. req: of the subscription;
+        early: end the document with an empty line, see `serialize`."""
         return serialize(
             GetMessage(
                 self.feed.label,

@@ -1,4 +1,4 @@
-"""The feed of a durable name, whose messages go to one member each."""
+"""The feed of a durable name: each message goes to one member."""
 
 from collections import deque
 
@@ -10,8 +10,8 @@ class Share(Feed):
     """Gives each message to one member, in turn, and to another when that member goes."""
 
     def __init__(self, qid: str, label: str, name: str, upstream: ServerRequests, memory: int) -> None:
-        """qid: the queue of the name, in which the bus stores what the name is to get; label: the queue that the name
-        subscribes to; memory: as for every feed."""
+        """qid: the queue that stores the messages of the name; label: the queue that the name subscribes to; memory:
+        see `Feed`."""
         super().__init__(qid, label, upstream, memory)
         self.name = name
         self._backlog: deque[Record] = deque()
@@ -32,15 +32,15 @@ class Share(Feed):
         if not self.members:
             backlog, self._backlog = self._backlog, deque()
             for record in backlog:
-                self.unkeep(record)
-                self._less(record)
+                self.release_payload(record)
+                self._count_down(record)
 
     def _set_prefetch(self, more: int) -> None:
         wanted = sum(member.prefetch for member in self.members) + more
         self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
 
     def count_delayed(self, more: int) -> None:
-        """Raises the prefetch by as many: they do not count against what the members may have in hand."""
+        """Raises the prefetch by as many: delayed messages do not count against what the members may hold."""
         self._delayed += more
         self._set_prefetch(0)
         self._upstream.sync(self)
@@ -50,18 +50,18 @@ class Share(Feed):
         member = None if self._backlog else self._next()
         if member is not None:
             document = record.document(*member.form)
-            self.keep(record)
+            self.keep_payload(record)
             self._take_turn(member)
             member.send(record, document)
         elif self.members:
             self._backlog.append(record)
             record.keepers += 1
-            self.keep(record)
+            self.keep_payload(record)
         else:
-            self._less(record)
+            self._count_down(record)
 
     def _next(self) -> Member | None:
-        """Returns the member whose turn it is, of those that have room."""
+        """Returns the first member in turn that has room, or None."""
         return next((member for member in self.members if member.has_room), None)
 
     def _take_turn(self, member: Member) -> None:
@@ -90,11 +90,11 @@ class Share(Feed):
                 return
             self._backlog.popleft()
             document = record.document(*member.form)
-            self.unkeep(record)
+            self.release_payload(record)
             self._take_turn(member)
             member.send(record, document)
 
     def _lost(self, record: Record) -> None:
         self._backlog.remove(record)
-        self.unkeep(record)
-        self._less(record)
+        self.release_payload(record)
+        self._count_down(record)

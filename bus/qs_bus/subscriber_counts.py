@@ -1,29 +1,43 @@
-"""Keeps on the queue server how many acknowledging subscribers each queue has, for the next start of this bus.
+"""Counts of acknowledging subscribers, kept on the queue server for the next start of this bus.
 
-The bus knows them by their connections only. After it was killed, or restarted, they come back one by one; the messages
-that wait in the queues by then must not go to the first of them alone.
+Subscribers of a bus that was killed come back one by one. The bus waits for as many as before, so that the messages
+that have waited do not all go to the first.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 import trio
 
 from qs_client import NotFound, ServerError, ServerUnavailable, calls
+from qs_client.asking import Call
 
 from .names import counts_queue_of
-from .upstream import Upstream
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
-_GATHER = 0.02
-"""Seconds in which more changes are waited for, as many come at once."""
+_DEBOUNCE = 0.02
+"""Seconds in which further changes are awaited before writing, as many come at once."""
+
+
+class ServerCalls(Protocol):
+    """Makes calls to the queue server. `Upstream` does it."""
+
+    @property
+    def connected(self) -> trio.Event:
+        """The event that is set while calls can be made."""
+
+    async def call(self, call: Call[T]) -> T:
+        """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
 
 
 class SubscriberCounts:
-    """The counts of one bus, in a queue of the server that is named after the address at which the bus listens."""
+    """The counts of one bus, in a queue that is named after the address of the bus."""
 
-    def __init__(self, upstream: Upstream, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
-        """count: returns the counts of now: queue -> subscribers."""
+    def __init__(self, upstream: ServerCalls, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
+        """count: returns the current counts: queue -> subscribers."""
         self.qid = counts_queue_of(host, port)
         self._upstream = upstream
         self._count = count
@@ -34,24 +48,24 @@ class SubscriberCounts:
         self._closed = False
 
     def changed(self) -> None:
-        """Takes note that a subscriber has come or gone."""
+        """Notes that a subscriber has come or gone."""
         if not self._closed:
             self._changes += 1
             self._changed.set()
 
     async def noted(self) -> None:
-        """Waits until the changes so far are written down, or never will be."""
+        """Waits until the changes so far are written, or never will be."""
         change = self._changes
         while self._noted < change and not self._closed:
             await self._kept.wait()
 
     def close(self) -> None:
-        """Stops writing, as the bus is stopping: subscribers that have to go now are to come back."""
+        """Stops writing, because the bus is stopping: subscribers that leave now are expected back."""
         self._closed = True
         self._kept.set()
 
     async def read(self) -> dict[str, int]:
-        """Reads what the bus has written before its last end: queue -> subscribers. Raises ServerUnavailable."""
+        """Reads the counts from before the last end of the bus: queue -> subscribers. Raises ServerUnavailable."""
         mids = await self._messages()
         if not mids:
             return {}
@@ -66,15 +80,15 @@ class SubscriberCounts:
 
     async def _messages(self) -> list[int]:
         try:
-            return await self._upstream.call(next(calls.list_messages(self.qid, state="all")))  # few: one page
+            return await self._upstream.call(next(calls.list_messages(self.qid, state="all")))  # one page has them all
         except NotFound:
             return []
 
-    async def keep(self) -> None:
-        """Writes the counts down whenever they have changed, for ever."""
+    async def run(self) -> None:
+        """Writes the counts whenever they have changed. Never returns."""
         while True:
             await self._changed.wait()
-            await trio.sleep(_GATHER)
+            await trio.sleep(_DEBOUNCE)
             await self._upstream.connected.wait()
             self._changed = trio.Event()
             change = self._changes
@@ -87,7 +101,7 @@ class SubscriberCounts:
                 await trio.lowlevel.checkpoint()
                 continue
             except ServerError as error:
-                _logger.warning("how many subscribers there are could not be noted: %s", error)
+                _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
             self._noted = change
             self._kept.set()
             self._kept = trio.Event()

@@ -1,5 +1,4 @@
-"""One subscription of one client: the messages that the client was sent and has not handled, and those that wait until
-there is room."""
+"""One subscription of one client: messages that were sent and not handled, and messages that wait for room."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,24 +6,25 @@ from collections.abc import Callable
 from qs_schemas import Peer
 from qs_serving.outbox import Outbox
 
-from .later import Later
 from .options import BusOptions, Policy
 from .records import Record, Source
+from .timers import Timers
 
 _PREFETCH = 100
-"""Messages that a client which acknowledges may have unacknowledged, if it does not say how many."""
-_TOO_SLOW = "this subscriber is too slow: more than {} wait for it; read faster, or raise the bus's {}"
+"""Messages that an acknowledging client may have unacknowledged unless it says how many."""
+_TOO_SLOW = "this subscriber is too slow: more than {} are waiting for it; read faster, or raise {} of the bus"
 
 
 class Subscription:
-    """Sends one client the messages of one or more feeds, and tells the feeds what becomes of them.
+    """One client's subscription: sends the messages of its feeds, and reports to the feeds what becomes of them. A
+    `Member`.
 
-    req: of the request that made the subscription; ack: whether the client acknowledges; name: of a durable
-    subscription; asked: False when the client has the subscription because it was silent; peer: knows how the client's
-    documents end; dismiss: ends the connection, with a reason.
+    req: of the subscribe request; ack: the client acknowledges; name: of a durable subscription; asked: False for a
+    client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss: ends the
+    connection, with a reason.
 
-    A message that is written to a client which does not acknowledge is handled. For a client that was silent that is in
-    doubt until `be_sure`: if the client speaks before, it has got these messages by mistake.
+    A message counts as handled when it is written to a client that does not acknowledge. For a silent client that stays
+    in doubt until `confirm_silent`: if it speaks before, it got the messages by mistake.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Subscription:
         self.prefetch = prefetch or _PREFETCH
         self.name = name
         self.asked = asked
-        self._doubtful: list[Record] | None = None if asked else []  # written to it, and pending
+        self._doubtful: list[Record] | None = None if asked else []  # written, and pending
         self.feeds: list[Source] = []
         self.pending: dict[tuple[str, int], Record] = {}
         """Sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in doubt."""
@@ -64,35 +64,30 @@ class Subscription:
         self.delayed: dict[Record, Callable[[], None]] | None = None
         """Released with a delay that has not passed yet: record -> function that cancels the delay."""
         self.ending = False
-        """Whether the client has been told that the connection ends; nothing may follow that."""
+        """True once the client has been told that the connection ends; nothing may follow that."""
         self.left = False
 
     @property
     def form(self) -> tuple[str | None, bool]:
-        """What its documents differ in from those for others: their req, and whether an empty line ends them."""
         return self.req, self._peer.early
 
     @property
     def has_room(self) -> bool:
-        """Whether a message can be sent now."""
         if self.ending or self._outbox.unsent >= self._options.limits.outbox:
             return False
         return not self.ack or len(self.pending) < self.prefetch
 
     @property
     def blocked(self) -> bool:
-        """Whether messages wait for room."""
         return bool(self.held)
 
     def offer(self, record: Record, document: bytes) -> None:
-        """Sends a message, or holds it until there is room."""
         if self.held or not self.has_room:
             self.hold(record)
         else:
             self.send(record, document)
 
     def send(self, record: Record, document: bytes) -> None:
-        """Sends a message."""
         taken = self._outbox.put(document, (self, record)) and not self.ack
         if taken and self._doubtful is None:
             record.feed.handled(record)
@@ -102,7 +97,7 @@ class Subscription:
             self.written(record)
 
     def written(self, record: Record) -> None:
-        """Counts a message whose last byte the socket has taken, at once or later."""
+        """Counts a message whose last byte the socket has taken."""
         if self.ack or self.pending.get(record.key) is not record:
             return
         if self._doubtful is not None:
@@ -114,18 +109,18 @@ class Subscription:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it may turn out that the client has got messages by mistake."""
+        """Tells whether the client may have got messages by mistake."""
         return self._doubtful is not None
 
-    def be_sure(self) -> None:
-        """Ends the doubt: the client only listens, and the messages that were written to it are handled."""
+    def confirm_silent(self) -> None:
+        """Ends the doubt: the client only listens, and has handled what was written to it."""
         for record in self._settle_doubts(self.feeds):
             self.pending.pop(record.key, None)
             record.feed.handled(record)
         self._doubtful = None
 
     def _settle_doubts(self, feeds: list[Source]) -> list[Record]:
-        """Takes out and returns the records of these feeds that are in doubt."""
+        """Removes and returns the doubtful records of these feeds."""
         found = [record for record in self._doubtful or () if record.feed in feeds]
         for record in found:
             record.doubtful -= 1
@@ -134,7 +129,7 @@ class Subscription:
         return found
 
     def hold(self, record: Record) -> None:
-        """Holds a message until there is room, and dismisses the client when that is beyond the bounds."""
+        """Holds a message until there is room. Dismisses the client when that exceeds a bound."""
         if self.held is None:
             self.held = deque()
         self.held.append(record)
@@ -146,7 +141,6 @@ class Subscription:
             self._check_bound()
 
     def drop_held(self, record: Record) -> bool:
-        """Drops a message that waits for room. Returns whether it did wait."""
         if not self.held or record not in self.held:
             return False
         self.held.remove(record)
@@ -158,7 +152,6 @@ class Subscription:
             self._dismiss(_TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
-        """Sends the messages that wait, as far as there is room."""
         held = self.held
         while held and self.has_room and not self.left:
             record = held[0]
@@ -168,39 +161,39 @@ class Subscription:
             held.popleft()
             self.held_bytes -= record.size
             document = record.document(*self.form)
-            record.feed.unkeep(record)
+            record.feed.release_payload(record)
             self.send(record, document)
         if not self.left:
             for feed in self.feeds:
                 feed.on_room(self)
 
     def take(self, key: tuple[str, int]) -> Record | None:
-        """Takes out the record that the client acknowledges or releases. Returns None when the client does not have it,
-        or does not acknowledge at all."""
+        """Removes and returns the record that the client acknowledges or releases. Returns None when the client does
+        not have it, or does not acknowledge at all."""
         return self.pending.pop(key, None) if self.ack else None
 
-    def delay(self, record: Record, seconds: float, later: Later) -> None:
-        """Delivers a released record again after so many seconds. Until then it makes room for another."""
-        due = later.add(seconds, lambda: self._resume(record))
+    def delay(self, record: Record, seconds: float, timers: Timers) -> None:
+        """Delivers a released record again in so many seconds. Until then it does not count against the prefetch."""
+        due = timers.add(seconds, lambda: self._resume(record))
         self.delayed = self.delayed or {}
-        self.delayed[record] = lambda: later.cancel(due)
+        self.delayed[record] = lambda: timers.cancel(due)
         record.feed.count_delayed(1)
         self._check_bound()
         self.pump()
 
     def _resume(self, record: Record) -> None:
-        """Delivers a record again whose delay has passed."""
+        """Delivers a record whose delay has passed."""
         if self.delayed is not None:
             del self.delayed[record]
         record.feed.count_delayed(-1)
         record.feed.resend(record, self)
 
     def leave(self, only: Source | None = None) -> None:
-        """Leaves every feed, as when the client has gone. only: leaves this feed alone, as when its queue has gone."""
+        """Leaves every feed, because the client has gone. only: leave just this feed, whose queue has gone."""
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
         self.left = not self.feeds
-        if not self.ack:  # else nothing is lost if it is sent: it comes again for others
+        if not self.ack:  # with ack nothing is lost if it is still sent: it is unacknowledged
             self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
         self._settle_doubts(feeds)
         for feed in feeds:
@@ -211,12 +204,12 @@ class Subscription:
             feed.on_room(self)
 
     def _drop_all_of(self, feeds: list[Source]) -> list[Record]:
-        """Takes out and returns all records of these feeds. The oldest comes last of those in hand: a share puts each
-        before the records that wait."""
+        """Removes and returns all records of these feeds, those in hand with the oldest last: a share puts each in
+        front of its backlog."""
         held = [record for record in self.held or () if record.feed in feeds]
         for record in held:
             self.held_bytes -= record.size
-            record.feed.unkeep(record)
+            record.feed.release_payload(record)
         in_hand = [record for record in [*self.pending.values(), *(self.delayed or ())] if record.feed in feeds]
         self.pending = {key: record for key, record in self.pending.items() if record.feed not in feeds}
         self.held = deque(record for record in self.held or () if record.feed not in feeds) or None

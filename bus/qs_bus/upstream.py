@@ -1,7 +1,7 @@
-"""The bus as a client of the queue server.
+"""The connection of the bus to the queue server.
 
-It stays connected, subscribes to the queues that the feeds want, and sends the requests that the feeds have collected.
-Requests that the end of a connection interrupts are sent again on the next one.
+It stays connected, subscribes to the queues that the feeds need, and sends the requests that they have collected.
+Requests that a lost connection has interrupted are sent again on the next one.
 """
 
 import logging
@@ -41,22 +41,22 @@ F = TypeVar("F", bound=Feed)
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _CONNECT = 10
-"""Seconds that connecting may take."""
+"""Seconds for connecting."""
 _TIMEOUT = 60
-"""Seconds that an answer may take before the connection is given up."""
+"""Seconds for an answer before the connection is given up."""
 _UNREACHABLE = 30
-"""Seconds after which a server is given up that takes nothing of what is sent to it, as when the network is cut. One
-that works always does, as the bus reads all that it sends."""
+"""Seconds after which a server is given up that acknowledges nothing, as when the network is cut. A working server
+always does, as the bus reads all that it sends."""
 _VISIBILITY = 3600
-"""Seconds that a message stays in the bus's hands if nothing else ends that; the end of the connection does."""
+"""Seconds that the server keeps a message in flight for the bus. The end of the connection ends that too."""
 _LIST = 1000
-_TRY_AGAIN = 1
-"""Seconds until what the server could not give is asked for again."""
-_SIDE_BY_SIDE = 64
+_RETRY_AFTER = 1
+"""Seconds before the bus asks again for what the server could not give."""
+_CONCURRENT = 64
 
 
 class Upstream:
-    """Keeps one connection to the server, and serves the feeds over it: see `ServerRequests` and `CopyRequests`."""
+    """Keeps one connection to the server, over which it serves the feeds: see `ServerRequests` and `CopyRequests`."""
 
     def __init__(
         self,
@@ -64,27 +64,26 @@ class Upstream:
         prepare: Callable[["Upstream"], Awaitable[None]],
         gone: Callable[[Feed], None],
     ) -> None:
-        """prepare: is run on each new connection, before anything else; gone: is told of a feed whose queue has been
-        deleted."""
+        """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted."""
         self.server = server
         self.connected = trio.Event()
         self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
-        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("giving messages back", _SIDE_BY_SIDE)
+        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("releasing messages", _CONCURRENT)
         self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
-        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _SIDE_BY_SIDE)
+        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
         self._prepare = prepare
         self._gone = gone
         self._connection: AsyncConnection | None = None
-        self._lost = trio.Event()  # is set when that connection ends
+        self._lost = trio.Event()  # set when the connection ends
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
         self._number = 0
-        self._later: trio.Nursery
+        self._nursery: trio.Nursery
 
     # -- the connection -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connects, and connects again whenever the connection ends, for ever."""
+        """Connects, and connects again whenever the connection ends. Never returns."""
         waits = delays()
         trouble = ""
         while True:
@@ -114,7 +113,7 @@ class Upstream:
         return connection
 
     async def _use(self, connection: AsyncConnection) -> str:
-        """Works until the connection ends. Returns the reason why it has ended."""
+        """Works until the connection ends. Returns the reason for the end."""
         self._connection = connection
         self._lost = trio.Event()
         reasons: list[str] = []
@@ -143,7 +142,7 @@ class Upstream:
         self.connected.set()
         failure: list[ServerUnavailable] = []
         async with trio.open_nursery() as nursery:
-            self._later = nursery
+            self._nursery = nursery
 
             async def serve(requests: RetryQueue[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
                 try:
@@ -167,8 +166,8 @@ class Upstream:
         connection.close()
 
     async def call(self, call: Call[T]) -> T:
-        """Does a call, and returns or raises what it does. Raises ServerUnavailable when there is no connection, or
-        when it ends meanwhile; also after a server that is stopping has refused the call and closed the connection."""
+        """Makes a call and returns its result, or raises its error. Raises ServerUnavailable when there is no
+        connection or it ends, also when a stopping server refuses the call."""
         if self._connection is None:
             raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
         lost = self._lost
@@ -181,7 +180,7 @@ class Upstream:
     # -- subscriptions --------------------------------------------------------------------------------------------
 
     def sync(self, feed: Feed) -> None:
-        """Subscribes, unsubscribes, or changes the prefetch, as the feed wants it now. Does nothing while there is no
+        """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now. Does nothing without a
         connection."""
         if not self.connected.is_set() or self._connection is None:
             return
@@ -198,57 +197,57 @@ class Upstream:
             self._connection.post(Unsubscribe(req, req=req))
 
     def _take(self, message: Message) -> None:
-        """Takes a message that is not the answer to a call: a delivery, or the answer to a subscription."""
+        """Takes a message that answers no call: a delivery, or the answer to a subscription."""
         feed = self._feeds.get(message.req or "")
         if feed is None:
-            _logger.debug("%s came for nobody", message)
+            _logger.debug("%s belongs to no subscription", message)
         elif isinstance(message, GetMessage):
             feed.take(message)
         elif isinstance(message, Unsubscribe):
             del self._feeds[message.req or ""]
-        elif isinstance(message, Error) and not closes(message):  # else the end of the connection says the rest
+        elif isinstance(message, Error) and not closes(message):  # otherwise the connection ends anyway
             self._refused(feed, message)
 
     def _refused(self, feed: Feed, error: Error) -> None:
-        """Forgets a subscription that the server has refused or ended. Subscribes again later, unless the queue is
+        """Removes a subscription that the server has refused or ended. Subscribes again later, unless the queue is
         gone."""
         del self._feeds[error.req or ""]
         if self._reqs.get(feed, ("", 0))[0] != error.req:
-            return  # there is a newer one
+            return  # a newer subscription has replaced it
         del self._reqs[feed]
-        _logger.warning("no more messages of %r: %s", feed.qid, error.text)
+        _logger.warning("the server has ended the subscription to %r: %s", feed.qid, error.text)
         if error.code == table.NOT_FOUND.code:
             self._gone(feed)
         else:
-            self._later.start_soon(self._sync_later, feed)
+            self._nursery.start_soon(self._sync_later, feed)
 
     async def _sync_later(self, feed: Feed) -> None:
-        await trio.sleep(_TRY_AGAIN)
+        await trio.sleep(_RETRY_AFTER)
         self.sync(feed)
 
     # -- the requests of the feeds --------------------------------------------------------------------------------
 
     async def _delete(self, feed: Feed, mids: list[int]) -> None:
-        with suppress(NotFound):  # the whole queue is gone
+        with suppress(NotFound):  # the queue itself has been deleted
             deleted = await self.call(calls.delete_many(feed.qid, mids))
             for mid in set(mids).difference(deleted):
-                with suppress(NotFound):  # as a rule another consumer has deleted it; if not, the error says why
+                with suppress(NotFound):  # another consumer has deleted it; any other error says why it is not deleted
                     await self.call(calls.delete(feed.qid, mid))
         feed.deleted(mids)
 
     async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
         async def release(mid: int, receives: int | None) -> None:
-            with suppress(NotFound, Stale):  # it is not in our hands any more
+            with suppress(NotFound, Stale):  # the bus no longer holds it
                 await self.call(calls.release(feed.qid, mid if receives is None else Receipt(mid, receives)))
 
-        await side_by_side(release, messages)
+        await run_concurrently(release, messages)
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
         while targets := [share.qid for share in feed.names.values()]:
             try:
-                await self.call(calls.copy(feed.qid, mids, targets))  # but for those that are gone
+                await self.call(calls.copy(feed.qid, mids, targets))  # skips messages that no longer exist
             except NotFound:
-                await self._prepare(self)  # somebody has deleted the queue of a name, which ends the name
+                await self._prepare(self)  # the queue of a name has been deleted, which ends the name
                 if targets == [share.qid for share in feed.names.values()]:
                     raise
             except ServerError:
@@ -257,11 +256,11 @@ class Upstream:
             else:
                 feed.copied(mids)
                 return
-        feed.not_copied(mids)  # the names are gone, and with them who was to get it
+        feed.not_copied(mids)  # no name is left
 
     async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
-        """Copies a list again that has failed, in single requests: the failure does not say how far the list came, and
-        no message is to be copied twice."""
+        """Copies the messages of a failed list one at a time: the failure does not say how far the list came, and no
+        message is to be copied twice."""
         while mids:
             await self.call(calls.copy(feed.qid, mids[0], targets))
             feed.copied([mids.pop(0)])
@@ -275,23 +274,23 @@ class Upstream:
                 return
             payload = message.payload
             if payload is None and not record.done:
-                # In other hands: maybe those of a connection of ours that the server does not know to be dead.
-                self._later.start_soon(self._fetch_later, feed, record)
+                # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
+                self._nursery.start_soon(self._fetch_later, feed, record)
             else:
                 feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
 
-        await side_by_side(fetch, [(record,) for record in records])
+        await run_concurrently(fetch, [(record,) for record in records])
 
     async def _fetch_later(self, feed: Feed, record: Record) -> None:
-        """Asks for a payload again after a second, without keeping other requests waiting."""
+        """Fetches a payload in a second, without holding up other requests."""
         try:
-            await trio.sleep(_TRY_AGAIN)
+            await trio.sleep(_RETRY_AFTER)
         finally:
-            self.fetches.add(feed, record)  # also when the connection ends
+            self.fetches.add(feed, record)  # also when the connection ends meanwhile
 
     async def emptied(self) -> None:
-        """Waits until every message that was handled is deleted on the server. Returns at once without a connection,
-        and when the connection is lost."""
+        """Waits until every handled message is deleted on the server. Returns at once when there is no connection or it
+        is lost."""
         if not self.connected.is_set():
             return
         async with trio.open_nursery() as nursery:
@@ -305,8 +304,8 @@ async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def side_by_side(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
-    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error that a call raised."""
+async def run_concurrently(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
+    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error of any call."""
     failures: list[ServerError | ServerUnavailable] = []
 
     async def one(arguments: tuple[object, ...]) -> None:

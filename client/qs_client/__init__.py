@@ -1,5 +1,5 @@
-"""The clients of queue server and bus: `QueueClient`, `BusClient`, both also async, the messages of the protocol, and
-what their methods raise."""
+"""Clients of the queue server and the bus: `QueueClient`, `BusClient`, an async twin of each, the messages of the
+protocol, and the exceptions that they raise."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ _ASYNC = {
 
 
 def __getattr__(name: str) -> Any:
-    """The async clients are imported when they are asked for: a program that needs none starts without anyio."""
+    """Imports the async clients on first use, so that other programs start without anyio."""
     if name not in _ASYNC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415

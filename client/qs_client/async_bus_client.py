@@ -1,9 +1,8 @@
-"""AsyncBusClient: BusClient for programs on trio or asyncio. What a subscription does stands in `bus_session`."""
+"""AsyncBusClient: BusClient for trio and asyncio. `bus_session` has the logic of a subscription."""
 
 import contextlib
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -16,22 +15,26 @@ from .async_connection import AsyncConnection
 from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .session import Session
 from .waiting import LINGER
 
 
 def _deadline(step: Step) -> float:
-    """When the step has waited long enough, on the loop's clock."""
+    """Returns the time on the loop's clock at which a step has waited long enough."""
     span = step.seconds if isinstance(step, Pause | Read) else None
     return math.inf if span is None else anyio.current_time() + span
 
 
-class AsyncBusMessages:
-    """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
-    block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
-    ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on, by its deadline."""
+class AsyncBusMessages(AsyncClosing):
+    """Iterates over the messages of a subscription.
+
+    It ends with `aclose()`, also in another task, at the end of its `async with` block, or when it is no longer
+    referenced, as after a `break`. Only one task at a time may ask for the next message. After a cancellation,
+    iteration may be resumed: what was under way continues, with the same deadline.
+    """
 
     def __init__(self, bus: "AsyncBusClient", session: BusSession) -> None:
         self._bus = bus
@@ -41,14 +44,14 @@ class AsyncBusMessages:
         self._closed = False
         self._running = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
-        self._begun: Step | None = None  # a step that was cancelled: it is taken again
-        self._deadline = math.inf  # of that step
-        self._attempt: Connecting | None = None  # that was cancelled
+        self._begun: Step | None = None  # a step to resume after a cancellation
+        self._deadline = math.inf  # of the pending step
+        self._attempt: Connecting | None = None  # to resume after a cancellation
         self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The subscription is the parent's: nothing is said for it here. For `forks`."""
+        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
         self._inherited = self._closed = True
         self._session.abandon()
         self._connection = self._attempt = self._waits = None
@@ -72,23 +75,26 @@ class AsyncBusMessages:
         raise StopAsyncIteration
 
     async def open(self, *, patient: bool = False) -> None:
-        """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
-        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
-        taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
+        """Connects and subscribes now, instead of when the first message is asked for.
+
+        Raises every error, whatever `reconnect` says: ServerUnavailable when there is no bus, ServerError when it
+        refuses, NoAnswer when it has not taken the subscription within the client's timeout. patient: wait for that
+        without a timeout.
+        """
         if self._inherited:
             raise OtherProcess
         async with self._running:
             if not self._session.subscribed:
                 try:
-                    with self._session.insisting(patient=patient):
+                    with self._session.without_retry(patient=patient):
                         await self._run(self._steps, Ready)
                 except Exception:
                     self.close()
                     raise
 
     async def aclose(self) -> None:
-        """Ends the subscription. What was acknowledged is confirmed by the bus first, which takes a second at most;
-        what was not, comes again. In a task that waits for the next message, the loop ends."""
+        """Ends the subscription; a loop that waits in another task ends. First waits, one second at most, until the bus
+        has confirmed the acknowledgements. Unacknowledged messages are delivered again."""
         if self._closed:
             return
         with contextlib.suppress(anyio.WouldBlock, ServerError, OSError):
@@ -103,19 +109,20 @@ class AsyncBusMessages:
             self._waits.cancel()
 
     def close(self) -> None:
-        """Ends the subscription at once: what was acknowledged last may come again."""
+        """Ends the subscription at once. Messages that were acknowledged last may be delivered again."""
         self._closed = True
         self._hang_up()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """As the session has it, and sends it."""
+        """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             self._connection.flush()
         return settled
 
     async def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
-        """Takes the steps up to one of that kind, which it returns. None when there are no more, or it was closed."""
+        """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
+        closed."""
         session: Session | None = None
         trouble: OSError | None = None
         step = self._begun if steps is self._steps else None
@@ -179,47 +186,32 @@ class AsyncBusMessages:
         if attempt is not None:
             attempt.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     def __del__(self) -> None:
         self.close()
 
 
-class AsyncBusClient(Bus[AsyncBusMessages]):
+class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
     """Messages of a bus as they come: `async for message in bus.subscribe("orders", ack=True):`.
 
-    Everything is as BusClient has it, and so are the arguments.
+    The arguments and everything else are as in BusClient.
     """
 
     def subscribe(
         self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
     ) -> AsyncBusMessages:
-        """Iterates over the messages of a queue, or of several, for ever. The arguments are those of BusClient."""
+        """Iterates over the messages of one queue or several, for ever. The arguments are those of
+        `BusClient.subscribe`."""
         return self._added(AsyncBusMessages(self, self._session(queues, ack, prefetch, name)))
 
     async def delete(self, message: GetMessage) -> None:
-        """Acknowledges the message in hand before the loop comes back for the next one. As BusClient has it."""
+        """Acknowledges the message in hand before the loop asks for the next one. See `BusClient.delete`."""
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
     async def release(self, message: GetMessage, *, delay: float | None = None) -> None:
-        """Asks for the message in hand again: now, or after delay seconds. As BusClient has it."""
+        """Releases the message in hand: it is delivered again now, or after delay seconds. See `BusClient.release`."""
         self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     async def aclose(self) -> None:
-        """Ends all subscriptions; loops that wait in other tasks end."""
+        """Ends all subscriptions. Loops that wait in other tasks end."""
         for messages in list(self._open):
             await messages.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

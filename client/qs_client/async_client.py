@@ -1,7 +1,7 @@
-"""AsyncQueueClient: QueueClient's methods as coroutines, for programs on trio or asyncio.
+"""AsyncQueueClient: QueueClient's methods as coroutines, for trio and asyncio.
 
-What the methods do stands in `calls`; how bytes move, in `async_connection`. Here is when a connection is opened, and
-which: a `receive` that waits has one of its own, as the server answers what comes on one connection in order.
+`calls` has the logic of the methods, `async_connection` moves the bytes. This module decides which connection a call
+uses: a `receive` that waits has one of its own, as the server answers each connection in order.
 """
 
 import contextlib
@@ -23,58 +23,57 @@ from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .bounds import Settings
 from .bounds import seconds as checked_seconds
-from .calls import Held, Pages
+from .calls import Pages, Received
 from .driving import drive_async
 from .errors import ServerError, ServerUnavailable
-from .forks import tell_after_fork
-from .methods import method_face
+from .forks import call_after_fork
+from .methods import copy_signature
 from .place import Place, endpoint
 from .waiting import LINGER
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SPARE = 8  # connections for waiting that are kept for the next ones
+_SPARE = 8  # idle connections kept for receives that wait
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncQueueClient, P], Coroutine[Any, Any, T]]":
-    """A call as a coroutine that returns what the call does."""
+    """Makes a coroutine method of a call. It returns what the call returns."""
 
     async def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await drive_async(call(*args, **kwargs), self._exchange)
 
-    method_face(method, call, "AsyncQueueClient")
+    copy_signature(method, call, "AsyncQueueClient")
     return method
 
 
 def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[AsyncQueueClient, P], AsyncIterator[T]]":
-    """A call that comes in pages as a method that iterates over what they hold."""
+    """Makes a method of a paged call. It iterates over the entries of all pages."""
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return self._turn(call(*args, **kwargs))
+        return self._iterate(call(*args, **kwargs))
 
-    method_face(method, call, "AsyncQueueClient", iterator=AsyncIterator)
+    copy_signature(method, call, "AsyncQueueClient", iterator=AsyncIterator)
     return method
 
 
 def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQueueClient, P], AsyncDeliveries]":
-    """A subscription as a method that iterates over its deliveries."""
+    """Makes a method of a subscribe request. It iterates over the deliveries."""
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeliveries:
         return AsyncDeliveries(self._opened, lambda: self.timeout, call(*args, **kwargs))
 
-    method_face(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
+    copy_signature(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
     return method
 
 
 class AsyncQueueClient(Settings):
-    """A connection to a queue server, opened when it is needed, for any number of tasks of one event loop at a time.
+    """A queue server's client for any number of tasks of one event loop. It connects when needed.
 
-    host, port, timeout (seconds), max_document (bytes): as QueueClient has them, and so are the methods and what they
-    raise. Calls of several tasks travel on one connection, side by side. A call may be cancelled at any moment: the
-    others go on; whether its request was carried out is not known, but messages that it received go back to their
-    queues. A `receive` that waits has a connection of its own. After NoAnswer the connection stays for other calls,
-    unless nothing whole was heard of the server.
+    host, port, timeout (seconds), max_document (bytes), the methods and their errors are as in QueueClient. Calls of
+    several tasks share one connection; a `receive` that waits has its own. A call may be cancelled at any moment:
+    others go on, and messages that it received go back to their queues, but whether its request was carried out is not
+    known. After NoAnswer the connection stays open for other calls, unless no whole answer came from the server at all.
     """
 
     def __init__(
@@ -87,14 +86,14 @@ class AsyncQueueClient(Settings):
     ) -> None:
         super().__init__(host, port, timeout, max_document)
         self.after_fork()
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a child, the connections are the parent's, and so are tasks that held the locks. For `forks`."""
+        """Starts without connections and with new locks: in a child process those of the parent must not be used."""
         self._connection: AsyncConnection | None = None
         self._waiting: set[AsyncConnection] = set()
         self._spare: list[AsyncConnection] = []
-        self._attempts: deque[Connecting] = deque()  # to connect, that were cancelled
+        self._attempts: deque[Connecting] = deque()  # cancelled attempts to resume
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
 
@@ -115,15 +114,15 @@ class AsyncQueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection is open, as far as is known."""
+        """True if a connection is open, as far as is known."""
         return self._connection is not None and self._connection.usable
 
     async def connect(self) -> None:
-        """Opens the connection, if it is not open. ServerUnavailable when nothing answers at host and port."""
+        """Connects, unless connected. ServerUnavailable when nothing answers at host and port."""
         await self._opened(fresh=False)
 
     async def disconnect(self) -> None:
-        """Closes all connections; calls that wait in other tasks end with ServerUnavailable."""
+        """Closes all connections. Calls that wait in other tasks raise ServerUnavailable."""
         connections: list[AsyncConnection | Connecting] = [*self._waiting, *self._spare, *self._attempts]
         if self._connection is not None:
             connections.append(self._connection)
@@ -134,10 +133,10 @@ class AsyncQueueClient(Settings):
             connection.close()
 
     async def send(self, message: Message) -> None:
-        """Sends a message as it is, and waits for no answer: `recv` gives it. Connects first, if need be.
+        """Sends a message unchanged, without waiting for its answer: `recv` returns that. Connects first if needed.
 
-        ValueError when XML cannot carry a field; ServerUnavailable when the connection fails; NoAnswer, which is a
-        TimeoutError too, when the server does not read: the connection is closed then.
+        Raises ValueError when XML cannot carry a field, ServerUnavailable when the connection fails, and NoAnswer (also
+        a TimeoutError) when the server does not read; then the connection is closed.
         """
         connection = await self._opened(fresh=False)
         connection.post(message)
@@ -148,10 +147,10 @@ class AsyncQueueClient(Settings):
             raise self._place().no_answer(self.timeout) from None
 
     async def recv(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
-        """The next message that the server sent and no method waits for: an answer, or an `Error`, which is returned.
+        """Returns the next message that no other method waits for: an answer, or an `Error`, which is not raised.
 
-        timeout: seconds, None for the client's own. TimeoutError when nothing came: the connection stays open, and a
-        later recv() gets what comes then. ServerUnavailable when the connection ended.
+        timeout: seconds, None for the client's own. Raises TimeoutError when nothing came, which leaves the connection
+        open for a later recv(), and ServerUnavailable when the connection ended.
         """
         connection = self._connection
         if connection is None:
@@ -195,11 +194,11 @@ class AsyncQueueClient(Settings):
     publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.asynccontextmanager
-    async def handling(self, message: Held) -> AsyncIterator[Held]:
-        """`async with client.handling(delivery):` deletes the message when the block has ended well.
+    async def handling(self, message: Received) -> AsyncIterator[Received]:
+        """`async with client.handling(delivery):` deletes the message when the block ends without an exception.
 
-        When the block raises or is cancelled, the message is released for another try, as far as the server can be
-        reached, and the exception goes on. Raises Stale when the block took longer than the visibility window.
+        When the block raises or is cancelled, the message is released, if the server can be reached, and the exception
+        goes on. Raises Stale when the block took longer than the visibility window.
         """
         try:
             yield message
@@ -211,7 +210,7 @@ class AsyncQueueClient(Settings):
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def _turn(self, pages: Pages[T]) -> AsyncIterator[T]:
+    async def _iterate(self, pages: Pages[T]) -> AsyncIterator[T]:
         with contextlib.suppress(StopIteration):
             call = next(pages)
             while True:
@@ -222,7 +221,7 @@ class AsyncQueueClient(Settings):
 
     async def _exchange(self, exchange: Exchange) -> Message:
         if exchange.patience:
-            return await self._exchange_apart(exchange)
+            return await self._exchange_alone(exchange)
         connection = await self._opened()
         try:
             return await connection.exchange(exchange, self.timeout)
@@ -230,10 +229,10 @@ class AsyncQueueClient(Settings):
             await self._give_back(connection)
             raise
 
-    async def _exchange_apart(self, exchange: Exchange) -> Message:
-        """For what the server may take long to answer. When it is left early, the server is told to end the wait, and
-        what it has handed out goes back."""
-        connection = await self._idle()
+    async def _exchange_alone(self, exchange: Exchange) -> Message:
+        """Makes an exchange that may take the server long, on a connection of its own. If the exchange is left early,
+        the server is told to stop waiting, and messages that it has handed out are released."""
+        connection = await self._spare_connection()
         self._waiting.add(connection)
         try:
             answer = await connection.exchange(exchange, self.timeout, alone=True)
@@ -250,7 +249,7 @@ class AsyncQueueClient(Settings):
         return answer
 
     async def _give_back(self, connection: AsyncConnection) -> None:
-        """Gives back what came on a connection that cannot be used any more, as far as the server can be reached."""
+        """Releases the messages of a connection that can no longer be used, if the server can be reached."""
         releases, connection.session.returns = connection.session.returns, []
         if not releases:
             return
@@ -263,18 +262,19 @@ class AsyncQueueClient(Settings):
             finally:
                 other.close()
 
-    async def _idle(self) -> AsyncConnection:
+    async def _spare_connection(self) -> AsyncConnection:
         while self._spare:
             connection = self._spare.pop()
-            if connection.usable and not connection.spent():
+            if connection.usable and not connection.is_stale():
                 return connection
             connection.close()
         return await self._open()
 
     async def _opened(self, fresh: bool = True) -> AsyncConnection:
-        """The connection, opened if need be; with fresh, also if the server has ended it since the last call."""
+        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
+        last call."""
         connection = self._connection
-        if connection is not None and connection.usable and not (fresh and connection.spent()):
+        if connection is not None and connection.usable and not (fresh and connection.is_stale()):
             return connection
         async with self._opening:
             if self._connection is connection:
@@ -285,13 +285,13 @@ class AsyncQueueClient(Settings):
         return await self._opened(fresh=False)
 
     async def _open(self) -> AsyncConnection:
-        """A new connection. An attempt that was cancelled is taken up again: polls shorter than connecting takes would
-        else never connect."""
+        """Returns a new connection. Resumes an attempt that was cancelled: polls that are shorter than connecting takes
+        would otherwise never connect."""
         place = self._place()
         attempt = Connecting(self.host, self.port, place, self.timeout)
         while self._attempts:
             begun = self._attempts.popleft()
-            if begun.leads_to(place):
+            if begun.matches(place):
                 attempt = begun
                 break
             begun.close()

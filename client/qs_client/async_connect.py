@@ -1,4 +1,4 @@
-"""Connecting without blocking: from a host and a port to a socket, over anyio."""
+"""Connects without blocking, over anyio: from a host and a port to a socket."""
 
 import errno
 import math
@@ -12,58 +12,57 @@ from typing import Any
 import anyio
 
 from .errors import ServerUnavailable
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .place import Place, tune
 
-_UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Connecting:
-    """An attempt to connect to the first address of the host that answers, each within so many seconds.
+    """An attempt to connect to the first address of a host that answers. seconds: for the lookup and for each address.
 
-    A task that is cancelled while it waits may come back, or another one: what was begun has gone on, by the same
-    deadline. `close` when nobody will.
+    A cancelled attempt continues and can be awaited again, by any task, with the same deadline; otherwise call `close`.
     """
 
     def __init__(self, host: str, port: int, place: Place, seconds: float | None) -> None:
         self._host, self._port, self._place = host, port, place
         self._seconds = math.inf if seconds is None else seconds
-        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address; of any loop
+        self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address
         self._lookup: _Lookup | None = None
         self._addresses: deque[Any] | None = None
         self._sock: socket.socket | None = None
         self._address: Any = None
         self._failure: ServerUnavailable | None = None
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The attempt is the parent's."""
+        """Closes this process's copy of the parent's sockets."""
         self.close()
 
-    def leads_to(self, place: Place) -> bool:
-        """Whether it is an attempt to connect there, and still has time."""
+    def matches(self, place: Place) -> bool:
+        """Tells whether the attempt leads to this place and has time left."""
         return self._place == place and time.monotonic() < self._deadline
 
     async def connected(self) -> socket.socket:
-        """The socket, which does not block. ServerUnavailable when no address answers; then it is over."""
+        """Returns the connected, non-blocking socket. ServerUnavailable when no address answers."""
         if self._addresses is None:
-            self._addresses = deque(await self._looked_up())
+            self._addresses = deque(await self._resolve())
         while self._sock is not None or self._addresses:
             try:
                 if self._sock is None:
                     self._begin(*self._addresses.popleft())
                 return await self._finished()
             except TimeoutError as error:
-                self._failure = self._place.silent()
+                self._failure = self._place.connect_timed_out()
                 self._failure.__cause__ = error
             except OSError as error:
-                self._failure = self._place.nobody(error)
+                self._failure = self._place.cannot_connect(error)
                 self._failure.__cause__ = error
             self.close()
-        raise self._failure or self._place.nobody(OSError(errno.EADDRNOTAVAIL, "it has no address"))
+        raise self._failure or self._place.cannot_connect(OSError(errno.EADDRNOTAVAIL, "it has no address"))
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Gives up the attempt."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -71,24 +70,24 @@ class Connecting:
             self._lookup.close()
             self._lookup = None
 
-    async def _looked_up(self) -> list[Any]:
+    async def _resolve(self) -> list[Any]:
         try:
             return socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-            )  # asks nobody
+            )  # without a lookup
         except (OSError, UnicodeError):
             pass
         try:
             if self._lookup is None:
                 self._lookup = _Lookup(self._host, self._port)
-            await self._in_time(self._lookup.done)
+            await self._wait_for(self._lookup.done)
             return self._lookup.addresses()
         except TimeoutError as error:
             self.close()
-            raise self._place.silent() from error
+            raise self._place.connect_timed_out() from error
         except (OSError, UnicodeError) as error:
             self.close()
-            raise self._place.nobody(error) from error
+            raise self._place.cannot_connect(error) from error
 
     def _begin(self, family: int, kind: int, protocol: int, _: str, address: Any) -> None:
         self._deadline = time.monotonic() + self._seconds
@@ -99,23 +98,23 @@ class Connecting:
 
     async def _finished(self) -> socket.socket:
         sock = self._sock
-        assert sock is not None  # noqa: S101 - it is begun
+        assert sock is not None  # noqa: S101 - _begin has set it
         state = sock.connect_ex(self._address)
-        if state in _UNDER_WAY:
-            await self._in_time(sock, writable=True)
+        if state in _IN_PROGRESS:
+            await self._wait_for(sock, writable=True)
             state = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if state not in (0, errno.EISCONN):
             raise OSError(state, os.strerror(state))
         self._sock = None
         return sock
 
-    async def _in_time(self, sock: socket.socket, *, writable: bool = False) -> None:
+    async def _wait_for(self, sock: socket.socket, *, writable: bool = False) -> None:
         with anyio.fail_after(self._deadline - time.monotonic()):
             await (anyio.wait_writable if writable else anyio.wait_readable)(sock)
 
 
 class _Lookup:
-    """A name that a thread looks up, as the system can only do it blocking. done: can be read when that is over."""
+    """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over."""
 
     def __init__(self, host: str, port: int) -> None:
         self._found: list[Any] | OSError | UnicodeError = []
@@ -132,19 +131,19 @@ class _Lookup:
         threading.Thread(target=look_up, daemon=True).start()
 
     def addresses(self) -> list[Any]:
-        """What it found, or raises."""
+        """Returns the addresses, or raises the lookup's error."""
         if isinstance(self._found, Exception):
             raise self._found
         return self._found
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stops waiting for the lookup."""
         self.done.close()
 
 
 async def connected_socket(host: str, port: int, place: Place, seconds: float | None) -> socket.socket:
-    """A socket that does not block, connected to the first address of the host that answers, each within so many
-    seconds. ServerUnavailable when none does."""
+    """Returns a non-blocking socket, connected to the first address of the host that answers. seconds: for each
+    address. ServerUnavailable when none answers."""
     attempt = Connecting(host, port, place, seconds)
     try:
         return await attempt.connected()

@@ -1,9 +1,9 @@
-"""One connection of the async clients, over anyio: a socket, its session, and who of many tasks reads and writes.
+"""One connection of the async clients, over anyio: a socket, its session, and which of many tasks reads and writes.
 
-It has no task of its own. Whoever waits for something and finds nobody reading, reads for all (the leader); the others
-follow, and when the leader has what it waited for, or is cancelled, it hands the reading on. What is sent stands in one
-buffer, so that a cancelled caller leaves no half document behind: what the socket did not take yet, the leader sends
-when it does. A call that is cancelled or late is forgotten: its answer is known by its `req` and dropped.
+It has no task of its own. The first task that waits for something reads for all (the leader); others follow. When the
+leader has what it waited for, or is cancelled, a follower takes over. Outgoing bytes are buffered, so that a cancelled
+caller leaves no incomplete document behind: the leader sends what the socket has not taken yet. The answer to a call
+that was cancelled or timed out is recognized by its `req` and dropped.
 """
 
 import contextlib
@@ -22,22 +22,23 @@ from .async_connect import connected_socket
 from .async_wire import AsyncWire
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .place import Place
-from .session import Session, Unexpected
+from .session import Session
 from .skimming import may_hold_messages, releases_of
-from .waiting import LINGER, Pending, Subscription, Waiting
+from .stream_errors import Unexpected
+from .waiting import LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")
 
-_IN_A_ROW = 4  # pieces that are read before other tasks get their turn
+_IN_A_ROW = 4  # reads before other tasks get their turn
 
 
 async def open_async_connection(
     host: str, port: int, place: Place, seconds: float | None, limits: Limits = CLIENT_LIMITS
 ) -> "AsyncConnection":
-    """Connects, to each address of the host within so many seconds. limits: of what is read there. ServerUnavailable
-    when nothing answers there."""
+    """Connects and returns the connection. seconds: for each address of the host; limits: of what is read.
+    ServerUnavailable when nothing answers."""
     return AsyncConnection(await connected_socket(host, port, place, seconds), place, limits)
 
 
@@ -45,8 +46,8 @@ def _deadline(seconds: float | None) -> float:
     return math.inf if seconds is None else anyio.current_time() + seconds
 
 
-class _Until(Waiting):
-    """Something else that is waited for; whoever changes it calls `changed`."""
+class _Condition(Waitable):
+    """A condition that can be waited for. Call `changed` whenever it may have become true."""
 
     __slots__ = ("_condition",)
 
@@ -63,26 +64,27 @@ class _Until(Waiting):
 
 
 class AsyncConnection:
-    """sock: connected, not blocking, from now on the connection's; place: for errors. Of one event loop."""
+    """A connection for one event loop. sock: connected and non-blocking, owned by the connection; place: for error
+    texts."""
 
     def __init__(self, sock: socket.socket, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
         self.session = Session(limits)
         self._wire = AsyncWire(sock)
         self._place = place
-        self._all_sent = _Until(lambda: not self._wire.unsent)
-        self._heard = 0  # pieces that came
-        self._understood = 0  # whole documents among them
-        self._noticed = 0  # of them, when `more` returned last
+        self._all_sent = _Condition(lambda: not self._wire.unsent)
+        self._reads = 0  # how often bytes came
+        self._documents = 0  # documents read
+        self._reads_seen = 0  # of the reads, those that `more` has reported
         self._failure: ServerUnavailable | None = None
         self._retired = False
-        self._in_a_row = 0  # pieces read since anybody waited
+        self._in_a_row = 0  # reads since the last wait
         self._users = 0  # tasks inside _until
         self._leading = False
-        self._followers: dict[anyio.Event, None] = {}  # in the order in which they came
-        tell_after_fork(self)
+        self._followers: dict[anyio.Event, None] = {}  # in order of arrival
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The connection is the parent's: it is not shut down, only this process's descriptor is given back."""
+        """Closes this process's descriptor, without shutting down the parent's connection."""
         if self._failure is None:
             self._failure = self._place.closed()
         self._wire.close()
@@ -91,33 +93,33 @@ class AsyncConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether further calls may be made: it is open, and nothing has shown that its end is near."""
+        """Tells whether calls may be made: the connection is open, and nothing indicates that it will end."""
         return self._failure is None and not self._retired
 
-    def spent(self) -> bool:
-        """Whether the server has closed it, or is about to, while nobody waited for an answer."""
-        if self._users or self.session.open_ended:
-            return False  # whoever reads will see
+    def is_stale(self) -> bool:
+        """Tells whether the server has closed the connection, or is about to, while no answer was awaited."""
+        if self._users or self.session.may_get_unasked:
+            return False  # the task that reads will notice
         while self._failure is None:
-            if not self.session.owed:
-                return self._wire.stirs()  # the end, or something that nobody asked for
+            if not self.session.awaits_answer:
+                return self._wire.has_input()  # the end, or unexpected data
             if not self._pull():
                 return False
         return True
 
     def give_up_after(self, seconds: float) -> None:
-        """Takes the connection for lost when the other side acknowledges nothing of what was sent for so long; else the
-        system tries for some 15 minutes. Not for a server that may stop reading for longer. Linux only."""
+        """Treats the connection as lost when the other side acknowledges no sent bytes for so many seconds, instead of
+        the system's 15 minutes. Not for a server that may stop reading for longer. Linux only."""
         self._wire.give_up_after(seconds)
 
     def retire(self) -> None:
-        """Makes it unusable for further calls. It is closed when nobody waits on it any more."""
+        """Refuses further calls, and closes the connection when no task waits on it."""
         self._retired = True
         if not self._users:
             self.close()
 
     def close(self) -> None:
-        """Ends the connection at once; whoever waits gets ServerUnavailable."""
+        """Ends the connection at once. Tasks that wait on it get ServerUnavailable."""
         self._fail(self._place.closed())
 
     def _fail(self, failure: ServerUnavailable) -> None:
@@ -130,13 +132,14 @@ class AsyncConnection:
         self._close_unless_read()
 
     def _close_unless_read(self) -> None:
-        """The leader closes the socket itself: while it waits on the descriptor, that must not become another's."""
+        """Closes the socket, unless the leader waits on it: the leader then closes it, lest the descriptor be reused
+        meanwhile."""
         if self._failure is not None and not self._leading:
             self._wire.close()
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(*self._failure.args) from self._failure.__cause__  # each gets one of its own
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     # -- what is done with it -----------------------------------------------------------------------------------------
 
@@ -147,12 +150,13 @@ class AsyncConnection:
         *,
         alone: bool = False,
     ) -> Message:
-        """Sends a request and returns its answer: its own kind of message, or an `Error`. alone: the connection is used
-        for nothing else, and not again when this is left early; see `answer_or_return`.
+        """Sends a request and returns its answer, an `Error` too. May be cancelled at any time.
 
-        timeout: seconds, beyond the exchange's patience; None for ever. NoAnswer when it has passed: the connection
-        stays, unless nothing at all was heard of the server meanwhile; then it is retired. ServerUnavailable when the
-        connection fails. ValueError when XML cannot carry a field; then nothing is sent. May be cancelled at any time.
+        timeout: seconds, beyond the exchange's patience; None for ever; alone: the connection is used for nothing else,
+        and not again when this is left early, see `answer_or_return`.
+
+        Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
+        ServerUnavailable when the connection fails. ValueError when XML cannot carry a field; then nothing is sent.
         """
         await checkpoint_if_cancelled()
         self._check()
@@ -161,24 +165,24 @@ class AsyncConnection:
         return await wait_for(self.session.ask(exchange.request), seconds)
 
     async def call(self, call: Call[T], timeout: float | None) -> T:  # noqa: ASYNC109
-        """What a call of `calls` returns or raises. timeout: as for exchange, and for each of its exchanges."""
+        """Makes a call of `calls` and returns its value. timeout: for each of its exchanges, as in `exchange`."""
         return await drive_async(call, lambda wanted: self.exchange(wanted, timeout))
 
     async def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """The answer to what the session has been given to ask; otherwise as exchange."""
+        """Returns the answer to a request that the session has been given to ask. Otherwise like `exchange`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
             returning = self.session.drop(pending)
-            self.flush()  # if the answer was there already, what was in it goes back
+            self.flush()  # releases the messages of an answer that has already come
             if may_hold_messages(pending.request) and not isinstance(error, OSError):
                 with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(OSError):
                     await self._until(returning, math.inf)
             raise
 
     async def answer_or_return(self, pending: Pending, seconds: float | None) -> Message:
-        """As answer, on a connection that is not used again when this is left early: then what the answer holds stands
-        in the session's `returns`. A wait at the server ends when it hears that nothing more will be asked."""
+        """Like `answer`, but leaving it early ends the connection, which makes the server stop waiting. The messages
+        that then come are put into the session's `returns`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -191,46 +195,47 @@ class AsyncConnection:
             raise
 
     async def answered(self, pending: Pending, deadline: float, seconds: float | None) -> Message:
-        """As answer, by a deadline of the loop's clock, and after a cancellation it may be awaited again. seconds: how
-        long that was at first, for the error."""
+        """Like `answer`, with a deadline on the loop's clock; may be awaited again after a cancellation. seconds: the
+        original span, for the error text."""
         self.flush()
-        understood = self._understood
+        understood = self._documents
         try:
             await self._until(pending, deadline)
         except TimeoutError as error:
             if isinstance(error, ServerUnavailable):
                 raise
-            if self._understood == understood:
+            if self._documents == understood:
                 self.retire()
             raise self._place.no_answer(seconds) from None
         answer = pending.answer
-        assert answer is not None  # noqa: S101 - it is what was waited for
+        assert answer is not None  # noqa: S101 - _until has returned
         if isinstance(answer, Error) and closes(answer):
             self.retire()
         return answer
 
     async def delivery(self, subscription: Subscription) -> GetMessage:
-        """The subscription's next message. ServerError when it has ended. One task at a time for each subscription."""
+        """Returns the subscription's next message. ServerError when the server has ended it. One task at a time per
+        subscription."""
         await checkpoint_if_cancelled()
         while (message := subscription.next()) is None:
             await self._until(subscription, math.inf)
         return message
 
     async def receive(self, seconds: float | None) -> Message:
-        """The next message that answers no request of ours. TimeoutError when none came. One task at a time."""
+        """Returns the next message that answers no call. TimeoutError when none came. One task at a time."""
         await checkpoint_if_cancelled()
         while (message := self.session.next_message()) is None:
-            await self._until(self.session.kept, _deadline(seconds))
+            await self._until(self.session.unmatched, _deadline(seconds))
         return message
 
     def post(self, message: Message) -> None:
-        """Sends a message as it is, as far as the socket takes it at once, and the rest as soon as somebody reads. Its
+        """Sends a message unchanged and does not wait: what the socket does not take is sent when somebody reads. Its
         answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
         self.session.post(message)
         self.flush()
 
     async def sent(self, seconds: float | None) -> None:
-        """Returns when all that was posted is with the system. TimeoutError when that takes longer."""
+        """Waits until the system has taken all that was posted. TimeoutError when that takes longer."""
         await checkpoint_if_cancelled()
         self._check()
         if self._wire.unsent:
@@ -239,24 +244,24 @@ class AsyncConnection:
             raise self._place.lost("broke the connection")
 
     async def pump(self, deliver: Callable[[Message], None]) -> None:
-        """Reads until the connection ends, which it says by ServerUnavailable. Other tasks may make calls meanwhile.
+        """Reads until the connection ends, which raises ServerUnavailable. Other tasks may make calls meanwhile.
 
-        deliver: gets each message that answers no call, in order, from whichever task reads; it must not raise.
+        deliver: is called with each message that answers no call, in order, by whichever task reads; must not raise.
         """
-        while (message := self.session.kept.take()) is not None:
+        while (message := self.session.unmatched.take()) is not None:
             deliver(message)
-        self.session.stray = deliver
+        self.session.on_unmatched = deliver
         try:
-            await self._until(_Until(lambda: False), math.inf)
+            await self._until(_Condition(lambda: False), math.inf)
         finally:
-            self.session.stray = None
+            self.session.on_unmatched = None
 
     async def more(self, deadline: float) -> None:
-        """Returns when something more was read than when it returned last. TimeoutError when nothing came by then, on
-        the loop's clock. For a single user of the connection, who routes what came to whom it belongs."""
+        """Waits until something has been read since the last return. TimeoutError at the deadline, on the loop's clock.
+        For a connection with a single user."""
         await checkpoint_if_cancelled()
-        await self._until(_Until(lambda: self._heard != self._noticed), deadline)
-        self._noticed = self._heard
+        await self._until(_Condition(lambda: self._reads != self._reads_seen), deadline)
+        self._reads_seen = self._reads
 
     def flush(self) -> None:
         """Sends what the session has to send, as far as the socket takes it. Does not wait."""
@@ -270,8 +275,8 @@ class AsyncConnection:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def _until(self, waiting: Waiting, deadline: float) -> None:
-        """Returns when it is ready. TimeoutError when that takes longer, on the loop's clock."""
+    async def _until(self, waiting: Waitable, deadline: float) -> None:
+        """Waits until it is ready. TimeoutError at the deadline, on the loop's clock."""
         self._users += 1
         try:
             while not waiting.ready:
@@ -283,12 +288,12 @@ class AsyncConnection:
         finally:
             self._users -= 1
             if not self._leading and self._followers:
-                next(iter(self._followers)).set()  # it reads from now on
+                next(iter(self._followers)).set()  # the new leader
             if self._retired and not self._users:
                 self.close()
             self._close_unless_read()
 
-    async def _follow(self, waiting: Waiting, deadline: float) -> None:
+    async def _follow(self, waiting: Waitable, deadline: float) -> None:
         event = anyio.Event()
         self._followers[event] = None
         waiting.wake = event.set
@@ -301,7 +306,7 @@ class AsyncConnection:
             waiting.wake = None
             del self._followers[event]
 
-    async def _lead(self, waiting: Waiting, deadline: float) -> None:
+    async def _lead(self, waiting: Waitable, deadline: float) -> None:
         self._leading = True
         try:
             while not waiting.ready and self._failure is None:
@@ -323,7 +328,7 @@ class AsyncConnection:
         return TimeoutError(f"nothing came from {self._place.name} in time")
 
     def _pull(self) -> bool:
-        """Sends and reads what can be done at once, and routes it. Whether there was something to read, or the end."""
+        """Sends and reads what is possible at once, and routes it. Returns False if there was nothing to read."""
         if self._wire.unsent:
             self._send()
         try:
@@ -338,12 +343,12 @@ class AsyncConnection:
         if not data:
             self._fail(self._place.lost(self.session.end_of_data()))
             return True
-        self._heard += 1
+        self._reads += 1
         self.session.receive_data(data)
         try:
             while self.session.route():
-                self._understood += 1
+                self._documents += 1
         except Unexpected as error:
-            self._fail(self._place.misfit(error))
-        self.flush()  # what goes back
+            self._fail(self._place.protocol_error(error))
+        self.flush()  # messages that are released
         return True

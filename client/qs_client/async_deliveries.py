@@ -1,9 +1,8 @@
-"""A subscription of the async client as an async iterator. What belongs to it, the session knows; here is its life."""
+"""A subscription of the async client as an async iterator. The session knows which messages belong to it."""
 
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -11,15 +10,20 @@ import anyio
 from qs_schemas import Error, GetMessage, Subscribe
 
 from .async_connection import AsyncConnection
+from .closing import AsyncClosing
 from .errors import OtherProcess, ServerError, exception_for
-from .forks import tell_after_fork
-from .waiting import Ended, Pending, Subscription
+from .forks import call_after_fork
+from .stream_errors import Ended
+from .waiting import Pending, Subscription
 
 
-class AsyncDeliveries:
-    """Iterates over the messages of a subscription. It ends with `aclose()`, also in another task, with an `async with`
-    block that it is the subject of, or when nobody refers to it any more, as after a `break`. One task at a time may
-    ask for the next; a task that is cancelled meanwhile may ask again, and what was begun goes on."""
+class AsyncDeliveries(AsyncClosing):
+    """Iterates over the messages of a subscription.
+
+    It ends with `aclose()`, also in another task, at the end of its `async with` block, or when it is no longer
+    referenced, as after a `break`. Only one task at a time may ask for the next message. After a cancellation,
+    iteration may be resumed: what was under way continues.
+    """
 
     def __init__(
         self,
@@ -31,14 +35,14 @@ class AsyncDeliveries:
         self._timeout = timeout
         self._request = request
         self._open: tuple[AsyncConnection, Subscription] | None = None
-        self._deadline = math.inf  # of the answer to subscribe
+        self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
         self._waits: anyio.CancelScope | None = None
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The subscription is the parent's: nothing is asked for it here. For `forks`."""
+        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
         self._open = self._waits = None
@@ -61,11 +65,10 @@ class AsyncDeliveries:
                 except (ServerError, OSError):
                     self._end()
                     raise
-        raise StopAsyncIteration  # aclose() has ended it meanwhile
+        raise StopAsyncIteration  # ended by aclose() meanwhile
 
     async def _subscribed(self) -> tuple[AsyncConnection, Subscription]:
-        """What is open, and taken by the server. A task that is cancelled while the server has not answered yet leaves
-        it begun."""
+        """Returns the open subscription once the server has accepted it. A cancelled attempt stays under way."""
         timeout = self._timeout()
         if self._open is None:
             connection = await self._opened()
@@ -80,7 +83,7 @@ class AsyncDeliveries:
         return connection, subscription
 
     async def aclose(self) -> None:
-        """Ends the subscription, and gives back what was sent ahead; as far as the server can be reached. A loop that
+        """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that
         waits in another task ends."""
         ended = self._end()
         if self._waits is not None:
@@ -91,7 +94,7 @@ class AsyncDeliveries:
                 await connection.answer(asked, self._timeout())
 
     def _end(self) -> tuple[AsyncConnection, Pending] | None:
-        """Sends what ends it, and waits for nothing. What still comes is given back when somebody reads it."""
+        """Sends the request to end it, without waiting. Messages that still come are released when they are read."""
         self._closed = True
         opened, self._open = self._open, None
         if opened is None:
@@ -100,14 +103,6 @@ class AsyncDeliveries:
         asked = connection.session.end(subscription)
         connection.flush()
         return None if asked is None else (connection, asked)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         self._end()

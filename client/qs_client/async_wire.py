@@ -1,35 +1,35 @@
-"""A socket for one event loop: reads and writes what it can at once, and waits for it without blocking others."""
+"""A socket for one event loop: reads and writes without blocking other tasks."""
 
 import contextlib
 import socket
 
 import anyio
 
-_PIECE = 64 * 1024  # of what is read at a time: more would be taken from the system, and given back, each time
+_PIECE = 64 * 1024  # bytes of a read: a larger buffer costs an allocation each time
 
 
 class AsyncWire:
-    """sock: connected, not blocking, from now on the wire's. One task at a time may wait; any may send."""
+    """A connected, non-blocking socket, owned by the wire. One task at a time may wait; any may send."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.cut = False  # the socket takes nothing any more; what the other side said before can still be read
+        self.cut = False  # nothing more can be sent; earlier data can still be read
         self._sock = sock
-        self._out = bytearray()  # what the socket did not take yet
-        self._waits: anyio.CancelScope | None = None  # while somebody waits for the socket to be readable only
+        self._out = bytearray()  # bytes that the socket has not taken yet
+        self._waits: anyio.CancelScope | None = None  # around a wait for reading only
 
     def give_up_after(self, seconds: float) -> None:
-        """As AsyncConnection has it."""
+        """See `AsyncConnection.give_up_after`."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None:
             self._sock.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
     @property
     def unsent(self) -> bool:
-        """Whether something is still to be sent."""
+        """Tells whether bytes are still to be sent."""
         return bool(self._out)
 
     def send(self, data: bytes = b"") -> None:
-        """Sends what was left and then the data, as far as the socket takes it; keeps the rest."""
+        """Sends earlier bytes and then the data, as far as the socket takes them; keeps the rest."""
         if self.cut:
             return
         if self._out:
@@ -40,7 +40,7 @@ class AsyncWire:
             if taken < len(data):
                 self._out += memoryview(data)[taken:]
         if self._out and self._waits is not None:
-            self._waits.cancel()  # whoever waits is to wait for the socket to take more, too
+            self._waits.cancel()  # the waiter has to wait for writability too
 
     def _taken(self, data: bytes | bytearray) -> int:
         try:
@@ -48,18 +48,19 @@ class AsyncWire:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            self.cut = True  # the other side may have said why before it hung up: whoever reads will see
+            self.cut = True  # the reader will find out why, if the other side has said so
             return len(data)
 
     def receive(self) -> bytes | None:
-        """What has come, at most 64 KiB; b"" at the end of the stream; None when nothing has. OSError when it broke."""
+        """Returns what has come, at most 64 KiB; b"" at the end of the stream; None when nothing has come. OSError when
+        the connection broke."""
         try:
             return self._sock.recv(_PIECE)
         except (BlockingIOError, InterruptedError):
             return None
 
-    def stirs(self) -> bool:
-        """Whether something has come, be it the end."""
+    def has_input(self) -> bool:
+        """Tells whether something can be read, be it the end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -69,8 +70,8 @@ class AsyncWire:
         return True
 
     async def wait(self, deadline: float) -> bool:
-        """Until there is something to read, or the socket takes what is to be sent, or `send` says that there is more;
-        or until the deadline: then False."""
+        """Waits until there is something to read, until the socket takes unsent bytes, or until `send` leaves some.
+        Returns False at the deadline."""
         with anyio.CancelScope(deadline=deadline) as scope:
             if self._out:
                 await self._readable_or_writable()
@@ -94,20 +95,20 @@ class AsyncWire:
             group.cancel_scope.cancel()
 
     def end(self) -> None:
-        """Says that nothing more will be sent; what the other side says can still be read."""
+        """Shuts down the sending side. The other side's data can still be read."""
         self._out.clear()
         self.cut = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def shut_down(self) -> None:
-        """Ends the stream both ways, which wakes whoever waits. Before `close`: while somebody waits on the descriptor,
-        that must not become another's."""
+        """Shuts down both sides, which wakes the task that waits. Comes before `close`, which would let the descriptor
+        be reused."""
         self._out.clear()
         self.cut = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives the descriptor back. Of a connection that is not this process's, that is all that may be done."""
+        """Closes the descriptor. Nothing else may be done with the connection of another process."""
         self._sock.close()

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: longer each time, and never at the same moment as everybody else."""
+"""Delays between attempts: exponential backoff with jitter."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,10 +10,10 @@ def delays(
     factor: float = 2.0,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> Iterator[float]:
-    """Seconds to wait before each further attempt, without end: exponential growth with full jitter.
+    """Yields the seconds to wait before each further attempt, without end: exponential growth with full jitter.
 
-    The first is anything from 0 to `first`, and that bound grows by `factor` up to `most`. uniform: draws from a range;
-    for tests. Start a new one when an attempt has succeeded.
+    The first delay is between 0 and `first`; that bound grows by `factor` up to `most`. uniform: draws from a range,
+    for tests. Start a new iterator after an attempt has succeeded.
     """
     bound = min(first, most)
     while True:

@@ -1,4 +1,4 @@
-"""Many messages cut into the lists that one document can carry. Bounded in number and in bytes, and lazily."""
+"""Cuts many messages into lists that one document can carry, bounded in number and bytes. Lazily."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,13 @@ MOST = 1000
 """Entries of one list: the protocol's bound."""
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Bytes of one list's payloads as they are written: half of what a server takes by default, as their markup comes on
-top. A single message that is larger travels alone."""
+"""Bytes of a list's serialized payloads: half of a server's default bound, as markup is added. A larger message is sent
+alone."""
 
 
 def draft(payload: bytes | str | Draft) -> Draft:
-    """A payload as an entry of a list. TypeError when it is neither bytes nor text: `bytes(5)` would be five NULs."""
+    """Returns a payload as an entry of a list. TypeError when it is neither bytes nor text: `bytes(5)` would be five
+    NULs."""
     if isinstance(payload, Draft):
         seconds(payload.delay, "delay")
         return payload
@@ -29,7 +30,7 @@ def draft(payload: bytes | str | Draft) -> Draft:
 
 
 def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[Draft]]:
-    """The messages in order, in lists that one document each can carry. Takes no more than a list's worth ahead."""
+    """Yields the messages in order, in lists for one document each. Reads ahead by one list at most."""
     if isinstance(payloads, str | bytes | bytearray | memoryview):
         raise TypeError("several payloads are wanted, not one: push() takes one")
     batch: list[Draft] = []
@@ -46,14 +47,14 @@ def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[
 
 
 def in_batches(entries: Iterable[T]) -> Iterator[list[T]]:
-    """The entries in order, in lists of at most MOST."""
+    """Yields the entries in order, in lists of at most MOST."""
     left = iter(entries)
     while batch := list(itertools.islice(left, MOST)):
         yield batch
 
 
 def _longest(payload: bytes | str) -> int:
-    """No payload is written longer: as text, in which `&`, line breaks and angle brackets are escaped, or as base64."""
+    """Returns an upper bound of the payload's serialized size: as escaped text or as base64."""
     raw = payload.encode() if isinstance(payload, str) else bytes(payload)
     escaped = 4 * (raw.count(b"&") + raw.count(b"\n") + raw.count(b"\r")) + 3 * (raw.count(b"<") + raw.count(b">"))
     return len(raw) + max(escaped, len(raw) // 3 + 3)

@@ -1,31 +1,30 @@
-"""What callers may give: times, counts and addresses. Checked where they are given, and for every client and command
-line here; what is said of a wrong one names it, and says what is wanted. ValueError for a value, TypeError for a
-kind."""
+"""Checks of times, counts and addresses, for every client and command line. They raise ValueError for a wrong value and
+TypeError for a wrong type; the text names the argument and says what is allowed."""
 
 from numbers import Integral, Real
 
 MOST_SECONDS = 999_999_999
-"""Some 31 years, the protocol's bound of every time."""
+"""Some 31 years: the protocol's bound of times."""
 
 MOST = 10**18 - 1
 """The protocol's bound of ids and counts."""
 
 
 def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> float | None:
-    """A time, or None for none. more_than_none: 0 is none."""
+    """Checks a time and returns it; None stays None. more_than_none: 0 is not allowed."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    if not 0 <= value <= MOST_SECONDS:  # neither what is no number, NaN
+    if not 0 <= value <= MOST_SECONDS:  # False for NaN too
         raise ValueError(f"{name} is a number of seconds from 0 to {MOST_SECONDS}, not {value!r}")
     if more_than_none and not value:
-        raise ValueError(f"{name} is a number of seconds, and more than 0: nothing answers at once")
+        raise ValueError(f"{name} is a number of seconds greater than 0, not {value!r}")
     return value
 
 
 def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int | None:
-    """A count or an id, or None for none."""
+    """Checks a count or an id and returns it; None stays None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -41,7 +40,7 @@ def _shown(value: int) -> str:
 
 
 class Settings:
-    """What every client is made with, and can be set later: each is checked then."""
+    """The settings of every client. They can be changed later, and are checked then, too."""
 
     def __init__(self, host: str, port: int, timeout: float | None, max_document: int) -> None:
         self.host = host
@@ -59,7 +58,7 @@ class Settings:
         if not isinstance(host, str):
             raise TypeError(f"host is a name or an address, not {host!r}")
         if not host:
-            raise ValueError("host is a name or an address, and this one is empty")
+            raise ValueError("host is empty: give a name or an address")
         self._host = host
 
     @property
@@ -75,7 +74,7 @@ class Settings:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that the other side may take to answer, None for ever."""
+        """Seconds in which the other side has to answer; None for ever."""
         return self._timeout
 
     @timeout.setter
@@ -84,7 +83,7 @@ class Settings:
 
     @property
     def max_document(self) -> int:
-        """Bytes of one document, the most that is read."""
+        """The largest document that is read, in bytes."""
         return self._max_document
 
     @max_document.setter

@@ -1,5 +1,4 @@
-"""What the sync and the async bus client have in common: what they are made with, and which subscription a message is
-of."""
+"""What the sync and the async bus client share: settings, and finding the subscription of a message."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -8,24 +7,24 @@ from typing import Generic, Protocol, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
-from .asking import names
+from .asking import queue_names
 from .bounds import Settings, whole
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
 
 
 class Settling(Protocol):
-    """A subscription, which may have a message in hand."""
+    """A subscription that may have a message in hand."""
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request if the message is in hand there, and says whether it was."""
+        """Sends the request if the message is in hand there. Returns whether it was."""
 
 
 S = TypeVar("S", bound=Settling)
 
 
 class Bus(Settings, Generic[S]):
-    """The subclasses say what each argument means."""
+    """The base of both bus clients, which document the arguments."""
 
     def __init__(
         self,
@@ -40,30 +39,30 @@ class Bus(Settings, Generic[S]):
         super().__init__(host, port, timeout, max_document)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
-        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that somebody still refers to
+        self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that are still referenced
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {endpoint(self.host, self.port)}>"
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """The address of the bus, for errors."""
         return BusPlace(endpoint(self.host, self.port), client=type(self).__name__)
 
     @property
     def limits(self) -> Limits:
-        """Of what is read there."""
+        """The bounds of what is read."""
         return replace(CLIENT_LIMITS, document=self.max_document)
 
     def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
         request = Subscribe(
-            queues=names(queues),
+            queues=queue_names(queues),
             prefetch=whole(prefetch, "prefetch", 1),
             ack="client" if ack else None,
             name=name,
         )
         if not request.queues:
-            raise ValueError("the queues to subscribe to are missing")
+            raise ValueError("the queues to subscribe to are missing: name at least one")
         return BusSession(request, self.place, timeout=self.timeout, reconnect=self.reconnect, tell=self.on_trouble)
 
     def _added(self, messages: S) -> S:

@@ -1,10 +1,9 @@
-"""BusClient: messages of a bus, as they come, in a plain loop. What a subscription does stands in `bus_session`."""
+"""BusClient: messages of a bus in a plain loop. `bus_session` has the logic of a subscription."""
 
 import contextlib
 import math
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
@@ -12,30 +11,32 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 from .bounds import seconds
 from .bus import Bus
 from .bus_session import BusSession, Connect, Give, Pause, Read, Ready, Send, Step, Steps
+from .closing import Closing
 from .connection import Connection, open_connection
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
-from .session import Session, Unexpected
+from .forks import call_after_fork
+from .session import Session
+from .stream_errors import Unexpected
 
 
-class BusMessages:
-    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread, with a `with` block
-    that it is the subject of, or when nobody refers to it any more, as after a `break`."""
+class BusMessages(Closing):
+    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread, at the end of its
+    `with` block, or when it is no longer referenced, as after a `break`."""
 
     def __init__(self, bus: "BusClient", session: BusSession) -> None:
         self._bus = bus
         self._session = session
         self._steps = session.steps()
         self._connection: Connection | None = None
-        self._deadline = math.inf  # of what is read
+        self._deadline = math.inf  # of the current Read
         self._closed = threading.Event()
         self._running = self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """The subscription is the parent's: nothing is said for it here. For `forks`."""
+        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
         self._inherited = True
-        self._closed = threading.Event()  # a thread of the parent may hold the lock of the other
+        self._closed = threading.Event()  # the old event's lock may be held by a thread of the parent
         self._closed.set()
         self._session.abandon()
         self._connection = None
@@ -56,22 +57,25 @@ class BusMessages:
         return step.message
 
     def open(self, *, patient: bool = False) -> None:
-        """Connects and subscribes now, rather than when the first message is asked for. Trouble is raised, whatever
-        `reconnect` says: ServerUnavailable when there is no bus, ServerError when it refuses, NoAnswer when it has not
-        taken the subscription within the client's timeout; patient: then it is waited for, as long as it takes."""
+        """Connects and subscribes now, instead of when the first message is asked for.
+
+        Raises every error, whatever `reconnect` says: ServerUnavailable when there is no bus, ServerError when it
+        refuses, NoAnswer when it has not taken the subscription within the client's timeout. patient: wait for that
+        without a timeout.
+        """
         if self._inherited:
             raise OtherProcess
         if not self._session.subscribed:
             try:
-                with self._session.insisting(patient=patient):
+                with self._session.without_retry(patient=patient):
                     self._run(self._steps, Ready)
             except BaseException:
                 self.close()
                 raise
 
     def close(self) -> None:
-        """Ends the subscription. What was acknowledged is confirmed by the bus first, which takes a second at most;
-        what was not, comes again. In a thread that waits for the next message, the loop ends."""
+        """Ends the subscription; a loop that waits in another thread ends. First waits, one second at most, until the
+        bus has confirmed the acknowledgements. Unacknowledged messages are delivered again."""
         if self._closed.is_set():
             return
         if not self._running:
@@ -81,15 +85,16 @@ class BusMessages:
         self._hang_up()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """As the session has it, and sends it."""
+        """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
-            with contextlib.suppress(OSError):  # the loop will see it
+            with contextlib.suppress(OSError):  # the loop will get the error
                 self._connection.send(self._connection.deadline(self._bus.timeout))
         return settled
 
     def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
-        """Takes the steps up to one of that kind, which it returns. None when there are no more, or it was closed."""
+        """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
+        closed."""
         session: Session | None = None
         trouble: OSError | None = None
         self._running = True
@@ -134,63 +139,48 @@ class BusMessages:
         if connection is not None:
             connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         self.close()
 
 
-class BusClient(Bus[BusMessages]):
+class BusClient(Bus[BusMessages], Closing):
     """Messages of a bus as they come: `for message in bus.subscribe("orders", ack=True):`.
 
-    Each subscription has a connection of its own, which is opened when the first message is asked for, and again after
-    every outage, for as long as it takes; a queue that the bus does not know, and what it refuses otherwise, is raised
-    as a ServerError.
+    Each subscription has a connection of its own, opened when the first message is asked for, and again after every
+    outage. A refusal, as of a queue that the bus does not know, raises a ServerError.
 
-    host, port: of the bus; timeout: seconds for it to take a connection and a subscription, None for ever;
-    max_document: bytes of one message as it is written, the most that is read; reconnect: whether to go on for ever
-    after trouble, else it is raised; on_trouble: gets a line when an outage begins and one when it is over, and one
-    when the bus has not taken the subscription after 1.5 s, instead of the log.
+    host, port: of the bus; timeout: seconds for connecting and subscribing, None for ever; max_document: bytes of the
+    largest document that is read; reconnect: False to raise errors of the connection instead; on_trouble: gets the
+    lines that are logged otherwise: when an outage begins, when it is over, and when the bus has not taken the
+    subscription after 1.5 s.
     """
 
     def subscribe(
         self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
     ) -> BusMessages:
-        """Iterates over the messages of a queue, or of several, for ever.
+        """Iterates over the messages of one queue or several, for ever.
 
-        ack: a message is acknowledged when the loop comes back for the next one, unless delete() or release() said
-        before what becomes of it; a `break` or an exception does not acknowledge, and the message comes again, to
-        somebody or to us. Without ack, a message counts as handled once the bus has written it. prefetch: how many
-        unacknowledged ones the bus sends ahead; name: of a durable subscription, whose messages its members share, and
-        which are kept while none is connected.
+        ack: a message is acknowledged when the loop asks for the next one, unless delete() or release() was called for
+        it; a `break` or an exception leaves it unacknowledged, and it is delivered again, to this client or another.
+        Without ack, a message counts as handled once the bus has written it. prefetch: how many unacknowledged messages
+        the bus sends ahead; name: of a durable subscription: its members share the messages, which are kept while no
+        member is connected.
         """
         return self._added(BusMessages(self, self._session(queues, ack, prefetch, name)))
 
     def delete(self, message: GetMessage) -> None:
-        """Acknowledges the message in hand before the loop comes back for the next one. Does not wait for the answer.
-        Nothing happens when it is no longer in hand: acknowledged already, or its connection has ended, and it comes
-        again. ValueError when the subscription has no ack."""
+        """Acknowledges the message in hand before the loop asks for the next one. Does not wait for the answer.
+
+        Does nothing when the message is no longer in hand: it is acknowledged already, or its connection has ended and
+        it will be delivered again. ValueError when the subscription has no ack.
+        """
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
     def release(self, message: GetMessage, *, delay: float | None = None) -> None:
-        """Asks for the message in hand again: now, or after delay seconds. Otherwise as delete."""
+        """Releases the message in hand: it is delivered again now, or after delay seconds. Otherwise like `delete`."""
         self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
 
     def close(self) -> None:
-        """Ends all subscriptions; loops that wait in other threads end."""
+        """Ends all subscriptions. Loops that wait in other threads end."""
         for messages in list(self._open):
             messages.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,5 +1,5 @@
-"""What a subscription to a bus does: connect, subscribe, hand out, acknowledge, come back after trouble. Without doing
-it: a generator says the next step, and the drivers of the sync and the async client take it in a few lines each."""
+"""The logic of a subscription to a bus: connect, subscribe, hand out, acknowledge, reconnect. It does no I/O: a
+generator yields steps, which the drivers of the sync and the async client carry out."""
 
 import contextlib
 import logging
@@ -12,7 +12,8 @@ from qs_schemas import DeleteMessage, Error, GetMessage, Message, ReleaseMessage
 from .backoff import delays
 from .errors import ProtocolMismatch, ServerError, exception_for
 from .place import Place
-from .session import Session, Unexpected
+from .session import Session
+from .stream_errors import Unexpected
 from .waiting import LINGER, Pending, Subscription
 
 M = TypeVar("M", bound=Message)
@@ -21,13 +22,13 @@ W = TypeVar("W", Pending, Subscription)
 _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
-"""Seconds without an answer to the subscription after which it is said that it is waited for."""
+"""Seconds without an answer to the subscription after which the client reports that it waits."""
 
-_PASSING = frozenset((408, 429, 500, 503, 507))
-"""Codes of errors that another attempt may not meet. The others say that the subscription itself is wrong."""
+_TEMPORARY = frozenset((408, 429, 500, 503, 507))
+"""Codes of errors that another attempt may not meet. All others mean that the subscription itself is wrong."""
 
 _SETTLED = frozenset((404, 409))
-"""Codes of answers to an acknowledgement that say that the message was somebody else's by then."""
+"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. TimeoutError when nothing came in so many seconds; going_on:
-    in what is left of those that began with the last such step."""
+    """Send as well, then give the session what comes next. TimeoutError when nothing comes in so many seconds;
+    going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
     going_on: bool = False
@@ -58,12 +59,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """For information: the bus has taken the subscription."""
+    """Reports that the bus has taken the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Hand the message out. Go on when the next one is asked for."""
+    """Hand the message out. Continue when the next one is asked for."""
 
     message: GetMessage
 
@@ -75,9 +76,9 @@ Steps: TypeAlias = Generator[Step, Session | None, None]
 class BusSession:
     """One subscription, over all the connections that it takes. timeout: seconds for the bus to take it.
 
-    Trouble with a connection (OSError) is thrown into `steps`, which raises what another attempt cannot cure.
-    tell: gets a line when an outage begins and one when it is over, and one when the subscription is not taken within
-    `LATE`; by default the log does.
+    The driver throws an error of the connection (OSError) into `steps`, which raises those that another attempt cannot
+    cure. tell: gets a line when an outage begins, when it is over, and when the subscription is not taken within
+    `LATE`; None: the lines are logged.
     """
 
     def __init__(
@@ -99,13 +100,14 @@ class BusSession:
         self._pauses = pauses
         self._pause = pauses()
         self._outage = False
-        self._late = False  # and that has been said
+        self._late = False  # the subscription is late, and that has been reported
         self._session: Session | None = None
         self._in_hand: GetMessage | None = None
+        self._unasked: set[tuple[str | None, int | None]] = set()
 
     @contextlib.contextmanager
-    def insisting(self, *, patient: bool = False) -> Iterator[None]:
-        """Inside, any trouble is raised. patient: that the bus takes long to take the subscription is none."""
+    def without_retry(self, *, patient: bool = False) -> Iterator[None]:
+        """Inside the block, every error is raised. patient: wait for the subscription without a timeout."""
         before = self._reconnect, self._timeout
         self._reconnect = False
         if patient:
@@ -116,53 +118,57 @@ class BusSession:
             self._reconnect, self._timeout = before
 
     def steps(self) -> Steps:
-        """Everything, from the first connection on. Without end, unless it raises."""
+        """Yields all steps, from the first connection on. Never returns normally."""
         while True:
             try:
                 yield from self._conversation()
             except (ServerError, OSError) as error:
-                if not self._reconnect or not _may_pass(error):
+                if not self._reconnect or not _is_temporary(error):
                     raise
                 self._begin_outage(error)
             finally:
-                self._in_hand = self._session = None  # what was in hand comes again, to us or to somebody else
+                self._in_hand = self._session = None  # an unacknowledged message is delivered again
                 self.subscribed = False
             yield Pause(next(self._pause))
 
     def leave(self) -> Steps:
-        """What is done at the end: the bus confirms the acknowledgements, then none can be lost with the connection."""
+        """Yields the steps of the end: waits until the bus has confirmed the acknowledgements, which could otherwise be
+        lost."""
         session = self._session
         if session is not None and self._request.ack is not None:
             yield Send()
             step = Read(LINGER)
-            while session.owed:
+            while session.awaits_answer:
                 if not session.route():
                     yield step
                     step = Read(LINGER, going_on=True)
 
     def abandon(self) -> None:
-        """In a child of a fork: the connection and the message in hand are the parent's."""
+        """Forgets the connection and the message in hand: in a child of a fork they belong to the parent."""
         self._session = self._in_hand = None
         self.subscribed = False
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends what becomes of the message; False when it is not in hand here (any more), and nothing was sent.
-        ValueError when the subscription does not acknowledge."""
+        """Sends an acknowledgement or a release of the message in hand. Returns False, and sends nothing, when the
+        message is no longer in hand here. ValueError when the subscription does not acknowledge."""
         if message is not self._in_hand or self._session is None:
             return False
         if self._request.ack is None:
             raise ValueError("this subscription leaves acknowledging to the bus: subscribe(..., ack=True)")
         self._in_hand = None
+        if isinstance(request, ReleaseMessage):
+            self._unasked.discard((message.qid, message.mid))
         asked = self._session.ask(request)
         asked.wake = lambda: self._confirmed(asked)
         return True
 
     def _conversation(self) -> Steps:
         session = yield Connect()
-        assert session is not None  # noqa: S101 - what a driver sends for this step
+        assert session is not None  # noqa: S101 - drivers send a session for this step
         self._session = session
         subscription = session.subscribe(replace(self._request))
-        session.stray = lambda message: self._stray(subscription, message)
+        self._unasked.clear()
+        session.on_unmatched = lambda message: self._stray(subscription, message)
         answer = yield from self._answer(session, subscription)
         self._late = False
         if isinstance(answer, Error):
@@ -174,13 +180,15 @@ class BusSession:
             while (message := self._routed(session.next_delivery, subscription)) is None:
                 yield Read(None)
             self._in_hand = message
-            yield Give(message)
+            if not self._is_repeated(message):
+                yield Give(message)
             if self._request.ack is not None:
                 self.settle(message, DeleteMessage(message.qid, message.mid))
                 yield Send()
 
     def _answer(self, session: Session, subscription: Subscription) -> Generator[Step, Session | None, Message]:
-        """What the bus says to the subscription. It says nothing as long as it is without its queue server."""
+        """Waits for the bus's answer to the subscription. The bus does not answer while it is without its queue
+        server."""
         timeout = self._timeout
         first = not self._late and (timeout is None or timeout > LATE)
         step = Read(LATE if first else timeout)
@@ -193,7 +201,7 @@ class BusSession:
                     raise self._place.no_answer(timeout) from None
                 first = False
                 self._late = True
-                self._say(
+                self._report(
                     logging.WARNING,
                     f"waiting: the bus at {self._place.name} has not taken the subscription yet; is its queue server "
                     "running?",
@@ -205,38 +213,48 @@ class BusSession:
         try:
             return next_message(waiting)
         except Unexpected as error:
-            raise self._place.misfit(error) from None
+            raise self._place.protocol_error(error) from None
 
     def _stray(self, subscription: Subscription, message: Message) -> None:
-        """The bus subscribes who is silent for a moment to everything. Should this connection have been that slow, then
-        what came in that way counts as handled by now, so it is handed out."""
+        """Hands out a message that came before the subscription: the bus subscribes a client that says nothing for 0.25
+        s to everything. Some seconds later the bus counts such a message as handled, so it would otherwise be lost."""
         if isinstance(message, GetMessage) and message.req is None and message.qid in self._request.queues:
+            self._unasked.add((message.qid, message.mid))
             subscription.put(message)
+
+    def _is_repeated(self, message: GetMessage) -> bool:
+        """Returns whether the message was handed out before the subscription was taken. Within those seconds the bus
+        gives such a message back to its queue, and delivers it again to the subscription."""
+        key = message.qid, message.mid
+        if message.req is None or key not in self._unasked:
+            return False
+        self._unasked.remove(key)
+        return True
 
     def _confirmed(self, asked: Pending) -> None:
         answer = asked.answer
         if isinstance(answer, Error) and answer.req is not None and answer.code not in _SETTLED:
-            self._say(logging.WARNING, f"the bus at {self._place.name} did not take an acknowledgement: {answer.text}")
+            self._report(logging.WARNING, f"the bus at {self._place.name} refused an acknowledgement: {answer.text}")
 
     def _begin_outage(self, error: Exception) -> None:
         if not self._outage:
             self._outage = True
-            self._say(logging.WARNING, f"{error} (trying again until the bus is there)")
+            self._report(logging.WARNING, f"{error} (trying again until the bus answers)")
 
     def _end_outage(self) -> None:
         self._pause = self._pauses()
         if self._outage:
             self._outage = False
-            self._say(logging.INFO, f"the bus at {self._place.name} is there again")
+            self._report(logging.INFO, f"the bus at {self._place.name} is there again")
 
-    def _say(self, level: int, text: str) -> None:
+    def _report(self, level: int, text: str) -> None:
         if self._tell is not None:
             self._tell(text)
         else:
             _log.log(level, "%s", text)
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     if isinstance(error, ServerError):
-        return error.code in _PASSING
+        return error.code in _TEMPORARY
     return not isinstance(error, ProtocolMismatch)

@@ -1,13 +1,13 @@
-"""What each method of a client asks the server and makes of the answer, written once for every client.
+"""The logic of each method of a client, written once for all clients: its requests and the value of their answers.
 
-A call is a generator: it yields an `Exchange`, is sent the answer (an `Error` too), and returns the method's value. It
-does no I/O and knows no connection; a client drives it in a few lines, sync or async. Trouble on the way is thrown into
-it, so that a call of several exchanges can say how far it came.
+A call is a generator that yields an `Exchange`, is sent the answer (an `Error` too), and returns the method's value. It
+does no I/O; a client drives it. Errors of the connection are thrown into it, so that a call of several exchanges can
+say how far it came.
 
-Every call raises a `ServerError` when the server answers with an error (NotFound for a queue or message that does not
-exist), `ServerUnavailable` when the connection fails, `NoAnswer` (also a TimeoutError) when no answer comes in time,
-ValueError when a name holds characters that XML cannot carry or is bytes that are not UTF-8, and TypeError at once when
-it is no text; its docstring adds what is particular to it.
+Every call raises `ServerError` when the server answers with an error (NotFound for a missing queue or message),
+`ServerUnavailable` when the connection fails, `NoAnswer` (also a TimeoutError) when no answer comes in time, ValueError
+when XML cannot carry a name or its bytes are not UTF-8, and TypeError when a name is not text. The docstrings name
+further errors only.
 """
 
 from collections.abc import Generator, Iterable
@@ -38,7 +38,7 @@ from qs_schemas import (
 )
 from qs_schemas.checked import text
 
-from .asking import TEXT, Call, ask, given, names
+from .asking import TEXT, Call, ask, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
 from .bounds import seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
@@ -50,34 +50,34 @@ M = TypeVar("M", bound=Message)
 Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
 """Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
 
-Held: TypeAlias = Delivery | GetMessage
-"""A message as `receive` or `get` gave it: it knows its queue, its id and how often it had been received."""
+Received: TypeAlias = Delivery | GetMessage
+"""A message as `receive` or `get` returned it: it knows its queue, its id and its count of receives."""
 
 
-def _meant(message: str | Held, mid: int | Receipt | None) -> tuple[str, int, int | None]:
-    """Queue, id and count of receives of a message that is given by (qid, mid) or as it was received."""
+def _message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str, int, int | None]:
+    """Returns queue, id and count of receives of a message that is given as (qid, mid) or as it was received."""
     if not isinstance(message, Delivery | GetMessage):
         qid = text("qid", message)
         if mid is None:
             raise TypeError("the message's id is missing: give (qid, mid), or what receive() returned")
         return qid, _number(mid), mid.receives if isinstance(mid, Receipt) else None
     if mid is not None:
-        raise TypeError("a received message has its id: give either it, or (qid, mid)")
-    # A message that was only peeked at is in nobody's hands, so there is nothing to be stale.
+        raise TypeError("a received message has its id: give either the message or (qid, mid), not both")
+    # A message that was only peeked at is not in flight, so it cannot be stale.
     receives = message.receives if isinstance(message, Delivery) or message.status == "delivered" else None
-    return given(message.qid, "qid"), given(message.mid, "mid"), receives
+    return required(message.qid, "qid"), required(message.mid, "mid"), receives
 
 
 def _number(entry: int | Receipt) -> int:
-    """The id. ValueError or TypeError when it cannot be one."""
-    return given(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
+    """Returns the id. ValueError or TypeError when it cannot be one."""
+    return required(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
 def queues() -> Call[list[str]]:
-    """The names of all queues, sorted."""
+    """Returns the names of all queues, sorted."""
     return (yield from ask(ListQueues())).queues
 
 
@@ -92,13 +92,13 @@ def new_queue(
     dead_letter: str | None = None,
     max_receives: int | None = None,
 ) -> Call[bool]:
-    """Creates a queue; True when it did, False when the queue was there and exist_ok.
+    """Creates a queue. Returns True, or False when the queue existed and exist_ok is set.
 
     qid: 1 to 200 characters, no control characters. storage: the name of an engine of the server; visibility: seconds
     that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds that a
-    message is kept; dead_letter: the queue to which a message goes that was received max_receives times in vain.
-    None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer
-    when the storage cannot honour an option.
+    message is kept; dead_letter: the queue for messages that were received max_receives times in vain. None leaves an
+    option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer when the
+    storage lacks an option.
     """
     options = QueueOptions(
         storage,
@@ -118,9 +118,9 @@ def new_queue(
 
 
 def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> Call[bool]:
-    """Deletes a queue; True when it did, False when there was none and missing_ok.
+    """Deletes a queue. Returns True, or False when there was none and missing_ok is set.
 
-    force: also when it holds messages, which are lost. Raises NotEmpty when it holds messages, without force.
+    force: also delete its messages. Raises NotEmpty when it holds messages, without force.
     """
     try:
         yield from ask(DeleteQueue(qid, force))
@@ -133,20 +133,20 @@ def delete_queue(qid: str, *, force: bool = False, missing_ok: bool = False) -> 
 
 def purge(qid: str) -> Call[int]:
     """Removes every message of a queue, those in flight too. Returns how many there were."""
-    return given((yield from ask(PurgeQueue(qid))).count, "count")
+    return required((yield from ask(PurgeQueue(qid))).count, "count")
 
 
 def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
-    """Figures of one queue, or of all, sorted by name.
+    """Returns the figures of one queue, or of all, sorted by name.
 
-    In each: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
-    delivered, expired, deleted (since the server's start), storage. What the storage cannot tell is None.
+    Each has: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
+    delivered, expired, deleted (since the server's start), storage. A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
 
 
 def ping() -> Call[None]:
-    """Asks for an answer, to see that the server works."""
+    """Checks that the server answers."""
     yield from ask(Ping())
 
 
@@ -154,23 +154,23 @@ def ping() -> Call[None]:
 
 
 def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str | None = None) -> Call[int]:
-    """Stores a message and returns its id (mid): once this returns, the server has it.
+    """Stores a message and returns its id (mid). When this returns, the server has stored it.
 
     payload: bytes, or a str that is stored as UTF-8. delay: seconds until it becomes visible. key: makes the push safe
-    to repeat after a lost answer: a second one with the same key within 5 minutes stores nothing and returns the
-    first's id. Raises Full, TooLarge, and NotImplementedByServer when the server knows no keys.
+    to repeat after a lost answer: a second push with the same key within 5 minutes stores nothing and returns the first
+    one's id. Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
     """
     entry = draft(payload)
     answer = yield from ask(PushMessage(qid, entry.payload, seconds(delay, "delay"), key))
-    return given(answer.mid, "mid")
+    return required(answer.mid, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:
     """Stores messages and returns their ids, in order.
 
-    payloads: any number, taken as they are needed; a `Draft(payload, delay, key)` where one has a delay or key. They
-    travel in lists of at most 1000 messages and 4 MiB, each list stored whole or not at all. When a list after the
-    first fails, the exception has a note that says how many messages are stored.
+    payloads: any number, read lazily; a `Draft(payload, delay, key)` for one with a delay or key. They are sent in
+    lists of at most 1000 messages and 4 MiB, each stored whole or not at all. When a list after the first fails, a note
+    of the exception says how many messages are stored.
     """
     mids: list[int] = []
     for batch in drafts_in_batches(payloads):
@@ -193,11 +193,12 @@ def receive(
     wait: float = 0,
     visibility: float | None = None,
 ) -> Call[list[Delivery]]:
-    """The oldest visible messages of a queue, or of several: up to max, ordered by id; none once wait has passed.
+    """Returns the oldest visible messages of one queue or several: up to max, ordered by id. Returns none once wait has
+    passed.
 
-    Each is hidden from others for its visibility window; delete it before that ends, or it is handed out again.
-    max: 1 to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the
-    queue's own.
+    Each is hidden from others for its visibility window; delete it before that ends, or it is delivered again. max: 1
+    to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the queue's
+    own.
     """
     whole(max, "max", 1)
     seconds(wait, "wait")
@@ -205,31 +206,32 @@ def receive(
     if isinstance(queues, TEXT):
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
-        request = ReceiveMessage(queues=names(queues), max=max, wait=wait, visibility=visibility)
+        request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
     for delivery in deliveries:
-        if delivery.qid is None:  # a server may leave out what was named in the request
+        if delivery.qid is None:  # servers may leave out the queue of the request
             delivery.qid = request.qid
     return deliveries
 
 
 def receive_one(queues: str | Iterable[str], wait: float = 0, visibility: float | None = None) -> Call[Delivery | None]:
-    """The oldest visible message of a queue, or of several; None once wait has passed. As `receive` otherwise."""
+    """Returns the oldest visible message of one queue or several, or None once wait has passed. Otherwise like
+    `receive`."""
     deliveries = yield from receive(queues, 1, wait, visibility)
     return deliveries[0] if deliveries else None
 
 
 def get(qid: str, mid: int, *, visibility: float | None = None) -> Call[GetMessage]:
-    """One message by its id. It leaves the list of new messages and its visibility window starts.
+    """Receives one message by its id: its visibility window starts, and it is no longer new.
 
-    visibility: seconds, None for the queue's own. In what is returned, status is `delivered`, or `in-flight` (inside
-    another's window) or `delayed`: then payload is None and visible_at (microseconds) says until when.
+    visibility: seconds, None for the queue's own. In the result, status is `delivered`, or `in-flight` or `delayed`:
+    then payload is None and visible_at (microseconds) is the time when it can be received.
     """
     return (yield from ask(GetMessage(qid, whole(mid, "mid"), visibility=seconds(visibility, "visibility"))))
 
 
 def peek(qid: str, mid: int) -> Call[GetMessage]:
-    """One message by its id, which is left as it is: still new, still visible. status and payload as `get` says."""
+    """Returns one message by its id and leaves it unchanged. status and payload are as in `get`."""
     return (yield from ask(GetMessage(qid, whole(mid, "mid"), peek=True)))
 
 
@@ -244,7 +246,7 @@ def _pages(qid: str, state: str, after: int | None) -> Pages[int]:
 
 
 def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> Pages[int]:
-    """Iterates over the ids of a queue's messages, oldest first. Asks for 1000 at a time, as they are needed.
+    """Iterates over the ids of a queue's messages, oldest first. Fetches 1000 at a time, as needed.
 
     state: new (never received yet), ready (visible now), in-flight, delayed, all. after: only ids greater than this.
     """
@@ -252,44 +254,46 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
 
 
 def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
-    """Iterates over the messages of a queue, or of several, as they come, for ever: the server sends each at once.
+    """Iterates over the messages of one queue or several as they come, for ever: the server sends each at once.
 
     delete() acknowledges a message, release() gives it back; both may be called on the same client inside the loop.
-    prefetch: how many unacknowledged ones the server sends ahead, at least 1; visibility: seconds that each is hidden
-    from others, None for the queue's own. Nothing is asked before the first message is. Leaving the loop, or close(),
-    ends the subscription: what was sent ahead is given back, what was taken and not deleted stays with its taker until
-    its window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError at once
-    when there are no names in queues.
+    prefetch: how many unacknowledged messages the server sends ahead, at least 1; visibility: seconds that each is
+    hidden from others, None for the queue's own. Nothing is sent before the first message is asked for. Leaving the
+    loop, or close(), ends the subscription: messages that were sent ahead are released, those handed out stay in flight
+    until their window or the connection ends. Raises NotFound also later, when the queues have been deleted; ValueError
+    at once when queues is empty.
     """
     whole(prefetch, "prefetch", 1)
     seconds(visibility, "visibility")
     if isinstance(queues, TEXT):
         return Subscribe(queues, prefetch=prefetch, visibility=visibility)
-    wanted = names(queues)
+    wanted = queue_names(queues)
     if not wanted:
-        raise ValueError("the queues to subscribe to are missing")
+        raise ValueError("the queues to subscribe to are missing: name at least one")
     return Subscribe(queues=wanted, prefetch=prefetch, visibility=visibility)
 
 
 def copy(
-    message: str | Held, mids: int | Receipt | Iterable[int | Receipt] | None = None, queues: str | Iterable[str] = ()
+    message: str | Received,
+    mids: int | Receipt | Iterable[int | Receipt] | None = None,
+    queues: str | Iterable[str] = (),
 ) -> Call[list[int]]:
     """Stores a message in other queues too, under the same id: `copy(delivery, queues=…)`, `copy(qid, mid, queues)` or
-    `copy(qid, mids, queues)`, the latter in lists of 1000. It stays where it is, and a queue that holds the id already
-    is left alone, so a copy can be repeated.
+    `copy(qid, mids, queues)`, the last in lists of 1000. The original stays. A queue that has the id already is left
+    unchanged, so a copy can be repeated.
 
-    queues: one name or several. Returns the ids of those that exist. Raises NotFound when one of the queues does not
-    exist, or the one message named alone; Conflict when one of them holds another message of the id.
+    queues: one name or several. Returns the ids of the messages that exist. Raises NotFound when one of the queues does
+    not exist, or the single message; Conflict when one of them has another message of this id.
     """
-    targets = names(queues)
+    targets = queue_names(queues)
     if not targets:
-        raise TypeError("the queues to copy to are missing")
+        raise TypeError("the queues to copy to are missing: name at least one")
     if mids is None or isinstance(mids, int | Receipt):
-        qid, mid, _ = _meant(message, mids)
+        qid, mid, _ = _message_key(message, mids)
         yield from ask(CopyMessage(qid, mid, queues=targets))
         return [mid]
     if isinstance(message, Delivery | GetMessage):
-        raise TypeError("a received message has its id: give either it, or (qid, mids)")
+        raise TypeError("a received message has its id: give either the message or (qid, mids), not both")
     copied: list[int] = []
     for batch in in_batches(mids):
         answer = yield from ask(CopyMessage(message, mids=[_number(entry) for entry in batch], queues=targets))
@@ -300,20 +304,20 @@ def copy(
 # -- messages done with -----------------------------------------------------------------------------------------------
 
 
-def delete(message: str | Held, mid: int | Receipt | None = None) -> Call[None]:
+def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[None]:
     """Acknowledges: removes a message for good. `delete(delivery)`, or `delete(qid, mid)`.
 
-    With a delivery (or a Receipt as mid), only if it has not been received again since: else Stale.
+    Raises Stale when a delivery (or a Receipt as mid) has been received again since.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     yield from ask(DeleteMessage(qid, number, receives))
 
 
-def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
+def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
     """Acknowledges many: `delete_many(deliveries)`, of any queues, or `delete_many(qid, mids)`. In lists of 1000.
 
-    Returns the ids of those that were deleted. One that is missing there was deleted before, or (deliveries and
-    Receipts) has been received again since.
+    Returns the ids of the deleted messages. A missing one was deleted before, or (deliveries and Receipts) has been
+    received again since.
     """
     by_queue: dict[str, list[int | Receipt]] = {}
     if isinstance(messages, TEXT):
@@ -321,7 +325,7 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
         for entry in entries:
             _number(entry)
     else:
-        for qid, number, receives in (_meant(message, None) for message in messages):
+        for qid, number, receives in (_message_key(message, None) for message in messages):
             receipt = number if receives is None else Receipt(number, receives)
             by_queue.setdefault(qid, []).append(receipt)
     deleted: list[int] = []
@@ -332,21 +336,21 @@ def delete_many(messages: str | Iterable[Held], mids: Iterable[int | Receipt] = 
     return deleted
 
 
-def release(message: str | Held, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
-    """Gives a message back: visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
+def release(message: str | Received, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
+    """Releases a message: it is visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
 
-    With a delivery, only if it has not been received again since: else Stale.
+    Raises Stale when a delivery has been received again since.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
 
 
-def extend(message: str | Held, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
-    """Keeps a message for longer: its window ends visibility seconds from now (None: the queue's own).
+def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:
+    """Extends a message's window to visibility seconds from now (None: the queue's own).
 
-    `extend(delivery)`, or `extend(qid, mid)`. Returns the new end, microseconds since the Epoch. With a delivery, only
-    if it has not been received again since: else Stale.
+    `extend(delivery)`, or `extend(qid, mid)`. Returns the new end, in microseconds since the Epoch. Raises Stale when a
+    delivery has been received again since.
     """
-    qid, number, receives = _meant(message, mid)
+    qid, number, receives = _message_key(message, mid)
     answer = yield from ask(ExtendMessage(qid, number, receives, seconds(visibility, "visibility")))
-    return given(answer.visible_at, "visible-at")
+    return required(answer.visible_at, "visible-at")

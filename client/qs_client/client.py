@@ -1,7 +1,7 @@
-"""QueueClient: bucker's client, and over it the methods that a Python program expects.
+"""QueueClient: bucker's client, with a method for each operation.
 
-What the methods do stands in `calls`; how bytes move, in `connection`. Here is when a connection is opened and closed:
-one that an exchange left early is never used again, so an answer can not be taken for that of another request.
+`calls` has the logic of the methods, `connection` moves the bytes. This module opens and closes connections: one that
+an exchange left early is never used again, so no answer is taken for that of another request.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -18,43 +19,44 @@ from . import calls, claim_calls
 from .asking import Call, Exchange
 from .bounds import Settings
 from .bounds import seconds as checked_seconds
-from .calls import Held, Pages
+from .calls import Pages, Received
 from .connection import Connection, open_connection
 from .deliveries import Begun, Deliveries
 from .driving import drive
 from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
-from .forks import tell_after_fork
-from .methods import method_face
+from .forks import call_after_fork
+from .methods import copy_signature
 from .place import Place, endpoint
 from .skimming import may_hold_messages, releases_of
-from .waiting import LINGER, Ended, Pending, Subscription
+from .stream_errors import Ended
+from .waiting import LINGER, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P], T]":
-    """Makes a method of a call. The method returns what the call returns."""
+    """Makes a method of a call. It returns what the call returns."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive(call(*args, **kwargs))
 
-    method_face(method, call, "QueueClient")
+    copy_signature(method, call, "QueueClient")
     return method
 
 
 def _iterator(call: Callable[P, Pages[T]]) -> "Callable[Concatenate[QueueClient, P], Iterator[T]]":
-    """Makes a method of a call that comes in pages. The method iterates over the entries of all pages."""
+    """Makes a method of a paged call. It iterates over the entries of all pages."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._turn(call(*args, **kwargs))
+        return self._iterate(call(*args, **kwargs))
 
-    method_face(method, call, "QueueClient")
+    copy_signature(method, call, "QueueClient")
     return method
 
 
 def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueClient, P], Deliveries]":
-    """Makes a method of a subscribe request. The method iterates over the deliveries."""
+    """Makes a method of a subscribe request. It iterates over the deliveries."""
 
     def method(self: "QueueClient", /, *args: P.args, **kwargs: P.kwargs) -> Deliveries:
         return Deliveries(
@@ -64,24 +66,24 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueCl
             end=self._end_subscription,
         )
 
-    method_face(method, call, "QueueClient", returns=Deliveries)
+    copy_signature(method, call, "QueueClient", returns=Deliveries)
     return method
 
 
 class QueueClient(Settings):
-    """A connection to a queue server, opened when it is needed.
+    """A client of a queue server. It connects when needed.
 
-    host: a name or an address, also IPv6; port: of TCP; timeout: seconds that the server may take to answer (for
-    `receive`, beyond its wait), None for ever; max_document: bytes of one answer, the most that is read. By default 48
-    MiB, all that a server's default can lead to: where a server runs with a larger --max-document, give six times that,
-    as a text gets up to six times as long when it is written. All can be set later; a bound is taken up by the next
-    connection. May be used by several threads: their calls take turns, so a thread that waits in `receive` for long had
-    better have a client of its own. In a child of `os.fork` it opens a connection of its own, and leaves the parent's
-    alone.
+    host: a name or an address, also IPv6; port: TCP port; timeout: seconds for the server to answer (for `receive`,
+    beyond its wait), None for ever; max_document: bytes of the largest answer that is read. The default of 48 MiB suits
+    a server with default limits; for a larger --max-document give six times that, as escaped text is up to six times as
+    long. All can be changed later; a new max_document is used from the next connection on.
 
-    With `connect`, `send`, `recv` and `disconnect` it is bucker's QueueClient. The methods below them do one thing
-    each; they raise `ServerError` with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a
-    TimeoutError). After these last two the connection is closed, and the next call opens a new one.
+    Threads may share a client, but their calls take turns: give a thread that waits long in `receive` its own. In a
+    child of `os.fork` the client opens a new connection and leaves the parent's alone.
+
+    `connect`, `send`, `recv` and `disconnect` are those of bucker's QueueClient. The other methods raise `ServerError`
+    with code and type, `ServerUnavailable` (a ConnectionError) or `NoAnswer` (also a TimeoutError). After the last two
+    the connection is closed, and the next call opens a new one.
     """
 
     def __init__(
@@ -94,13 +96,13 @@ class QueueClient(Settings):
     ) -> None:
         super().__init__(host, port, timeout, max_document)
         self.after_fork()
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
         """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
-        may be held by a thread that exists in the parent only. For `forks`."""
+        may be held by a thread of the parent."""
         self._connection: Connection | None = None
-        self._reading = threading.Lock()  # held for an exchange, and for a recv()
+        self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
 
     def __repr__(self) -> str:
@@ -119,31 +121,31 @@ class QueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection is open, as far as is known."""
+        """True if a connection is open, as far as is known."""
         return self._connection is not None
 
     def connect(self) -> None:
-        """Opens the connection, if it is not open. ServerUnavailable when nothing answers at host and port."""
+        """Connects, unless connected. ServerUnavailable when nothing answers at host and port."""
         self._opened()
 
     def disconnect(self) -> None:
-        """Closes the connection, if it is open; a call that waits in another thread ends with ServerUnavailable."""
+        """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def send(self, message: Message) -> None:
-        """Sends a message as it is, and waits for nothing: `recv` gives the answer. Connects first, if need be.
+        """Sends a message unchanged, without waiting for its answer: `recv` returns that. Connects first if needed.
 
-        ValueError when XML cannot carry a field; ServerUnavailable when the connection fails; NoAnswer, which is a
-        TimeoutError too, when the server does not read. The connection is closed then.
+        Raises ValueError when XML cannot carry a field, ServerUnavailable when the connection fails, and NoAnswer (also
+        a TimeoutError) when the server does not read. After the last two the connection is closed.
         """
         connection = self._opened()
         try:
             connection.send(connection.deadline(self.timeout), message)
         except ValueError:
-            raise  # before anything was sent
-        except BaseException as error:  # part of the document may have been sent
+            raise  # nothing was sent
+        except BaseException as error:  # a part may have been sent
             self._drop(connection)
             if isinstance(error, OSError):
                 kind = NoAnswer if isinstance(error, TimeoutError) else ServerUnavailable
@@ -151,10 +153,10 @@ class QueueClient(Settings):
             raise
 
     def recv(self, timeout: float | None = None) -> Message:
-        """The next message that the server sent: an answer, a delivery, or an `Error`, which is returned as they are.
+        """Returns the next message of the server: an answer, a delivery, or an `Error`, which is not raised.
 
-        timeout: seconds, None for the client's own. TimeoutError (the same as socket.timeout) when nothing came: the
-        connection stays open, and a later recv() gets what comes then. ServerUnavailable when the connection ended.
+        timeout: seconds, None for the client's own. Raises TimeoutError (the same as socket.timeout) when nothing came,
+        which leaves the connection open for a later recv(), and ServerUnavailable when the connection ended.
         """
         with self._reading:
             connection = self._connection
@@ -204,11 +206,11 @@ class QueueClient(Settings):
     publish_staged = _method(claim_calls.publish_staged)
 
     @contextlib.contextmanager
-    def handling(self, message: Held) -> Iterator[Held]:
-        """`with client.handling(delivery):` deletes the message when the block has ended well.
+    def handling(self, message: Received) -> Iterator[Received]:
+        """`with client.handling(delivery):` deletes the message when the block ends without an exception.
 
-        When the block raises, the message is released for another try, as far as the server can be reached, and the
-        block's exception goes on. Raises Stale when the block took longer than the message's visibility window.
+        When the block raises, the message is released, if the server can be reached, and the exception goes on. Raises
+        Stale when the block took longer than the visibility window.
         """
         try:
             yield message
@@ -223,7 +225,7 @@ class QueueClient(Settings):
     def _drive(self, call: Call[T]) -> T:
         return drive(call, self._exchange)
 
-    def _turn(self, pages: Pages[T]) -> Iterator[T]:
+    def _iterate(self, pages: Pages[T]) -> Iterator[T]:
         with contextlib.suppress(StopIteration):
             call = next(pages)
             while True:
@@ -247,8 +249,8 @@ class QueueClient(Settings):
         return answer
 
     def _leave(self, connection: Connection, pending: Pending, *, interrupted: bool) -> None:
-        """Closes a connection on which an answer is outstanding. Gives the messages that the answer has brought, or was
-        to bring, back to their queues, as far as the server can be reached."""
+        """Closes a connection on which an answer is outstanding, and releases the messages that the answer has brought
+        or was to bring, if the server can be reached."""
         if not may_hold_messages(pending.request):
             self._drop(connection)
             return
@@ -263,29 +265,31 @@ class QueueClient(Settings):
                 self._give_back(releases)
 
     def _give_back(self, releases: list[ReleaseMessage]) -> None:
-        other = self._open()
+        """Releases messages on a new connection: LINGER seconds for connecting, and as many for the answers."""
+        other = self._open(LINGER)
         try:
+            deadline = other.deadline(LINGER)
             for asked in [other.session.ask(release) for release in releases]:
-                other.answer(asked, LINGER)
+                other.read(partial(other.session.answer_to, asked), deadline)
         finally:
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, and opens it if need be. fresh: replace a connection that the server has ended since
-        the last call."""
+        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
+        last call."""
         with self._opening:
             connection = self._connection
-            if connection is not None and fresh and connection.spent():
+            if connection is not None and fresh and connection.is_stale():
                 self._drop(connection)
                 connection = None
             if connection is None:
-                self._connection = connection = self._open()
+                self._connection = connection = self._open(self.timeout)
             return connection
 
-    def _open(self) -> Connection:
+    def _open(self, timeout: float | None) -> Connection:
         place = Place(endpoint(self.host, self.port))
         limits = replace(CLIENT_LIMITS, document=self.max_document)
-        return open_connection(self.host, self.port, place, self.timeout, limits)
+        return open_connection(self.host, self.port, place, timeout, limits)
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:
@@ -295,7 +299,7 @@ class QueueClient(Settings):
     # -- the steps of Deliveries --------------------------------------------------------------------------------------
 
     def _begin_subscription(self, request: Subscribe, begun: Begun) -> None:
-        """Subscribes, and waits for the answer. Raises ServerError when the server refuses."""
+        """Subscribes and waits for the answer. Raises ServerError when the server refuses."""
         with self._reading:
             connection = self._opened(fresh=True)
             connection.make_wakeable()
@@ -306,7 +310,7 @@ class QueueClient(Settings):
                 raise exception_for(answer)
 
     def _next_delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
-        """Waits for the next delivery. Returns None when the subscription has been ended from this side."""
+        """Waits for the next delivery. Returns None when this side has ended the subscription."""
         with self._reading:
             try:
                 return connection.read(lambda: connection.session.next_delivery(subscription), math.inf)
@@ -322,8 +326,7 @@ class QueueClient(Settings):
                 raise
 
     def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
-        """Ends a subscription. Does not wait while a thread reads, be it the loop's own or this one: that thread does
-        the rest."""
+        """Ends a subscription. Does not wait while any thread reads, be it this one: that thread completes the end."""
         if connection is not self._connection:
             return
         connection.session.end(subscription)
@@ -336,8 +339,8 @@ class QueueClient(Settings):
             self._reading.release()
 
     def _confirm_end(self, connection: Connection, subscription: Subscription) -> None:
-        """Waits until the server has ended the subscription, as far as the server can be reached, and gives back the
-        messages that came until then."""
+        """Waits until the server has ended the subscription, and releases the messages that came until then, if the
+        server can be reached."""
         if connection is self._connection and (asked := subscription.ending) is not None:
             with contextlib.suppress(ServerError, OSError):
                 self._answer(connection, asked, self.timeout)

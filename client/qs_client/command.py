@@ -1,7 +1,7 @@
-"""The command `qs`: what a person at a shell, or a script, does with queues. Here: how it ends.
+"""The command `qs`: queues from a shell. This module maps results and errors to exit codes.
 
-Exit codes: 0; 1 the server answered with an error, or could not be reached; 2 wrong usage; 3 receive or peek found
-nothing; 130 interrupted; 141 whoever read the output went away (as the shell counts signals).
+Exit codes: 0; 1 an error of the server or the connection; 2 wrong usage; 3 receive or peek found nothing; 130
+interrupted; 141 the reader of the output has gone (as the shell counts signals).
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    if sys.stdout is None:  # said before anything is done that would then be told to nobody
+    if sys.stdout is None:  # checked first: no result could be printed later
         return _fail("standard output is closed: redirect it to a file, or to /dev/null")
     out = Output(sys.stdout.buffer, as_json=arguments.json)
     code = _on_bus(arguments, out) if arguments.of_bus else _on_server(arguments, out)
@@ -71,11 +71,11 @@ def _hint(error: ServerError, arguments: Namespace) -> str:
         if any("," in name and name in error.text for name in names):
             apart = shlex.join(each for name in names for each in name.split(",") if each)
             return f" (several queues are separate arguments: qs {arguments.command} {apart})"
-        return f" (to make a queue: qs new {arguments.hint_new(arguments)})"
+        return f" (to create a queue: qs new {arguments.hint_new(arguments)})"
     return ""
 
 
 def _silence() -> None:
-    """So that the interpreter's last flush does not fail, and say so, after the reader has gone."""
+    """Redirects stdout to /dev/null after its reader has gone, so that the interpreter's last flush does not fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

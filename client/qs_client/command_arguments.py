@@ -1,4 +1,4 @@
-"""The arguments of `qs`: its subcommands, their options, what --help says of them."""
+"""The arguments of `qs`: subcommands, options and their help."""
 
 import argparse
 import math
@@ -35,15 +35,15 @@ exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3
 
 
 class AnyOrder(argparse.ArgumentParser):
-    """Takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method for that,
-    which it does not use for subcommands."""
+    """A parser that takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method
+    for that, but does not use it for subcommands."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)  # an abbreviation in a script breaks with the next option
+        super().__init__(allow_abbrev=False, **options)  # a new option could break abbreviations in scripts
         self._within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class has it."""
+        """Parses options and positional arguments in any order."""
         if self._within:
             return super().parse_known_args(args, namespace)
         self._within = True
@@ -54,17 +54,17 @@ class AnyOrder(argparse.ArgumentParser):
 
 
 def server(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT, [IPV6]:PORT or an IPv6 address alone."""
+    """Parses the address of a server: HOST, HOST:PORT, [IPV6]:PORT or an IPv6 address alone."""
     return _address(text, DEFAULT_SERVER)
 
 
 def bus(text: str) -> tuple[str, int]:
-    """The same, of a bus."""
+    """Parses the address of a bus, in the same forms."""
     return _address(text, DEFAULT_BUS)
 
 
 def _address(text: str, example: str) -> tuple[str, int]:
-    """example: has the port that is meant when there is none."""
+    """Parses an address. example: has the default port."""
     try:
         return address(text, int(example.rpartition(":")[2]))
     except ValueError:
@@ -74,12 +74,12 @@ def _address(text: str, example: str) -> tuple[str, int]:
 
 
 def seconds(text: str) -> float:
-    """A duration: seconds, 0 or more, possibly with a fraction."""
+    """Parses a duration: seconds, 0 or more, with an optional fraction."""
     return _duration(text, more_than_none=False)
 
 
-def patience(text: str) -> float:
-    """A duration of more than nothing."""
+def positive_seconds(text: str) -> float:
+    """Parses a duration of more than 0 seconds."""
     return _duration(text, more_than_none=True)
 
 
@@ -99,14 +99,15 @@ def _duration(text: str, *, more_than_none: bool) -> float:
 
 
 def positive(text: str) -> int:
-    """A whole number, 1 or more."""
+    """Parses a whole number, 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more, of at most 18 digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on with at most 18 digits")
     return int(text)
 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, checked: exits with 2 and says why when they are wrong. `run` is the subcommand's function."""
+    """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `run` is the subcommand's
+    function."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
@@ -130,20 +131,24 @@ _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
 def _common(*, of_bus: bool = False) -> AnyOrder:
-    """Options that stand before the subcommand or after it. Suppressed, so that the latter do not undo the former; and
-    made anew for each parser, as set_defaults() changes the options themselves. of_bus: it needs no server."""
+    """Returns a parent parser with the options that may stand before or after the subcommand. of_bus: the subcommand
+    uses the bus, not the server.
+
+    Their defaults are suppressed, so that a subparser does not reset them; and each parser gets new ones, as
+    set_defaults() changes the options themselves.
+    """
     common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(
         "-s",
         "--server",
-        type=str if of_bus else server,  # any is an error there, which says what to give instead
+        type=str if of_bus else server,  # any value is an error, which suggests --bus
         metavar="HOST:PORT",
         help=argparse.SUPPRESS if of_bus else f"default: $QS_SERVER, else {DEFAULT_SERVER}",
     )
     group.add_argument(
         "--timeout",
-        type=patience,
+        type=positive_seconds,
         metavar="S",
         help="seconds for the bus to take the subscription (default: as long as it takes)"
         if of_bus
@@ -156,7 +161,7 @@ def _common(*, of_bus: bool = False) -> AnyOrder:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="qs",
-        description="Push messages to the queues of a queue server, receive them, and look after the queues.",
+        description="Push and receive messages of a queue server, and manage its queues.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
@@ -193,7 +198,7 @@ _Add = Callable[..., argparse.ArgumentParser]
 
 
 def _queue(parser: argparse.ArgumentParser, *, hint: bool = False, **more: Any) -> None:
-    """hint: when there is no such queue, the error says how to make it."""
+    """Adds the argument QUEUE. hint: an error about a missing queue says how to create it."""
     parser.add_argument("queue", metavar="QUEUE", **more)
     if hint:
         parser.set_defaults(hint_new=lambda arguments: arguments.queue or "QUEUE")
@@ -206,7 +211,7 @@ def _push(add: _Add) -> None:
     push.add_argument("-f", "--file", action="append", metavar="FILE", help="each is one message; - is stdin")
     push.add_argument("--lines", action="store_true", help="every line of the files or of stdin is one message")
     push.add_argument("--delay", type=seconds, metavar="S", help="seconds until the messages become visible")
-    push.add_argument("-c", "--create", action="store_true", help="make the queue if it does not exist")
+    push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")
 
 
 def _receive(add: _Add) -> None:
@@ -214,13 +219,15 @@ def _receive(add: _Add) -> None:
         "receive",
         verbs.receive,
         "print the oldest visible messages",
-        "They are hidden from others for the visibility window, and come again after it unless they are deleted. "
+        "They are hidden from other consumers for the visibility window, and delivered again after it unless deleted. "
         "Exits with 3 when there was none.",
     )
-    receive.add_argument("queues", metavar="QUEUE", nargs="+", help="several: the oldest over all of them")
+    receive.add_argument("queues", metavar="QUEUE", nargs="+", help="several: the oldest messages of all of them")
     receive.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE")
-    receive.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="at most so many (default: 1)")
-    receive.add_argument("-w", "--wait", type=seconds, default=0, metavar="S", help="seconds to wait for the first")
+    receive.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="at most N messages (default: 1)")
+    receive.add_argument(
+        "-w", "--wait", type=seconds, default=0, metavar="S", help="seconds to wait for the first message"
+    )
     receive.add_argument("--visibility", type=seconds, metavar="S", help="seconds to hide them from others")
     receive.add_argument("--delete", action="store_true", help="delete them once they are written")
     receive.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
@@ -231,20 +238,20 @@ def _tail(add: _Add) -> None:
         "tail",
         tail,
         "print the messages of the bus as they come",
-        "Each is acknowledged once it is written, and then deleted from its queue when everybody subscribed has it. "
-        "Goes on after outages of the bus, until it is interrupted.",
+        "Each is acknowledged once it is printed, and deleted from its queue when all subscribers have handled it. "
+        "Continues after outages of the bus, until interrupted.",
         of_bus=True,
     )
     added.add_argument("queues", metavar="QUEUE", nargs="+")
     added.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE", bus=None)
     added.add_argument("--bus", type=bus, metavar="HOST:PORT", help=f"default: $QS_BUS, else {DEFAULT_BUS}")
-    added.add_argument("-n", "--max", type=positive, metavar="N", help="end after so many")
+    added.add_argument("-n", "--max", type=positive, metavar="N", help="end after N messages")
     added.add_argument("--name", metavar="NAME", help="share a durable subscription: each message goes to one of NAME")
     added.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
 
 
 def _messages(add: _Add) -> None:
-    peek = add("peek", verbs.peek, "print messages and leave them as they are", "Without MID: the oldest ready ones.")
+    peek = add("peek", verbs.peek, "print messages without receiving them", "Without MID: the oldest ready ones.")
     _queue(peek)
     peek.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     peek.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="without MID: how many (default: 1)")
@@ -261,8 +268,8 @@ def _messages(add: _Add) -> None:
 def _listings(add: _Add) -> None:
     ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages")
     _queue(ls, hint=True, nargs="?")
-    ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus has made for itself")
-    ls.add_argument("-l", "--long", action="store_true", help="with how many messages a queue holds, or since when")
+    ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus keeps for itself")
+    ls.add_argument("-l", "--long", action="store_true", help="with the number of messages, or their times")
     ls.add_argument(
         "--state",
         choices=["new", "ready", "in-flight", "delayed", "all"],
@@ -272,26 +279,26 @@ def _listings(add: _Add) -> None:
     claims = add(
         "claims",
         list_or_release,
-        "list the claims on a queue: who holds what, since when",
-        "With --release, those of a consumer that will not come back are given up, and their messages visible again. "
-        "A consumer that does come back gets them, or others, a second time.",
+        "list the claims on a queue: consumer, messages, time",
+        "--release gives up the claims of a consumer that will not come back: their messages are visible again. A "
+        "consumer that does come back gets these messages, or others, a second time.",
     )
     _queue(claims, hint=True)
-    claims.add_argument("--release", metavar="CONSUMER", help="give up its claims")
-    claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only that one")
-    stats = add("stats", verbs.stats, "show the figures of a queue, or of all")
+    claims.add_argument("--release", metavar="CONSUMER", help="give up the claims of this consumer")
+    claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only this claim")
+    stats = add("stats", verbs.stats, "show the figures of one queue or of all")
     _queue(stats, hint=True, nargs="?")
 
 
 def _queues(add: _Add) -> None:
-    new = add("new", verbs.new, "make a queue")
+    new = add("new", verbs.new, "create a queue")
     _queue(new)
     new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
     new.add_argument("--visibility", type=seconds, metavar="S", help="seconds that a received message stays hidden")
-    new.add_argument("--capacity", type=positive, metavar="N", help="messages; more are refused")
-    rm = add("rm", verbs.rm, "remove queues")
+    new.add_argument("--capacity", type=positive, metavar="N", help="largest number of messages; more are refused")
+    rm = add("rm", verbs.rm, "delete queues")
     rm.add_argument("queues", metavar="QUEUE", nargs="+")
-    rm.add_argument("--force", action="store_true", help="with the messages that are still in them")
+    rm.add_argument("--force", action="store_true", help="also queues that hold messages, with the messages")
     purge = add("purge", verbs.purge, "remove all messages of a queue and print how many there were")
     _queue(purge)
 
@@ -301,12 +308,11 @@ def _export(add: _Add) -> None:
         "export",
         export,
         "write the visible messages of a queue to files",
-        "Each is a file in DIR, named by its id (the layout of vsqs), and the queue stays as it is. Nothing is "
-        "overwritten: a file that is there with the same content counts as written, so that the command can be given "
-        "again.",
+        "Each becomes a file in DIR, named by its id (the layout of vsqs); the queue stays unchanged. Nothing is "
+        "overwritten: a file that exists with the same content counts as written, so the command can be repeated.",
     )
     _queue(added)
-    added.add_argument("directory", metavar="DIR", help="made if it is missing")
+    added.add_argument("directory", metavar="DIR", help="created if it is missing")
     added.add_argument("--delete", action="store_true", help="delete each message once its file is on the disk")
     added.add_argument(
         "--visibility", type=seconds, metavar="S", help="with --delete: seconds to hide them from others"
@@ -314,4 +320,4 @@ def _export(add: _Add) -> None:
 
 
 def _server(add: _Add) -> None:
-    add("ping", verbs.ping, "see that the server answers")
+    add("ping", verbs.ping, "check that the server answers")

@@ -1,4 +1,4 @@
-"""`qs claims`: who holds messages of a queue in claims, and giving those up of a consumer that will not come back."""
+"""`qs claims`: lists the claims on a queue, and releases those of a consumer that will not come back."""
 
 from argparse import Namespace
 from dataclasses import asdict
@@ -6,18 +6,17 @@ from dataclasses import asdict
 from qs_schemas import Claim
 
 from .client import QueueClient
-from .command_output import Output, complain
-from .command_verbs import NOTHING, OK, as_time
+from .command_output import NOTHING, OK, Output, as_time, complain
 
 
 def list_or_release(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """The claims, a line each; or, with --release, how many messages are visible again."""
+    """Prints the claims, one a line. With --release, releases them and prints how many messages are visible again."""
     claims = client.list_claims(arguments.queue)
     if arguments.release is None:
         _list(claims, out)
         return OK
     wanted = [claim for claim in claims if claim.consumer == arguments.release and arguments.seq in (None, claim.seq)]
-    for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # so that each number is free again
+    for claim in sorted(wanted, key=lambda claim: claim.seq, reverse=True):  # from the last on, which frees the numbers
         count = client.release_claim(arguments.queue, arguments.release, claim.seq)
         record = {"qid": arguments.queue, "consumer": claim.consumer, "seq": claim.seq, "released": count}
         out.line(f"claim {claim.seq} of {claim.consumer}: {count} messages are visible again", record)

@@ -1,4 +1,4 @@
-"""`qs export`: the messages of a queue as files, through a running server."""
+"""`qs export`: writes the messages of a queue to files, through a running server."""
 
 import contextlib
 import math
@@ -11,12 +11,10 @@ from itertools import islice
 from qs_schemas import Delivery
 
 from .client import QueueClient
-from .command_output import Output, complain
+from .command_output import INCOMPLETE, OK, Output, complain
 from .errors import NotFound, ServerError
 from .vsqs_files import VsqsFiles
 
-OK = 0
-INCOMPLETE = 1
 _AT_ONCE = 100
 """Messages that are written and synced together, and in flight with --delete."""
 
@@ -24,7 +22,7 @@ _Message = tuple[int, bytes, int]
 
 
 def export(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Writes each message to a file. Those that are pushed after it began are not among them."""
+    """Writes each message to a file, except for those that are pushed after it has begun."""
     qid = arguments.queue
     [before] = client.stats(qid)
     files = VsqsFiles(arguments.directory)
@@ -48,18 +46,18 @@ def export(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def _peeked(client: QueueClient, qid: str) -> Iterator[_Message]:
-    """The visible messages, which stay as they are."""
+    """Yields the visible messages and leaves them unchanged."""
     for mid in client.list_messages(qid, state="ready"):
         try:
             message = client.peek(qid, mid)
         except NotFound:
-            continue  # somebody has consumed it
+            continue  # consumed meanwhile
         if message.payload is not None:
             yield mid, _bytes(message.payload), message.receives or 0
 
 
 def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress: "_Progress", count: float) -> None:
-    """Receives messages, writes them, and deletes what is safely written. count: how many at most."""
+    """Receives messages, writes them, and deletes those that are durably written. count: how many at most."""
     while progress.done < count:
         most = int(min(_AT_ONCE, count - progress.done))
         deliveries = client.receive(arguments.queue, most, visibility=arguments.visibility)
@@ -74,7 +72,7 @@ def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress:
         if missing:
             progress.clear()
             complain(
-                f"{missing} messages were received by somebody else before they could be deleted: they are written too"
+                f"{missing} messages were received by another consumer before they could be deleted; their files stay"
             )
         progress.add(len(deliveries), written)
 
@@ -90,7 +88,7 @@ def _bytes(payload: str | bytes) -> bytes:
 
 
 class _Progress:
-    """A line on a terminal, renewed once a second."""
+    """A line on a terminal, updated once a second."""
 
     def __init__(self, total: int | None) -> None:
         self.done = 0
@@ -100,7 +98,8 @@ class _Progress:
         self._shown_at = self._started = time.monotonic()
 
     def add(self, done: int, written: int) -> None:
-        """Counts messages. done: that are in the directory now; written: of these, those that were not there before."""
+        """Counts messages. done: messages that are in the directory now; written: those of them that were not there
+        before."""
         self.done += done
         self.written += written
         now = time.monotonic()
@@ -111,13 +110,13 @@ class _Progress:
             sys.stderr.flush()
 
     def summary(self) -> str:
-        """What is said at the end."""
+        """Returns the text for the end."""
         there = self.done - self.written
         known = f", {there} of them were there already" if there else ""
         return f"{self.done} message{'' if self.done == 1 else 's'}{known}"
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line from the terminal."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -1,41 +1,47 @@
-"""What `qs` writes: plain lines for people, or one JSON object a line for programs."""
+"""The output of `qs`: plain lines for people, or one JSON object a line for programs."""
 
 import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
 
+OK = 0
+INCOMPLETE = 1
+NOTHING = 3
+"""Exit codes of subcommands. NOTHING: no message was found."""
+
 
 def complain(text: str) -> None:
-    """A line on stderr, beside what stdout gets. Nothing where the process was started without a stderr."""
+    """Writes a line to stderr, if the process has one."""
     if sys.stderr is not None:
         sys.stderr.write(f"qs: {' '.join(text.split())}\n")
 
 
 class Output:
-    """Writes UTF-8 to a binary stream: payloads go out as they are, whatever the locale."""
+    """Writes UTF-8 to a binary stream; payloads are written unchanged, whatever the locale."""
 
     def __init__(self, stream: BinaryIO, *, as_json: bool = False) -> None:
         self._stream = stream
         self._as_json = as_json
 
     def flush(self) -> None:
-        """Once this returns, everything is with the reader (or the system)."""
+        """Passes everything on to the reader."""
         self._stream.flush()
 
     def line(self, text: str | None, record: Mapping[str, Any]) -> None:
-        """A fact: text for people (None: nothing, all went well), record for programs."""
+        """Writes a result. text: for people, None for nothing; record: for programs."""
         if self._as_json:
             self._json(record)
         elif text is not None:
             self._stream.write(f"{text}\n".encode())
 
     def message(self, message: Delivery | GetMessage, *, heading: bool = False) -> None:
-        """A message: its payload, with a line end if it has none; heading: after a line with its queue and id."""
+        """Writes a payload, followed by a line end if it has none. heading: write a line with queue and id first."""
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
         if self._as_json:
             self._json(_message_record(message, payload))
@@ -48,7 +54,8 @@ class Output:
                 self._stream.write(b"\n")
 
     def queues(self, queues: Iterable[QueueInfo], columns: Sequence[str]) -> None:
-        """Figures of queues, a queue a line. columns: fields of QueueInfo that people see; programs get them all."""
+        """Writes the figures of queues, one queue a line. columns: the fields of QueueInfo for people; programs get
+        all."""
         queues = list(queues)
         self.table(
             ["QUEUE", *(column.upper().replace("_", "-") for column in columns)],
@@ -57,7 +64,7 @@ class Output:
         )
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], records: Iterable[Mapping[str, Any]]) -> None:
-        """Facts of the same kind: columns under a head for people, a record each for programs."""
+        """Writes results of one kind: columns under a head for people, one record each for programs."""
         if self._as_json:
             for record in records:
                 self._json(record)
@@ -93,8 +100,18 @@ def _cell(value: float | str | None) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """The first column to the left, figures to the right."""
+    """Yields the lines of a table, the first column aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
         yield "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+
+
+def as_time(microseconds: int | None) -> str:
+    """Formats a time as in RFC 3339, in UTC."""
+    if microseconds is None:
+        return "an unknown time"
+    try:
+        return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except (OverflowError, ValueError):  # ids need not be times
+        return "an unknown time"

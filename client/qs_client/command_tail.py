@@ -1,22 +1,19 @@
-"""`qs tail`: messages from the bus, as they come."""
+"""`qs tail`: prints messages from the bus as they come."""
 
 from argparse import Namespace
 from itertools import islice
 
 from .bus_client import BusClient
-from .command_output import Output, complain
-
-OK = 0
+from .command_output import OK, Output, complain
 
 _TIMEOUT = 30.0  # seconds for a connection
 
 
 def tail(arguments: Namespace, out: Output) -> int:
-    """Prints each message, and only then acknowledges it. Returns after --max of them; without, only by an exception.
+    """Prints each message, and then acknowledges it. Returns after --max messages, otherwise only by an exception.
 
-    That the bus cannot be reached is raised at the start, and said later, when it goes on as soon as it can. A bus
-    whose queue server is down does not take the subscription: that is said, and raised only after a --timeout that was
-    given.
+    Raises ServerUnavailable when the bus cannot be reached at the start; later outages are reported and survived. A bus
+    without its queue server does not take the subscription: that is reported, and raised only after a given --timeout.
     """
     host, port = arguments.bus
     timeout = _TIMEOUT if arguments.timeout is None else arguments.timeout

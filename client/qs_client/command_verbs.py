@@ -1,4 +1,4 @@
-"""What each subcommand of `qs` does: a function (client, arguments, output) that returns the exit code."""
+"""The subcommands of `qs`: each is a function (client, arguments, output) that returns the exit code."""
 
 import contextlib
 import itertools
@@ -7,25 +7,20 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 from qs_schemas import Delivery, Draft
 
 from .batches import drafts_in_batches
 from .client import QueueClient
-from .command_output import Output, complain
+from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
 from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
 from .place import endpoint
 
-OK = 0
-INCOMPLETE = 1
-NOTHING = 3
-
-# Of any other trouble the next queue would say the same. ValueError: a name that XML cannot carry.
+# Errors of a single queue: the other queues can still be deleted. ValueError: a name that XML cannot carry.
 _OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
-_AT_ONCE = 100  # messages that receive takes at a time: what is lost to the visibility window if it is killed
-_PIECE = 1024 * 1024  # bytes of input at a time, at most
-_OF_BUS = "bus:"  # what the names of the queues begin with in which a bus keeps its own
+_AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
+_PIECE = 1024 * 1024  # bytes of a read
+_OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _LISTED = ("new", "ready", "in_flight", "delayed")
 _FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "storage")
 
@@ -34,19 +29,19 @@ _FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "dele
 
 
 def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Every argument, every file, or else stdin, is a message; with --lines every line of the latter two."""
+    """Pushes each argument, each file, or else stdin as one message; with --lines each line of files or stdin."""
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
     for payloads in _groups(arguments):
         for batch in drafts_in_batches(Draft(payload, delay=arguments.delay) for payload in payloads):
             for mid in client.push_many(arguments.queue, batch):
                 out.line(str(mid), {"qid": arguments.queue, "mid": mid})
-            out.flush()  # whoever reads the ids learns at once what is stored
+            out.flush()  # the reader learns at once what is stored
     return OK
 
 
 def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
-    """The payloads, in groups of what is there at the time: a slow input is not waited for to fill a batch."""
+    """Yields the payloads in groups of what is available: it does not wait for slow input to fill a batch."""
     yield [os.fsencode(payload) for payload in arguments.payload]
     files = arguments.file or ([] if arguments.payload else ["-"])
     if arguments.lines:
@@ -73,7 +68,7 @@ def _content(name: str) -> bytes:
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:
-    """Whole lines without their ends, as many as each read brought."""
+    """Yields complete lines without their ends, as many as each read brought."""
     with _descriptor(name) as descriptor:
         begun: list[bytes] = []
         while piece := os.read(descriptor, _PIECE):
@@ -92,7 +87,7 @@ def _lines(name: str) -> Iterator[list[bytes]]:
 
 
 def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Messages to stdout, up to --max; --wait is for the first of them."""
+    """Prints up to --max messages. --wait applies to the first."""
     left, wait = arguments.max, arguments.wait
     while left:
         deliveries = client.receive(arguments.queues, min(left, _AT_ONCE), wait, arguments.visibility)
@@ -109,7 +104,7 @@ def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namesp
         for delivery in deliveries:
             out.message(delivery, heading=arguments.verbose)
         out.flush()
-    except BaseException:  # the reader has gone, the disk is full, Ctrl-C: somebody else is to have them
+    except BaseException:  # not printed (reader gone, disk full, Ctrl-C): leave them to others
         with contextlib.suppress(ServerError, OSError):
             for delivery in deliveries:
                 client.release(delivery)
@@ -117,11 +112,11 @@ def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namesp
     if arguments.delete:
         missing = len(deliveries) - len(client.delete_many(deliveries))
         if missing:
-            complain(f"{missing} of these messages had been received by somebody else before they could be deleted")
+            complain(f"{missing} of these messages had been received by another consumer before they could be deleted")
 
 
 def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Messages as they are: those named, or the oldest ready ones."""
+    """Prints messages without receiving them: those named, or the oldest ready ones."""
     mids = arguments.mids or itertools.islice(client.list_messages(arguments.queue, state="ready"), arguments.max)
     found = False
     for mid in mids:
@@ -130,9 +125,9 @@ def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
         except NotFound:
             if arguments.mids:
                 raise
-            continue  # somebody was faster
+            continue  # consumed meanwhile
         if message.payload is None:
-            complain(f"message {mid} is {message.status}: its payload can be had from {as_time(message.visible_at)}")
+            complain(f"message {mid} is {message.status}: its payload is available from {as_time(message.visible_at)}")
         else:
             found = True
         out.message(message, heading=arguments.verbose)
@@ -140,7 +135,7 @@ def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Deletes the messages named, and says which were not there."""
+    """Deletes messages, and reports those that do not exist."""
     deleted = set(client.delete_many(arguments.queue, arguments.mids))
     for mid in arguments.mids:
         if mid in deleted:
@@ -151,7 +146,7 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Gives the messages named back."""
+    """Releases messages."""
     for mid in arguments.mids:
         client.release(arguments.queue, mid, delay=arguments.delay)
         out.line(None, {"qid": arguments.queue, "mid": mid})
@@ -162,7 +157,7 @@ def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """The queues, but for those of a bus without --all; or the messages of one, which are written as they come."""
+    """Lists the queues, without --all except for those of a bus; or the messages of one queue, as they come."""
     if arguments.queue is not None:
         for mid in client.list_messages(arguments.queue, state=arguments.state):
             text = f"{mid}  {as_time(mid)}" if arguments.long else str(mid)
@@ -180,13 +175,13 @@ def _shown(qid: str, arguments: Namespace) -> bool:
 
 
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """All figures, of one queue or of all."""
+    """Prints all figures of one queue or of all."""
     out.queues(client.stats(arguments.queue), _FIGURES)
     return OK
 
 
 def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Makes a queue."""
+    """Creates a queue."""
     client.new_queue(
         arguments.queue,
         storage=arguments.storage,
@@ -198,7 +193,7 @@ def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Removes the queues named, and says which it could not."""
+    """Deletes queues, and reports those that it cannot delete."""
     code = OK
     for qid in arguments.queues:
         try:
@@ -212,27 +207,17 @@ def rm(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Empties a queue, and says of how many messages."""
+    """Removes all messages of a queue, and prints how many there were."""
     count = client.purge(arguments.queue)
     out.line(str(count), {"qid": arguments.queue, "count": count})
     return OK
 
 
 def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Sees that the server answers, and how fast."""
+    """Checks that the server answers, and prints how fast."""
     start = time.perf_counter()
     client.ping()
     seconds = time.perf_counter() - start
     server = endpoint(client.host, client.port)
     out.line(f"{server} answered in {seconds * 1000:.1f} ms", {"server": server, "seconds": round(seconds, 6)})
     return OK
-
-
-def as_time(microseconds: int | None) -> str:
-    """UTC, as RFC 3339 writes it."""
-    if microseconds is None:
-        return "an unknown time"
-    try:
-        return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    except (OverflowError, ValueError):  # an id need not be a time of this era
-        return "an unknown time"

@@ -1,28 +1,27 @@
-"""A subscription of the sync client as an iterator: when it begins, and what ends it.
+"""A subscription of the sync client as an iterator.
 
-The session knows which deliveries belong to the subscription. The client takes turns on the connection, and gives the
-iterator three steps to call: begin, the next delivery, end.
+The session knows which messages belong to it. The client, which shares the connection between threads, gives the
+iterator three functions: begin, next delivery, end.
 """
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
 
+from .closing import Closing
 from .connection import Connection
 from .errors import OtherProcess, ServerError
-from .forks import tell_after_fork
+from .forks import call_after_fork
 from .waiting import Subscription
 
 Begun: TypeAlias = Callable[[Connection, Subscription], None]
-"""Is told the connection and the subscription as soon as the subscribe request is sent, before its answer has come."""
+"""Called with the connection and the subscription when the subscribe request is sent, before its answer has come."""
 
 
-class Deliveries:
-    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread or in the handler of
-    a signal, with a `with` block that it is the subject of, or when nobody refers to it any more, as after a
-    `break`."""
+class Deliveries(Closing):
+    """Iterates over the messages of a subscription. It ends with `close()`, also in another thread or in a signal
+    handler, at the end of its `with` block, or when it is no longer referenced, as after a `break`."""
 
     def __init__(
         self,
@@ -32,19 +31,19 @@ class Deliveries:
         next_delivery: Callable[[Connection, Subscription], GetMessage | None],
         end: Callable[[Connection, Subscription], None],
     ) -> None:
-        """begin: sends the request and waits until the server has accepted it; next_delivery: waits for one message,
-        and returns None when the subscription has been ended from this side; end: ends the subscription without waiting
-        for a thread that reads."""
+        """begin: sends the request and waits until the server has accepted it; next_delivery: waits for a message,
+        returns None when this side has ended the subscription; end: ends the subscription without waiting for a thread
+        that reads."""
         self._request = request
         self._begin = begin
         self._next_delivery = next_delivery
         self._end = end
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
-        tell_after_fork(self)
+        call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process, and sends nothing: the subscription is the parent's. For `forks`."""
+        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
         self._inherited = self._closed = True
         self._open = None
 
@@ -61,7 +60,7 @@ class Deliveries:
                 self._begin(self._request, self._begun)
             message = None if self._open is None else self._next_delivery(*self._open)
         except (ServerError, OSError):
-            if self._closed:  # by another thread
+            if self._closed:  # closed by another thread
                 raise StopIteration from None
             self.close()
             raise
@@ -78,19 +77,11 @@ class Deliveries:
             connection.session.end(subscription)
 
     def close(self) -> None:
-        """Ends the subscription, and gives the messages that were sent ahead back to their queues, as far as the server
-        can be reached. A loop that waits in another thread ends."""
+        """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that
+        waits in another thread ends."""
         self._closed = True
         if self._open is not None:
             self._end(*self._open)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

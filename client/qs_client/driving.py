@@ -1,4 +1,4 @@
-"""Runs a call of `calls`: hands its exchanges to whoever can do them, and the answers, or the trouble, back to it."""
+"""Drives a call of `calls`: passes its exchanges on, and their answers or errors back."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:
-    """What the call returns."""
+    """Runs the call and returns its value."""
     try:
         wanted = next(call)
         while True:
@@ -27,7 +27,7 @@ def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:
 
 
 async def drive_async(call: Call[T], exchange: Callable[[Exchange], Awaitable[Message]]) -> T:
-    """What the call returns."""
+    """Runs the call and returns its value."""
     try:
         wanted = next(call)
         while True:

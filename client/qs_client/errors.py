@@ -1,8 +1,8 @@
-"""What a client's methods raise: the server's errors by kind, and trouble with the connection.
+"""Exceptions of the clients' methods: the server's errors by kind, and those of the connection.
 
-`recv()` raises none of the server's errors: it returns the `Error` message, as bucker's clients know it.
+`recv()` raises none of the server's errors: it returns the `Error` message, as bucker's client does.
 """
-# ruff: noqa: N818 - an `except NotFound` reads as the protocol's own words do
+# ruff: noqa: N818 - named after the protocol's errors
 
 from qs_schemas import TABLE, Error
 
@@ -10,12 +10,12 @@ from qs_schemas import TABLE, Error
 class ServerError(Exception):
     """The server answered with an error; the request has changed nothing.
 
-    code and type: the row of the protocol's error table (404, "not-found"); text: what went wrong, for people;
-    resp: the answer's id, under which the server logs its own faults.
+    code and type: the row of the protocol's error table (404, "not-found"); text: for people; resp: the answer's id,
+    which the server's log has for its own faults.
     """
 
     def __init__(self, code: int, kind: str, text: str, resp: str | None = None) -> None:
-        super().__init__(code, kind, text, resp)  # all of them, so that the exception can be pickled
+        super().__init__(code, kind, text, resp)  # all arguments, for pickling
         self.code = code
         self.type = kind
         self.text = text
@@ -42,31 +42,32 @@ class NotFound(ServerError):
 
 
 class RequestTimeout(ServerError):
-    """408: the server had to wait too long for the end of a document, and has closed the connection."""
+    """408: the end of a document came too late; the server has closed the connection."""
 
 
 class Conflict(ServerError):
-    """409: a queue of that name exists already, or a message of that id. Its subclasses are the other conflicts."""
+    """409: a queue of this name exists, or a message of this id. Subclasses are the other conflicts."""
 
 
 class NotEmpty(Conflict):
-    """409: the queue to delete still holds messages."""
+    """409: the queue to delete holds messages."""
 
 
 class Stale(Conflict):
-    """409: the message has been received again since, or is no longer in flight: it is not the caller's any more."""
+    """409: the message has been received again since, or is no longer in flight: the caller does not have it any
+    more."""
 
 
 class TooLarge(ServerError):
-    """413: the document is over the server's limit; the connection is closed."""
+    """413: the document exceeds the server's limit; the server has closed the connection."""
 
 
 class TooMany(ServerError):
-    """429: the server has as many connections as it takes; the connection is closed."""
+    """429: the server has as many connections as it accepts; it has closed this one."""
 
 
 class InternalError(ServerError):
-    """500: a fault of the server, which logs it with the answer's resp."""
+    """500: a fault of the server, logged there with the answer's resp."""
 
     def __str__(self) -> str:
         return super().__str__() if self.resp is None else f"{super().__str__()} (in the server's log: {self.resp})"
@@ -77,7 +78,7 @@ class NotImplementedByServer(ServerError):
 
 
 class ShuttingDown(ServerError):
-    """503: the server is stopping; the connection is closed."""
+    """503: the server is stopping; it has closed the connection."""
 
 
 class Full(ServerError):
@@ -91,29 +92,30 @@ _BY_CODE: dict[int, type[ServerError]] = {
 _BY_ROW: dict[tuple[int, str], type[ServerError]] = {(409, "not-empty"): NotEmpty, (409, "stale"): Stale}
 
 CLOSING = frozenset(row.code for row in TABLE if row.closes and row.code != 400)
-"""Codes after which the server ends the connection, whatever was asked. A 400 may or may not be one."""
+"""Codes after which the server always closes the connection. After a 400 it may."""
 
 
 def exception_for(error: Error) -> ServerError:
-    """The exception that stands for an error of the server. A code of no row is a plain ServerError."""
+    """Returns the exception for an error of the server; a plain ServerError for an unknown code."""
     cls = _BY_ROW.get((error.code, error.kind)) or _BY_CODE.get(error.code, ServerError)
     return cls(error.code, error.kind, error.text, error.resp)
 
 
 def closes(error: Error) -> bool:
-    """Whether the server ends the connection after this error. A 400 closes when not even the `req` could be read."""
+    """Tells whether the server closes the connection after this error. A 400 does when not even the `req` could be
+    read."""
     return error.req is None or error.code in CLOSING
 
 
 class ServerUnavailable(ConnectionError):
-    """The server cannot be reached, or the connection to it was lost, or what answers there is no queue server.
+    """The server cannot be reached, the connection was lost, or something else answers there.
 
     The text names HOST:PORT and says what to do. The connection is closed; the next call opens a new one.
     """
 
 
 class ProtocolMismatch(ServerUnavailable):
-    """What answers there does not speak this protocol, or sends more than the client takes: trying again is no use."""
+    """The other side does not speak this protocol, or sends more than the client takes. Do not try again."""
 
 
 class NoAnswer(ServerUnavailable, TimeoutError):
@@ -121,7 +123,7 @@ class NoAnswer(ServerUnavailable, TimeoutError):
 
 
 class OtherProcess(RuntimeError):
-    """The subscription was made before a fork, and belongs to the parent: subscribe again in this process."""
+    """The subscription was made before a fork and belongs to the parent: subscribe again in this process."""
 
     def __init__(self) -> None:
         super().__init__("this subscription belongs to the process that was forked: subscribe again in this one")

@@ -1,8 +1,8 @@
-"""What becomes of clients in a child that `os.fork` has made.
+"""Clients in a child of `os.fork`.
 
-Both processes have every socket. If both used one, each would read answers to the other, so in the child every client
-lets go of the parent's connections, without a word to the server, and opens its own when it is asked for something. It
-happens at the fork, before the child runs anything else: then no lock that a thread of the parent held is waited for.
+Parent and child share every socket and would read each other's answers. So in the child every client drops the parent's
+connections without a word to the server, and opens its own when needed. This happens at the fork, before other code
+runs: no lock that a thread of the parent held is waited for.
 """
 
 import os
@@ -11,24 +11,24 @@ from typing import Protocol
 
 
 class Inherited(Protocol):
-    """What has to know that it is in another process."""
+    """An object that has to be told about a fork."""
 
     def after_fork(self) -> None:
-        """Called in the child. Lets go of what the parent uses; must not wait, and must not shut a socket down."""
+        """Drops what the parent uses. Called in the child. Must not wait, and must not shut a socket down."""
 
 
-_there: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
+_objects: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
 
 
-def tell_after_fork(inherited: Inherited) -> None:
-    """Calls its `after_fork` in every child, for as long as somebody refers to it."""
-    _there.add(inherited)
+def call_after_fork(inherited: Inherited) -> None:
+    """Calls the object's `after_fork` in every child, for as long as the object is referenced."""
+    _objects.add(inherited)
 
 
 def _in_child() -> None:
-    for inherited in list(_there):
+    for inherited in list(_objects):
         inherited.after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_in_child)

@@ -1,4 +1,4 @@
-"""The face that a call has as a method of a client: its signature, its name and its text, for help() and editors."""
+"""Gives methods made of calls a signature, a name and a docstring, for help() and editors."""
 
 import functools
 import inspect
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_origin
 
 
-def method_face(
+def copy_signature(
     method: Callable[..., Any],
     call: Callable[..., Any],
     owner: str,
@@ -14,17 +14,17 @@ def method_face(
     iterator: Any = Iterator,
     returns: Any = None,
 ) -> None:
-    """Gives a method the name, the documentation and the parameters of its call, and the type that the call returns.
+    """Gives a method the name, docstring, parameters and return type of its call.
 
-    owner: the class that the method is of; iterator: what it returns instead of pages; returns: the type, where the
-    call does not say it. The call's annotations must be objects, not strings.
+    owner: the name of the method's class; iterator: replaces the return type of a paged call; returns: the return type,
+    where the call does not tell. The call's annotations must be objects, not strings.
     """
     functools.update_wrapper(method, call)
     signature = inspect.signature(call)
     if returns is None:
-        given = get_args(signature.return_annotation)  # of Generator[yields, is sent, returns]
+        given = get_args(signature.return_annotation)  # Generator[yield, send, return]
         returns = given[2] if given[2] is not type(None) else None
-        if get_origin(given[1]) is list:  # is sent pages: the method iterates over what they hold
+        if get_origin(given[1]) is list:  # a paged call: the method iterates over the entries
             returns = iterator[get_args(given[1])[0]]
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]

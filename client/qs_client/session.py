@@ -1,7 +1,7 @@
-"""The conversation on one connection, without the connection: which message belongs to which request.
+"""The conversation on one connection, without I/O: matches messages with requests.
 
-Bytes in, bytes out, over the `Peer` of qs_schemas. No sockets and no waiting here: every client uses it, sync or async.
-Whoever waits sets `wake`, which is called when what is waited for has come.
+Bytes in, bytes out, over the `Peer` of qs_schemas, for the sync and the async client. A waiter sets `wake`, which is
+called when what it waits for has come.
 """
 
 import itertools
@@ -24,96 +24,85 @@ from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 
 from .errors import CLOSING
 from .skimming import Skim, may_hold_messages, releases_of
-from .waiting import Mailbox, Pending, Returning, Subscription
+from .stream_errors import Cut, TooLong, Unexpected
+from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
-_OF_A_DOCUMENT = frozenset((408, 413))
+_DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
 
 
-class Unexpected(Exception):  # noqa: N818 - says what came, and never leaves this package
-    """What came does not speak the protocol, or does not belong to any request of this connection."""
-
-
-class TooLong(Unexpected):
-    """A document over the client's bound."""
-
-
-class Cut(Unexpected):
-    """The server could not read a document of ours to its end: the network has cut it off."""
-
-
 class Session:
-    """Requests get a `req` of their own, and their answers are known by it, in whatever order they are waited for.
+    """Gives each request a `req` of its own, by which its answer is recognized, in any order.
 
-    Messages posted (bucker's `send` and `recv`) carry the user's `req` or none. Once there has been one, whatever
-    answers no request of ours is kept in `kept`, in the order in which it came; or it goes to `stray`, if that is set.
+    Posted messages (bucker's `send` and `recv`) keep the user's `req` or have none. From the first one on, messages
+    that answer no request go to `on_unmatched`, if it is set, or else to `unmatched`, in order.
     """
 
     def __init__(self, limits: Limits = CLIENT_LIMITS) -> None:
-        self.kept = Mailbox()
-        self.stray: Callable[[Message], None] | None = None
-        self.returns: list[ReleaseMessage] = []  # what is to be given back on another connection
+        self.unmatched = Mailbox()
+        self.on_unmatched: Callable[[Message], None] | None = None
+        self.returns: list[ReleaseMessage] = []  # releases to send on another connection
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._numbers = itertools.count(1)
-        self._loose = False
-        self._pending: dict[str | None, Pending] = {}  # in the order in which they were asked
+        self._has_posted = False
+        self._pending: dict[str | None, Pending] = {}  # in order of request
         self._subscriptions: dict[str | None, Subscription] = {}
-        self._out: deque[bytes] = deque()  # of which threads may add and take at any time
+        self._out: deque[bytes] = deque()  # threads may add and take at any time
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
     @property
-    def open_ended(self) -> bool:
-        """Whether the server may send what no request of ours is waiting for."""
-        return self._loose or self.stray is not None or bool(self._subscriptions)
+    def may_get_unasked(self) -> bool:
+        """Tells whether the server may send messages that no request waits for."""
+        return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
 
     @property
-    def owed(self) -> bool:
-        """Whether an answer is still to come, be it one that nobody waits for."""
+    def awaits_answer(self) -> bool:
+        """Tells whether an answer is still to come, even if nobody waits for it."""
         return bool(self._pending)
 
     def data_to_send(self) -> bytes:
-        """The bytes that are to be sent; each is given once. Empty when there are none."""
+        """Returns the bytes to send, each only once. Empty when there are none."""
         documents: list[bytes] = []
         while self._out:
             documents.append(self._out.popleft())
         return documents[0] if len(documents) == 1 else b"".join(documents)
 
     def ask(self, request: Message) -> Pending:
-        """Sends a request, which gets its own `req`. ValueError when XML cannot carry a field."""
+        """Sends a request with a new `req`. ValueError when XML cannot carry a field."""
         request.req = f"qs-{next(self._numbers)}"
         self._out.append(self._peer.send(request))
         pending = self._pending[request.req] = Pending(request)
         return pending
 
     def post(self, message: Message) -> None:
-        """Sends a message as it is; its answer is nobody's. ValueError when XML cannot carry a field."""
+        """Sends a message unchanged. Its answer belongs to no request. ValueError when XML cannot carry a field."""
         self._out.append(self._peer.send(message))
-        self._loose = True
+        self._has_posted = True
 
     def subscribe(self, request: Subscribe) -> Subscription:
-        """Subscribes. Deliveries come to the subscription; the answer, or the error, to what it has `asked`."""
+        """Subscribes. Deliveries go to the subscription; the answer, or the error, to its `asked`."""
         asked = self.ask(request)
         subscription = self._subscriptions[request.req] = Subscription(request, asked)
         return subscription
 
     def end(self, subscription: Subscription) -> Pending | None:
-        """Unsubscribes, and gives back what was not taken, be it here or on its way. Returns what asks for that, None
-        when the server had ended the subscription."""
+        """Unsubscribes, and releases messages that were not handed out, also those still to come. Returns the
+        unsubscribe request, or None when the server had ended the subscription."""
         if subscription.over:
             return subscription.ending
         subscription.over = True
         subscription.ending = asked = self.ask(Unsubscribe(subscription=subscription.request.req))
-        # First it ends, then they go back: else the server would send them here again.
+        # After the unsubscribe request: the server would otherwise deliver them here again.
         while (message := subscription.take()) is not None:
             self._release(message)
         return asked
 
-    def drop(self, pending: Pending) -> Returning:
-        """Nobody waits for the answer any more: when it comes, the messages in it are given back. What tells when they
-        are."""
-        returning = Returning()
+    def drop(self, pending: Pending) -> DroppedRequest:
+        """Stops waiting for an answer: messages in it are released when it comes. The result becomes ready when that is
+        done."""
+        returning = DroppedRequest()
         pending.wake = lambda: returning.begin(self._give_back(pending))
         if pending.ready:
             pending.wake()
@@ -122,21 +111,21 @@ class Session:
     # -- what comes in ------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
-        """Takes what came, in pieces of any size. `route` makes something of it."""
+        """Takes bytes in pieces of any size. `route` interprets them."""
         if self._skim is not None:
             self._skim.feed(data)
         else:
             self._peer.receive_data(data)
 
     def end_of_data(self) -> str:
-        """How the server's end of the stream came about, in words."""
+        """Returns how the server ended the stream, in words."""
         inside = self._peer.end_of_data() is not None
         return "closed the connection in the middle of an answer" if inside else "closed the connection"
 
     def route(self) -> bool:
-        """Gives the next message to whom it belongs; False when more bytes are needed for one.
+        """Passes the next message on to its request. Returns False when more bytes are needed.
 
-        Unexpected when it belongs to nobody or cannot be read: the stream is out of step then, and must be closed.
+        Raises Unexpected when the message belongs to no request or cannot be read; the connection must then be closed.
         """
         if self._skim is not None:
             return self._skimmed(self._skim)
@@ -159,8 +148,7 @@ class Session:
         return True
 
     def _skimmed(self, skim: Skim) -> bool:
-        """An answer that is too long to be kept is read to its end all the same if it has messages in it: they go
-        back."""
+        """Reads an answer that is too long to its end if it holds messages, to release them."""
         pending = self._pending.get(skim.req)
         if pending is not None and may_hold_messages(pending.request):
             if not skim.ended:
@@ -169,23 +157,24 @@ class Session:
         raise TooLong(skim.text)
 
     def answer_to(self, pending: Pending) -> Message | None:
-        """The answer to a request, or None until more bytes come. Routes what comes before it, and no more."""
+        """Returns the answer to a request, or None until more bytes come. Routes no more than needed."""
         while pending.answer is None and self.route():
             pass
         return pending.answer
 
     def next_delivery(self, subscription: Subscription) -> GetMessage | None:
-        """The subscription's next delivery, or None until more bytes come. ServerError or Ended when it has ended."""
+        """Returns the subscription's next delivery, or None until more bytes come. ServerError or Ended when it has
+        ended."""
         while (message := subscription.next()) is None and self.route():
             pass
         return message
 
     def next_message(self) -> Message | None:
-        """The next message that answers no request of ours, an `Error` too, or None until more bytes come."""
-        self._loose = True
-        while not self.kept.ready and self.route():
+        """Returns the next message that answers no request, an `Error` too, or None until more bytes come."""
+        self._has_posted = True
+        while not self.unmatched.ready and self.route():
             pass
-        return self.kept.take()
+        return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
         request = pending.request
@@ -210,18 +199,19 @@ class Session:
         subscription.put(message)
 
     def _without_req(self, message: Message) -> None:
-        """An error that is about the connection goes to whoever waits on it. One that is about a document, to the first
-        that has no answer: answers come in order. What then happens to the others, the end of the stream will tell.
+        """Handles a message without `req`. An error about the connection goes to all that wait on it; one about a
+        document to the first request without an answer, as answers come in order. The end of the stream then tells the
+        other requests.
 
-        A 400 does not blame a request: each is well-formed and has a `req`, so the server has not read it whole.
+        A 400 blames no request: all are well-formed and have a `req`, so the server has not read a whole one.
         """
-        if not isinstance(message, Error) or (self._loose and message.code not in CLOSING):
+        if not isinstance(message, Error) or (self._has_posted and message.code not in CLOSING):
             self._keep(message)
             return
         if message.code == BAD_REQUEST.code:
             raise Cut(message.text)
         concerned = list(self._pending.values())
-        if message.code in _OF_A_DOCUMENT:
+        if message.code in _DOCUMENT_ERRORS:
             concerned = concerned[:1]
         else:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
@@ -234,12 +224,12 @@ class Session:
             pending.settle(message)
 
     def _keep(self, message: Message) -> None:
-        if self.stray is not None:
-            self.stray(message)
-        elif self._loose:
-            self.kept.put(message)
+        if self.on_unmatched is not None:
+            self.on_unmatched(message)
+        elif self._has_posted:
+            self.unmatched.put(message)
         else:
-            raise Unexpected(f"an answer to {message.req!r} came, which was not asked")
+            raise Unexpected(f"an unexpected answer to {message.req!r} came")
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
@@ -251,4 +241,4 @@ class Session:
 
     def _release(self, message: Message) -> None:
         for release in releases_of(message, message):
-            self.ask(release)  # whatever the answer says, nobody waits for it
+            self.ask(release)  # nobody waits for the answer

@@ -1,6 +1,7 @@
-"""What has to be given back: the messages in an answer that nobody takes, also in one that is too long to be kept."""
+"""Finds the messages that have to be released: those in an answer that nobody takes, even one that is too long to
+keep."""
 
-from xml.parsers import expat  # of bytes that no other parser gets to see; no entity is ever defined there
+from xml.parsers import expat  # for bytes that no other parser sees; no entity can be defined there
 
 from qs_schemas import GetMessage, Message, ReceiveMessage, ReleaseMessage
 from qs_schemas.wire import NAMESPACE
@@ -11,13 +12,13 @@ _MID = f"{NAMESPACE} mid"
 
 
 def may_hold_messages(request: Message) -> bool:
-    """Whether messages leave their queue with the answer to it."""
+    """Tells whether the answer to a request takes messages out of their queue."""
     return isinstance(request, ReceiveMessage) or (isinstance(request, GetMessage) and not request.peek)
 
 
 def releases_of(request: Message, answer: Message | None) -> list[ReleaseMessage]:
-    """What gives back the messages that came in an answer, or as a delivery of a subscription."""
-    qid = getattr(request, "qid", None)  # a server may leave out what was named in the request
+    """Returns the requests that release the messages in an answer or a delivery."""
+    qid = getattr(request, "qid", None)  # servers may leave out the queue of the request
     if isinstance(answer, ReceiveMessage):
         found = [(each.qid or qid, each.mid, each.receives) for each in answer.messages]
     elif isinstance(answer, GetMessage) and answer.status == "delivered" and answer.mid is not None:
@@ -28,10 +29,10 @@ def releases_of(request: Message, answer: Message | None) -> list[ReleaseMessage
 
 
 class Skim:
-    """Reads on in a document that is over the bound, and keeps no more of it than which messages are in it.
+    """Reads the rest of a document that exceeds the bound, and keeps only which messages it holds.
 
-    begun: what has come of it; text: of the error. req: whose answer it is; ended: whether it has come to its end, or
-    cannot be read.
+    begun: its bytes so far; text: the error's. req: of the request that it answers; ended: it is complete or
+    unreadable.
     """
 
     def __init__(self, begun: bytes, text: str) -> None:
@@ -40,7 +41,7 @@ class Skim:
         self.ended = False
         self._found: list[tuple[str | None, int, int | None]] = []
         self._depth = 0
-        self._mid = ""  # of a get-message, as its text comes
+        self._mid = ""  # text of a get-message's mid so far
         self._receives: int | None = None
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.StartElementHandler = self._start
@@ -48,15 +49,15 @@ class Skim:
         self.feed(begun)
 
     def feed(self, data: bytes) -> None:
-        """Takes what came."""
+        """Takes more bytes."""
         if not self.ended:
             try:
                 self._parser.Parse(data, False)
             except (expat.ExpatError, ValueError):
-                self.ended = True  # perhaps only behind the document
+                self.ended = True  # perhaps only after the end of the document
 
     def releases(self, request: Message) -> list[ReleaseMessage]:
-        """What gives the messages back that it answers the request with."""
+        """Returns the requests that release the messages in this answer to `request`."""
         named = getattr(request, "qid", None)
         found = [(qid or named, mid, receives) for qid, mid, receives in self._found]
         return [ReleaseMessage(qid, mid, receives) for qid, mid, receives in found if qid is not None]

@@ -1,4 +1,4 @@
-"""Messages as files in the layout of vsqs: the name is the id, the content the payload. Nothing is overwritten."""
+"""Messages as files in the layout of vsqs: the id is the name, the payload the content. Nothing is overwritten."""
 
 import contextlib
 import errno
@@ -9,24 +9,25 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 
 
 class OtherFileError(OSError):
-    """There is a file of that name already, with another content."""
+    """A file of that name exists with other content."""
 
 
 class VsqsFiles:
-    """Writes messages into one directory. Two writers with the same messages do no harm to each other."""
+    """Writes messages into a directory. Two writers of the same messages do not harm each other."""
 
     def __init__(self, directory: str) -> None:
-        """Makes the directory if it is missing; the one above it must be there. OSError."""
+        """Creates the directory if it is missing; its parent must exist. OSError."""
         self._directory = directory
         if not os.path.isdir(directory):
             os.mkdir(directory)
             _sync(os.path.dirname(os.path.abspath(directory)))
 
     def write(self, messages: Iterable[tuple[int, bytes, int]]) -> int:
-        """Writes files, durable when this returns; a file that is there with the same content counts as written.
+        """Writes files durably; a file that exists with the same content counts as written.
 
-        messages: id, payload, and how often each was received. Returns how many were not there before. OtherFileError
-        for one that is there with another content; OSError. After either, some of them may be there."""
+        messages: id, payload and count of receives. Returns how many files are new. Raises OtherFileError when one
+        exists with other content, and OSError; then some of the files may exist.
+        """
         written: dict[str, int] = {}
         try:
             for mid, payload, receives in messages:
@@ -52,7 +53,7 @@ class VsqsFiles:
         return os.path.join(self._directory, name)
 
     def _write(self, mid: int, payload: bytes, receives: int) -> int:
-        """Writes a file of a temporary name; its descriptor. Nothing stays of one that could not be written."""
+        """Writes a temporary file and returns its descriptor. Leaves no file behind when that fails."""
         temporary = _temporary(self._path(str(mid)))
         descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
@@ -60,9 +61,9 @@ class VsqsFiles:
             while left:
                 left = left[os.write(descriptor, left) :]
             if receives:
-                with contextlib.suppress(OSError):  # where the file system has no attributes
+                with contextlib.suppress(OSError):  # not every file system has attributes
                     os.setxattr(descriptor, "user.qs.receives", b"%d" % receives)
-            # The kernel begins to write it: then the syncs of many files share what they wait for.
+            # Starts writing now, so that the syncs of many files wait together.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         except BaseException:
             os.close(descriptor)
@@ -88,7 +89,7 @@ def _is_there(path: str, payload: bytes) -> bool:
 
 
 def _other(path: str) -> OtherFileError:
-    return OtherFileError(f"{path} is there already, and is another message: it is not overwritten")
+    return OtherFileError(f"{path} exists with other content, and is not overwritten")
 
 
 def _name(temporary: str, path: str) -> None:

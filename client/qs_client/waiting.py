@@ -1,4 +1,5 @@
-"""What can be waited for on a connection: an answer, messages, the deliveries of a subscription. Nothing here waits."""
+"""Objects to wait for on a connection: an answer, messages, the deliveries of a subscription. Nothing here waits
+itself."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,18 +7,15 @@ from collections.abc import Callable
 from qs_schemas import Error, GetMessage, Message, Subscribe
 
 from .errors import exception_for
+from .stream_errors import Ended
 
 LINGER = 1.0
-"""Seconds that a client which leaves waits for the server: for messages that go back, for acknowledgements to be
+"""Seconds that a client which leaves waits for the server: for messages to be released, for acknowledgements to be
 taken."""
 
 
-class Ended(Exception):  # noqa: N818 - says what happened, and never leaves this package
-    """The subscription was ended from this side, and nothing of it is left to hand out."""
-
-
-class Waiting:
-    """What can be waited for. wake: called when it may be ready; None when nobody waits."""
+class Waitable:
+    """An object to wait for. wake: called when it may be ready; None when nobody waits."""
 
     __slots__ = ("wake",)
 
@@ -26,7 +24,7 @@ class Waiting:
 
     @property
     def ready(self) -> bool:
-        """Whether it has come."""
+        """Tells whether waiting is over."""
         raise NotImplementedError
 
     def _has_come(self) -> None:
@@ -34,8 +32,8 @@ class Waiting:
             self.wake()
 
 
-class Pending(Waiting):
-    """A request that is being asked. answer: its own kind of message or an `Error`, None until it has come."""
+class Pending(Waitable):
+    """A request without its answer. answer: its own kind of message or an `Error`, None until it has come."""
 
     __slots__ = ("answer", "request")
 
@@ -46,16 +44,16 @@ class Pending(Waiting):
 
     @property
     def ready(self) -> bool:
-        """Whether the answer has come."""
+        """Tells whether the answer has come."""
         return self.answer is not None
 
     def settle(self, answer: Message) -> None:
-        """Its answer has come."""
+        """Takes the answer."""
         self.answer = answer
         self._has_come()
 
 
-class Mailbox(Waiting):
+class Mailbox(Waitable):
     """Messages in the order in which they came."""
 
     __slots__ = ("_messages",)
@@ -66,22 +64,22 @@ class Mailbox(Waiting):
 
     @property
     def ready(self) -> bool:
-        """Whether there is one."""
+        """Tells whether it holds a message."""
         return bool(self._messages)
 
     def put(self, message: Message) -> None:
-        """Adds one."""
+        """Adds a message."""
         self._messages.append(message)
         self._has_come()
 
     def take(self) -> Message | None:
-        """The oldest, or None."""
+        """Returns the oldest message, or None."""
         return self._messages.popleft() if self._messages else None
 
 
 class Subscription(Mailbox):
-    """The deliveries of one subscribe request. asked: the request itself, and its answer; ending: the unsubscribe
-    request, once there is one."""
+    """The deliveries of a subscribe request. asked: the request and its answer; ending: the unsubscribe request, once
+    it is sent."""
 
     __slots__ = ("asked", "ending", "over", "request")
 
@@ -90,24 +88,24 @@ class Subscription(Mailbox):
         self.request = request
         self.asked = asked
         self.ending: Pending | None = None
-        self.over = False  # no delivery is wanted any more, or none will come
+        self.over = False  # no delivery is wanted, or none will come
 
     def next(self) -> GetMessage | None:
-        """The next delivery, or None until one comes. ServerError when the server has ended the subscription, Ended
-        when this side has."""
+        """Returns the next delivery, or None until one comes. Raises ServerError when the server has ended the
+        subscription, Ended when this side has."""
         message = self.take()
         if message is None and self.ending is not None:
             raise Ended
         if isinstance(message, Error):
-            self.put(message)  # it is the last one, and stays
+            self.put(message)  # stays, as the last message
             raise exception_for(message)
         if isinstance(message, GetMessage) and message.qid is None:
-            message.qid = self.request.qid  # a server may leave out what was named in the request
+            message.qid = self.request.qid  # servers may leave out the queue of the request
         return message if isinstance(message, GetMessage) else None
 
 
-class Returning(Waiting):
-    """A request that nobody waits for any more. Ready when what its answer holds has been given back."""
+class DroppedRequest(Waitable):
+    """A request that nobody waits for any more. Ready when the messages in its answer have been released."""
 
     __slots__ = ("_asked", "_begun")
 
@@ -118,11 +116,11 @@ class Returning(Waiting):
 
     @property
     def ready(self) -> bool:
-        """Whether the server has confirmed all of it."""
+        """Tells whether the server has confirmed all releases."""
         return self._begun and all(asked.ready for asked in self._asked)
 
     def begin(self, asked: list[Pending]) -> None:
-        """The answer has come. asked: what gives back what is in it."""
+        """Notes that the answer has come. asked: the requests that release its messages."""
         self._begun = True
         self._asked = asked
         for each in asked:

@@ -1,7 +1,7 @@
 """Spark over queues: the data source `qs`, and the jobs archive, report, replay and route.
 
-`register(spark)` makes the data source known to a session; `acknowledge(...)` removes what a batch read in mode consume
-has read. Importing this package needs no Spark; using it does, and says so.
+`register(spark)` adds the data source to a session; `acknowledge(...)` removes what a batch read in mode consume has
+read. This package can be imported without Spark; using it without raises MissingExtraError.
 """
 
 from typing import TYPE_CHECKING
@@ -16,10 +16,10 @@ __all__ = ["acknowledge", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes the data source `qs` known to a session: once for each, before `format("qs")` is used.
+    """Adds the data source `qs` to a session. Call it once for each session, before `format("qs")`.
 
-    Raises MissingExtraError when pyspark or pyarrow is missing, or older than what a source with admission control
-    needs (pyspark 4.2).
+    Raises MissingExtraError when pyspark or pyarrow is missing, or pyspark is older than 4.2, which has admission
+    control.
     """
     try:
         from .source import QsDataSource  # noqa: PLC0415 - the package can be imported without Spark

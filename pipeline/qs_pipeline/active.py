@@ -1,7 +1,7 @@
-"""Spark's active session: of a thread of the JVM, and of this process.
+"""Spark's active session, of a thread of the JVM and of this process.
 
-Whatever runs in a session makes it the active one, and a write looks up its data source there: after work in a session
-of our own a source that the user has registered would not be found.
+Work in a session makes it the active one. A write looks up its data source in the active session, so after work in a
+session of our own it would not find a source that the user has registered.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 
 
 @contextlib.contextmanager
-def keeping_active(spark: SparkSession) -> Iterator[None]:
-    """Whichever session is active before the block, in this thread, is active again after it."""
+def restoring_active_session(spark: SparkSession) -> Iterator[None]:
+    """Restores the active session of this thread after the block."""
     sessions: Any = SparkSession._get_j_spark_session_class(spark._jvm)
     before, known = sessions.getActiveSession(), SparkSession._activeSession
     try:
         yield
     finally:
         SparkSession._activeSession = known
-        with contextlib.suppress(Exception):  # the JVM has ended: the block has said so
+        with contextlib.suppress(Exception):  # the JVM has ended; the block raises that
             if before.isDefined():
                 sessions.setActiveSession(before.get())
             else:

@@ -1,7 +1,7 @@
-"""The job `archive`: queues to a Parquet table, each message once.
+"""The job `archive`: moves queues into a Parquet table, each message once.
 
-A stream of Spark for each queue reads claims and hands each batch to `archive_batch`. The consumer's name is made from
-the archive's id, so that two archives of one queue share its messages and not their claims.
+One stream of Spark for each queue reads claims and passes each batch to `archive_batch`. The consumer's name contains
+the archive's id, so two archives of one queue share its messages but not their claims.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from .errors import UsageError
 from .files import Files, file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .job_stream import claimed_rows
-from .running import Progress, Running, Stop, Turn, begin, translated, wait
+from .running import BatchHandler, Progress, Running, Stop, begin, translated, wait
 
 BATCH = 100_000
-"""Messages of a batch, at most, where nothing else is said."""
+"""The default for the messages of a batch."""
 
 BATCH_BYTES = 256 * 1024 * 1024
-"""Bytes of a batch, at most, and one message at least."""
+"""Bytes of a batch, at most, but at least one message."""
 
 EVERY = 5.0
 """Seconds from one batch to the next of a continuous run."""
@@ -32,14 +32,14 @@ EVERY = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What a run did: by queue, the messages and the batches of this run."""
+    """The result of a run: messages and batches of each queue."""
 
     messages: dict[str, int] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """Messages of all queues."""
+        """The messages of all queues."""
         return sum(self.messages.values())
 
 
@@ -58,24 +58,24 @@ def archive(
     stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Archived:
-    """Moves the messages of queues into the archive in the directory `to`, which is made if missing.
+    """Moves the messages of queues into the archive in the directory `to`, which is created if it is missing.
 
-    queues: names, each archived once though given twice; host, port: of the queue server; every: seconds from one batch
-    to the next of a run that goes on until it is stopped, None for what is in the queues now; batch: messages, at most;
-    schema: of XML payloads, from `read_schema` or any structure; they get the columns `document` and `_corrupt_record`,
-    which says why a payload does not fit; body: `binary`, or `string` for payloads that are UTF-8; accept_loss: go on
-    though messages that were claimed have been purged, or the queue was made anew; stop: asked for from outside;
-    progress: told of each batch.
+    queues: names, duplicates are ignored; host, port: of the queue server; every: seconds from one batch to the next of
+    a run that continues until it is stopped, None to archive what is in the queues now; batch: messages, at most;
+    schema: of XML payloads, from `read_schema` or any structure: adds the columns `document` and `_corrupt_record`, the
+    reason why a payload does not fit; body: `binary`, or `string` for UTF-8 payloads; accept_loss: continue though
+    claimed messages have been purged or the queue was created again; stop: ends the run from outside; progress: is
+    called for each batch.
 
-    A batch is acknowledged once its files are in the table and durable. A run that was interrupted anywhere is taken up
-    by the next one. Raises NoServerError, NoSuchQueueError, CheckpointLostError, SchemaMismatchError, DataLossError,
-    and UsageError when another process archives to the same directory.
+    A batch is acknowledged when its files are durably in the table. The next run completes one that was interrupted.
+    Raises NoServerError, NoSuchQueueError, CheckpointLostError, SchemaMismatchError, DataLossError, and UsageError when
+    another process archives to the same directory.
     """
     register(spark)
     stop = stop or Stop()
     names = list(dict.fromkeys(queues))
     if not names:
-        raise UsageError("no queue to archive: name one at least")
+        raise UsageError("no queue to archive: name at least one")
     files = open_files(spark, to)
     for name in names:
         require_queue(host, port, name)
@@ -107,7 +107,7 @@ class _Job:
         """Archives these queues side by side."""
         running: list[Running] = []
         try:
-            running.extend(self._begin(state) for state in states)  # one by one: what was begun has to be stopped
+            running.extend(self._begin(state) for state in states)  # one by one, to stop the others if one fails
         except BaseException:
             self.stop.ask()
             wait(running, self.stop)
@@ -116,8 +116,8 @@ class _Job:
             wait(running, self.stop)
         finally:
             for state, each in zip(states, running, strict=True):
-                done.messages[state.queue] = each.turn.rows
-                done.batches[state.queue] = each.turn.batches
+                done.messages[state.queue] = each.handler.rows
+                done.batches[state.queue] = each.handler.batches
         for state in states:
             acknowledge_finished(
                 state.checkpoint, self.host, self.port, state.queue, state.consumer, accept_loss=self.accept_loss
@@ -130,10 +130,10 @@ class _Job:
             writer = BatchWriter(self.files, state, accept_loss=self.accept_loss)
             writer.recover()
             last = state.batch()
-            if last is not None:  # and it is done, as it was completed else
+            if last is not None:  # done, or completed by recover()
                 state.checkpoint.must_have_commit(last["batch"])
-            turn = Turn(state.queue, writer.write, self.progress)
-            return begin(rows.writeStream, turn, state.checkpoint, every=self.every)
+            handler = BatchHandler(state.queue, writer.write, self.progress)
+            return begin(rows.writeStream, handler, state.checkpoint, every=self.every)
 
     def _rows(self, state: QueueState) -> DataFrame:
         rows = claimed_rows(

@@ -1,4 +1,4 @@
-"""How an archive is laid out, and what is known of it between runs.
+"""The layout of an archive, and its state between runs.
 
     DIR/queue=<name>/date=<YYYY-MM-DD>/<archive id>-<queue hash>-<batch>-<number>.parquet    the table
     DIR/_qs/archive.json                 the archive's id, made once
@@ -6,7 +6,7 @@
     DIR/_qs/queues/<queue hash>/queue.json, checkpoint/, batch.json, staging/
     DIR/_qs/replays/                     see `replay`
 
-Names that begin with `_` are hidden from readers of Parquet directories.
+Readers of Parquet directories ignore names that begin with `_`.
 """
 
 import hashlib
@@ -26,43 +26,43 @@ _FORMAT = 1
 _LONGEST = 255  # bytes of a name on the usual file systems
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
-"""What Hive and Spark escape in the names of partitions."""
+"""Characters that Hive and Spark escape in the names of partitions."""
 
 
 def short_hash(*parts: str) -> str:
-    """16 hex digits, the same for the same texts."""
+    """Returns 16 hex digits, the same for the same texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def partition(queue: str) -> str:
-    """The directory of a queue's partition, as Hive and Spark would call it. UsageError when the name is too long,
-    or the one that stands for no value."""
+    """Returns the directory of a queue's partition, named as Hive and Spark do. UsageError when the name is too long,
+    or is the one for missing values."""
     if queue == _HIVE_NULL:
         raise UsageError(
-            f"the queue {queue!r} cannot be archived: readers of Parquet take its partition for one without a name"
+            f"the queue {queue!r} cannot be archived: readers of Parquet would take its partition for missing values"
         )
     name = f"queue={_ESCAPED.sub(lambda found: f'%{ord(found[0]):02X}', queue)}"
     if len(name.encode()) > _LONGEST:
-        raise UsageError(f"the name of the queue {queue!r} is too long for a directory of an archive")
+        raise UsageError(f"the name of the queue {queue!r} is too long for a directory name in an archive")
     return name
 
 
 def archive_id(files: Files, *, create: bool) -> str:
-    """The id of the archive in a directory. create: make one if there is none.
+    """Returns the id of the archive in a directory. create: make one if there is none.
 
-    CheckpointLostError when the directory holds files of an archive without its state; UsageError when there is no
-    archive and none is to be made.
+    CheckpointLostError when the directory holds archived files without the state; UsageError when there is no archive
+    and create is False.
     """
     data = files.read(_ARCHIVE)
     if data is not None:
         return str(_object(files, _ARCHIVE, data)["id"])
     if any(name.startswith("queue=") for name in files.names("")):
         raise CheckpointLostError(
-            f"{files.uri('')} holds archived messages, but what it knew of them ({STATE}) is gone: "
-            f"put {STATE} back from a backup, or archive to another directory"
+            f"{files.uri('')} holds archived messages, but their state ({STATE}) is gone: "
+            f"restore {STATE} from a backup, or archive to another directory"
         )
     if not create:
-        raise UsageError(f"{files.uri('')} is no archive: give the directory that `qs-pipeline archive --to` was given")
+        raise UsageError(f"{files.uri('')} is no archive: name the directory of `qs-pipeline archive --to`")
     made = secrets.token_hex(6)
     files.replace(_ARCHIVE, _json({"format": _FORMAT, "id": made}))
     return made
@@ -74,7 +74,7 @@ def _object(files: Files, path: str, data: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or value.get("format", _FORMAT) != _FORMAT:
-        raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: put it back from a backup")
+        raise PipelineError(f"{files.uri(path)} is damaged, or of a later version: restore it from a backup")
     return value
 
 
@@ -83,10 +83,10 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 class QueueState:
-    """What an archive knows of one of its queues."""
+    """The state of one queue in an archive."""
 
     def __init__(self, files: Files, archive: str, queue: str) -> None:
-        """archive: its id. Nothing is read or made."""
+        """archive: its id. Reads and writes nothing."""
         self.queue = queue
         self.partition = partition(queue)
         self.consumer = f"archive-{archive}"
@@ -98,9 +98,9 @@ class QueueState:
         self.checkpoint = Checkpoint(files, f"{self._path}/checkpoint")
 
     def open(self, columns: dict[str, str]) -> None:
-        """To be called before the first batch of a run. columns: of the table, by name their types.
+        """Checks the state before the first batch of a run. columns: of the table, name -> type.
 
-        CheckpointLostError when the checkpoint knows less than was done; SchemaMismatchError when batches of this
+        CheckpointLostError when the checkpoint is older than the archive; SchemaMismatchError when batches of this
         queue were written with other columns.
         """
         path = f"{self._path}/queue.json"
@@ -109,14 +109,14 @@ class QueueState:
         before = None if data is None else _object(self._files, path, data)["columns"]
         if done is not None and before is not None:
             self._compare(before, columns)
-        elif before != columns:  # a run that wrote nothing binds no later one
+        elif before != columns:  # after a run that wrote nothing, the columns may change
             self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
         self.checkpoint.mend()
         last = self.checkpoint.last(OFFSETS)
         if done is not None and (last is None or last < done["batch"]):
             raise CheckpointLostError(
                 f"the checkpoint of the queue {self.queue!r} in {self.checkpoint.uri} is gone, or older than the files "
-                f"of the archive: put it back from a backup, or archive to another directory; what it had claimed "
+                f"of the archive: restore it from a backup, or archive to another directory; what it had claimed "
                 f"stays claimed by {self.consumer} until it is released (qs claims {self.queue})"
             )
 
@@ -131,12 +131,13 @@ class QueueState:
         )
 
     def batch(self) -> dict[str, Any] | None:
-        """The last batch: its number `batch`, `rows`, `moves` (pairs of paths) and whether it is `done`."""
+        """Returns the last batch: its number `batch`, `rows`, `moves` (pairs of paths) and `done`; None before the
+        first."""
         path = f"{self._path}/batch.json"
         data = self._files.read(path)
         return None if data is None else _object(self._files, path, data)
 
     def set_batch(self, batch: int, rows: int, moves: list[tuple[str, str]], *, done: bool) -> None:
-        """Keeps that, durably."""
+        """Stores the last batch durably."""
         value = {"format": _FORMAT, "batch": batch, "rows": rows, "moves": moves, "done": done}
         self._files.replace(f"{self._path}/batch.json", _json(value))

@@ -1,5 +1,4 @@
-"""The arguments of `qs-pipeline`: its subcommands, their options, what --help says of them. Nothing of Spark is
-imported here, so that --help is there at once."""
+"""The arguments of `qs-pipeline`: subcommands, options and their help. Imports nothing of Spark, so --help is fast."""
 
 import argparse
 import difflib
@@ -23,9 +22,9 @@ examples:
   qs-pipeline report /var/lib/qs/history --to /tmp/report
 
 exit codes: 0 done; 1 an error without a code of its own; 2 wrong usage; 3 no Java; 4 no server; 5 no such queue;
-6 somebody else works under this consumer's name; 7 a checkpoint that is gone; 8 a query that is wrong, or fails;
-9 a schema that does not fit; 10 messages are gone that should be there; 11 a message is not what it should be;
-130 interrupted, 143 terminated (what was begun is taken up by the next run)
+6 another query uses this consumer's name; 7 the checkpoint is lost; 8 a query is wrong, or fails;
+9 a schema does not fit; 10 messages are missing; 11 a message has the wrong content;
+130 interrupted, 143 terminated (the next run continues)
 """
 
 _EVERY = 5.0
@@ -33,14 +32,14 @@ _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 
 
 class _Suggesting(argparse.ArgumentParser):
-    """Says what was probably meant when a name is misspelt."""
+    """A parser that suggests the nearest name for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
-        """As the base class has it, with a suggestion."""
+        """Exits with 2 and the message, with a suggestion."""
         super().error(message + _suggestion(message, self._known(), self._given))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class has it."""
+        """Parses the arguments, and keeps them for suggestions."""
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
         return super().parse_known_args(args, namespace)
 
@@ -56,14 +55,14 @@ class _Suggesting(argparse.ArgumentParser):
 
 
 class _Parser(_Suggesting, AnyOrder):
-    """Of a job: its options may stand between the queues."""
+    """The parser of a job: options may stand between the queues."""
 
 
 def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str:
     wrong = _CHOICE.findall(message)
     if message.startswith("unrecognized arguments:"):
         wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
-    elif message.startswith("the following arguments are required:"):  # said before what is unknown is looked at
+    elif message.startswith("the following arguments are required:"):  # argparse reports this before unknown names
         names = [word.partition("=")[0] for word in given if word.startswith("--")]
         wrong = [name for name in names if name not in known]
     for word in wrong:
@@ -74,7 +73,7 @@ def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str
 
 
 def moment(text: str) -> datetime:
-    """A time as ISO 8601 writes it, in UTC where it has no zone."""
+    """Parses an ISO 8601 time; UTC unless it has a zone."""
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
@@ -83,22 +82,22 @@ def moment(text: str) -> datetime:
 
 
 def period(text: str) -> float:
-    """Seconds from one batch to the next: more than nothing."""
+    """Parses the seconds from one batch to the next, at least a millisecond."""
     value = seconds(text)
-    if value < 0.001:  # what Spark counts in
+    if value < 0.001:  # the unit of Spark
         raise argparse.ArgumentTypeError(f"{text!r} is less than a millisecond")
     return value
 
 
 def name(text: str) -> str:
-    """The name of a queue or a directory: not empty, as a variable of a shell that is not set is."""
+    """Parses the name of a queue or directory. It may not be empty, like an unset variable of a shell."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
 def setting(text: str) -> tuple[str, str]:
-    """KEY=VALUE of Spark."""
+    """Parses KEY=VALUE of Spark."""
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE of Spark, as in spark.driver.memory=2g")
@@ -106,7 +105,8 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, checked: exits with 2 and says why when they are wrong. `job` is the subcommand's name."""
+    """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `job` is the subcommand's
+    name."""
     parser = _parser()
     given = parser.parse_args(argv)
     if given.server is None:
@@ -118,15 +118,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--from {given.begin.isoformat()} is not before --until {given.end.isoformat()}")
     if given.job in ("archive", "route"):
         if given.every is not None and not given.continuous:
-            parser.error("--every is the time between the batches of a run that goes on: give --continuous too")
+            parser.error("--every needs --continuous: it is the time between batches")
         given.every = _EVERY if given.every is None else given.every
     if given.job == "route" and given.errors == given.to:
-        parser.error("--errors names the queue that --to names: what fails would be among what does not")
+        parser.error("--errors and --to name the same queue: name another one for errors")
     return given
 
 
 def _common() -> _Parser:
-    """Options of every subcommand, before it or after it."""
+    """Returns a parent parser with the options that may stand before or after the subcommand."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(
@@ -144,7 +144,7 @@ def _parser() -> _Suggesting:
     parser = _Suggesting(
         allow_abbrev=False,
         prog="qs-pipeline",
-        description="Spark over queues: archive them, report on them, push an archive back, route them through SQL.",
+        description="Spark over queues: archive them, report on them, replay an archive, or route them through SQL.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
@@ -167,21 +167,21 @@ _Add = Callable[[str, str, str], argparse.ArgumentParser]
 
 def _runs(parser: argparse.ArgumentParser, batch: int, more: str) -> None:
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--once", action="store_true", help="what is in the queue now, then end (default)")
-    group.add_argument("--continuous", action="store_true", help="go on until interrupted")
+    group.add_argument("--once", action="store_true", help="process what is in the queue now, then end (default)")
+    group.add_argument("--continuous", action="store_true", help="continue until interrupted")
     parser.add_argument(
         "--every",
         type=period,
         metavar="SECONDS",
-        help="with --continuous: from one batch to the next (default: 5)",
+        help="with --continuous: time from one batch to the next (default: 5)",
     )
     parser.add_argument(
-        "--batch", type=positive, default=batch, metavar="MESSAGES", help=f"of a batch, at most (default: {more})"
+        "--batch", type=positive, default=batch, metavar="MESSAGES", help=f"in a batch, at most (default: {more})"
     )
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="go on though messages that were claimed have been purged, or the queue was made anew",
+        help="continue though claimed messages have been purged, or the queue was created again",
     )
 
 
@@ -189,10 +189,10 @@ def _archive(add: _Add) -> None:
     parser = add(
         "archive",
         "move queues into a Parquet table, each message once",
-        "The table is DIR/queue=NAME/date=YYYY-MM-DD/*.parquet, the date that of the push in UTC, with the columns "
+        "The table is DIR/queue=NAME/date=YYYY-MM-DD/*.parquet, with the date of the push in UTC, and the columns "
         "mid, pushed_at, body and receives; any reader of Parquet can open it (DuckDB: DIR/queue=*/date=*/*.parquet). "
-        "A message is deleted from its queue once it is there. A run that was interrupted, or killed, is taken up by "
-        "the next. DIR/_qs holds what the archive knows of itself: keep it with the files.",
+        "A message is deleted from its queue when it is in the table. The next run completes one that was interrupted "
+        "or killed. DIR/_qs holds the state of the archive: keep it with the files.",
     )
     parser.add_argument("queues", type=name, metavar="QUEUE", nargs="+")
     parser.add_argument("--to", type=name, required=True, metavar="DIR", help="a directory, or a URI that Hadoop knows")
@@ -200,10 +200,10 @@ def _archive(add: _Add) -> None:
         "--xml-schema",
         metavar="FILE",
         help="an XSD, or a schema of Spark as DDL or JSON: adds the column document with the payload's content, and "
-        "_corrupt_record with the reason why a payload does not fit; body stays, and nothing is dropped",
+        "_corrupt_record with the reason why a payload does not fit; body stays unchanged, and no message is dropped",
     )
     parser.add_argument(
-        "--xml-root", metavar="NAME", help="the element that payloads are: needed when the XSD has several"
+        "--xml-root", metavar="NAME", help="root element of the payloads: required if the XSD declares several"
     )
     parser.add_argument(
         "--body", choices=["binary", "string"], default="binary", help="type of the column body (default: binary)"
@@ -214,25 +214,25 @@ def _archive(add: _Add) -> None:
 def _report(add: _Add) -> None:
     parser = add(
         "report",
-        "times, throughput and redeliveries, from the server's lifecycle record",
-        "HISTORY is the directory that queue-server.py --history writes to.",
+        "report times, throughput and redeliveries, from the server's lifecycle record",
+        "HISTORY is the directory of queue-server.py --history.",
     )
     parser.add_argument("history", type=name, metavar="HISTORY")
     parser.add_argument("--to", type=name, required=True, metavar="DIR", help="a directory for the report")
     parser.add_argument(
-        "--top", type=positive, default=20, metavar="N", help="rows of its lists of messages, 1 to 1000 (default: 20)"
+        "--top", type=positive, default=20, metavar="N", help="rows of the lists of messages, 1 to 1000 (default: 20)"
     )
 
 
 def _replay(add: _Add) -> None:
     parser = add(
         "replay",
-        "push archived messages to a queue, in the order they were pushed in",
-        "When it is interrupted, the same command goes on where it was, and pushes nothing twice: what is to be pushed "
-        "is chosen and kept at the first run (DIR/_qs/replays), so an archive may grow meanwhile. A replay that is "
-        "finished is not done again without --again.",
+        "push archived messages to a queue, in their original order",
+        "After an interruption, the same command continues and pushes nothing twice: the first run chooses and keeps "
+        "the messages (DIR/_qs/replays), so the archive may grow meanwhile. A finished replay is repeated only with "
+        "--again.",
     )
-    parser.add_argument("archive", type=name, metavar="DIR", help="that qs-pipeline archive --to was given")
+    parser.add_argument("archive", type=name, metavar="DIR", help="the directory of qs-pipeline archive --to")
     parser.add_argument("--to", type=name, required=True, metavar="QUEUE")
     parser.add_argument(
         "--where",
@@ -242,18 +242,18 @@ def _replay(add: _Add) -> None:
     parser.add_argument("--from", dest="begin", type=moment, metavar="TIME", help="pushed then or later (UTC)")
     parser.add_argument("--until", dest="end", type=moment, metavar="TIME", help="pushed before that (UTC)")
     parser.add_argument("--rate", type=positive, metavar="N", help="messages a second, at most")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be pushed")
-    parser.add_argument("--again", action="store_true", help="though it was done before")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be pushed")
+    parser.add_argument("--again", action="store_true", help="repeat a finished replay")
 
 
 def _route(add: _Add) -> None:
     parser = add(
         "route",
-        "a queue through a SQL query to a queue, each message once",
+        "route a queue through a SQL query to a queue, each message once",
         "The query sees the view messages with the columns queue, mid, pushed_at, body (as text), receives and "
-        "claim_seq, and gives a column body (or value): a row of the result is a message pushed. It is applied to each "
-        "batch by itself: an aggregate is one of a batch. Avoid what differs from run to run (rand(), "
-        "current_timestamp()): a batch that was interrupted is computed again.",
+        "claim_seq, and returns a column body (or value): each row of the result is pushed. It is applied to each "
+        "batch separately: an aggregate covers one batch. Avoid what differs from run to run (rand(), "
+        "current_timestamp()): an interrupted batch is computed again.",
     )
     parser.add_argument("queue", type=name, metavar="QUEUE")
     parser.add_argument("--sql", required=True, metavar="FILE", help="the query")
@@ -262,13 +262,13 @@ def _route(add: _Add) -> None:
         "--errors",
         type=name,
         metavar="QUEUE",
-        help="gets the payload of each message whose row has a body that is NULL; the query has to give the column mid "
-        "too. Without it such a row ends the job",
+        help="queue for the payloads of messages whose row has a NULL body; the query then has to return the column "
+        "mid too. Without --errors, such a row ends the job",
     )
     parser.add_argument(
         "--state",
         type=name,
         metavar="DIR",
-        help="what the route knows of itself (default: ~/.local/state/qs-pipeline/route-…, by server and queue)",
+        help="state of the route (default: ~/.local/state/qs-pipeline/route-…, by server and queue)",
     )
     _runs(parser, 10_000, "10000")

@@ -1,6 +1,6 @@
-"""Messages as rows: the source's schema, and deliveries as an Arrow RecordBatch of exactly that schema.
+"""Messages as rows: the source's schema, and deliveries as an Arrow RecordBatch of this schema.
 
-Spark takes RecordBatches as they are, with no conversion of values, if their schema equals the declared one.
+Spark takes RecordBatches without converting values if their schema equals the declared one.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ _BODY: dict[BodyType, tuple[DataType, pa.DataType]] = {
 
 
 def schema(body_type: BodyType) -> StructType:
-    """The columns of a row. pushed_at: microseconds, UTC; receives: how often the message has been received; claim_seq:
-    the number of the claim that it was read from, null where it was only looked at."""
+    """Returns the columns of a row. pushed_at: microseconds, UTC; receives: how often the message has been received;
+    claim_seq: the number of the claim that was read, null when peeking."""
     columns: list[tuple[str, DataType]] = [
         ("queue", StringType()),
         ("mid", LongType()),
@@ -43,7 +43,7 @@ def schema(body_type: BodyType) -> StructType:
 
 
 def arrow_schema(body_type: BodyType) -> pa.Schema:
-    """The same as Arrow has it, as Spark compares it."""
+    """Returns the same columns as an Arrow schema."""
     return pa.schema(
         [
             ("queue", pa.string()),
@@ -56,8 +56,8 @@ def arrow_schema(body_type: BodyType) -> pa.Schema:
     )
 
 
-def must_be_ours(given: StructType, body_type: BodyType) -> None:
-    """SchemaMismatchError when a user's `.schema(...)` is not what the source gives."""
+def check_read_schema(given: StructType, body_type: BodyType) -> None:
+    """Raises SchemaMismatchError when a user's `.schema(...)` is not that of the source."""
     ours = schema(body_type)
     if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in ours.fields]:
         raise SchemaMismatchError(
@@ -69,12 +69,13 @@ def must_be_ours(given: StructType, body_type: BodyType) -> None:
 def record_batch(
     queue: str, messages: Sequence[Delivery], claim_seq: int | None, body_type: BodyType
 ) -> pa.RecordBatch:
-    """The messages as rows, in order. queue: their qid. BadMessageError when a body is to be text and is no UTF-8."""
+    """Returns the messages as rows, in order. queue: their qid. BadMessageError when body_type is string and a body is
+    not UTF-8."""
     count = len(messages)
     columns = [
         pa.array([queue] * count, pa.string()),
         pa.array([message.mid for message in messages], pa.int64()),
-        # A mid is the time of its message's creation, where nothing else says when that was.
+        # The mid is the time of creation, if pushed_at is missing.
         pa.array([message.pushed_at or message.mid for message in messages], pa.timestamp("us", tz="UTC")),
         _bodies(queue, messages, body_type),
         pa.array([message.receives for message in messages], pa.int32()),
@@ -88,7 +89,7 @@ def _bodies(queue: str, messages: Sequence[Delivery], body_type: BodyType) -> pa
     if body_type == "binary":
         return bodies
     try:
-        return bodies.cast(pa.string())  # which looks at every byte
+        return bodies.cast(pa.string())  # checks every byte
     except pa.ArrowInvalid:
         raise BadMessageError(_no_text(queue, messages)) from None
 
@@ -100,6 +101,6 @@ def _no_text(queue: str, messages: Sequence[Delivery]) -> str:
         except UnicodeDecodeError as error:
             return (
                 f"message {message.mid} of the queue {queue!r} is no UTF-8 text (byte {error.start} of "
-                f"{len(message.payload)}): read with bodyType binary, and decode in the query what is text"
+                f"{len(message.payload)}): read with bodyType binary, and decode the text in the query"
             )
     return f"a message of the queue {queue!r} is no UTF-8 text: read with bodyType binary"

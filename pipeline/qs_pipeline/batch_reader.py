@@ -1,10 +1,11 @@
-"""`spark.read.format("qs")`: looks at a queue (mode peek), or reads a claim of it (mode consume).
+"""`spark.read.format("qs")`: peeks at a queue (mode peek), or reads a claim (mode consume).
 
-A batch read has no end that the source is told of, so it must not remove anything: rows that are read can be asked for
-again, by the next action or by a task that is tried again. Hence:
-- peek: the visible messages, and nothing changes. Each action looks again, and what others took meanwhile is missing.
-- consume: the consumer's claim that is not acknowledged yet, or else a new one. The same rows each time, hidden from
-  others, until `qs_pipeline.acknowledge` is called. A job that is killed reads them again.
+Spark does not tell a source when a batch read ends, and may read rows again for the next action or a retried task. So a
+read removes nothing:
+- peek: the visible messages, which stay unchanged. Each action reads anew; messages that others took meanwhile are
+  missing.
+- consume: the consumer's oldest unacknowledged claim, or else a new one. It gives the same rows each time, hidden from
+  others, until `qs_pipeline.acknowledge` is called. A job that was killed reads them again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +21,14 @@ from .reading import ClaimPartition, claim_partitions, read_claim
 
 
 class QsBatchReader(DataSourceReader):
-    """One reading. BadOptionError when mode is consume, and the option consumer is missing."""
+    """One batch read. BadOptionError when mode is consume and the option consumer is missing."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._consumer = consumer_of(options, "mode consume") if options.mode == "consume" else None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What is read, in order of mid: decided when a DataFrame is first used, and the same for all its actions.
+        """Returns the partitions, in order of mid. Spark asks once for a DataFrame and all its actions.
 
         NoServerError, NoSuchQueueError; ClaimHeldError.
         """
@@ -40,9 +41,9 @@ class QsBatchReader(DataSourceReader):
             return claim_partitions(options, claims.next(options.max_messages, options.max_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, in a task."""
+        """Yields the rows of a partition, in a task."""
         if isinstance(partition, ClaimPartition):
             return read_claim(partition)
         if isinstance(partition, PeekPartition):
             return read_peeked(partition)
-        return iter(())  # what Spark plans where there are no partitions
+        return iter(())  # Spark's plan for no partitions

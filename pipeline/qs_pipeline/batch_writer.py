@@ -1,7 +1,7 @@
 """`df.write.format("qs")`: all rows become visible at once, or none.
 
-With txnAppId and txnVersion a write that is repeated does nothing more: the server publishes no version at or below the
-application's last one (the two options are Delta's). Without, each write is one of its own.
+With the options txnAppId and txnVersion (named as in Delta) a repeated write has no further effect: the server
+publishes no version at or below the application's last one. Without them each write is separate.
 """
 
 import uuid
@@ -15,7 +15,7 @@ from .staging import Staged, discard, payloads, publish, sink, stage, task
 
 
 class QsBatchWriter(DataSourceArrowWriter):
-    """One write."""
+    """One batch write."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class QsBatchWriter(DataSourceArrowWriter):
             publish(server, [message for message in messages if isinstance(message, Staged)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drops what was staged, if no other write goes by that name; else the write that is to come does."""
+        """Drops what was staged, if no other write uses the same producer; otherwise the next write drops it."""
         if self._own:
             with sink(self._options) as server:
                 discard(server, self._producer, self._batch)

@@ -1,7 +1,6 @@
-"""The greatest mid that a queue holds now: what is pushed later is greater, so it bounds what a run may read.
+"""Finds the greatest mid of a queue. Later pushes get greater ones, so it bounds what a run reads.
 
-No operation answers that, but pages of ids can start anywhere, and asking for one id after a given one costs the server
-the same everywhere. So it is searched for.
+No operation returns it, but asking for one id after a given one costs the same everywhere, so it is searched for.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,20 +10,21 @@ from qs_client import ListMessages, QueueClient
 from .pipelining import answers
 
 GREATEST = 10**18 - 1
-"""Of all mids: the protocol's bound of 18 digits."""
+"""The greatest possible mid: the protocol's bound of 18 digits."""
 
 
 def greatest(after: Callable[[int], int | None]) -> int:
-    """The greatest of a set of numbers from 1 to GREATEST, 0 when it is empty. after: the least one above a number.
+    """Returns the greatest of a set of numbers from 1 to GREATEST, 0 when it is empty. after: returns the least number
+    above a given one.
 
-    Gallops from the least one, in steps that double, then bisects: some 2 * log2(last - first) questions.
+    Gallops from the least number in doubling steps, then bisects: some 2 * log2(last - first) questions.
     """
     found, step = after(0) or 0, 1
     if not found:
         return 0
     while (beyond := after(min(found + step, GREATEST))) is not None:
         found, step = beyond, step * 2
-    most = found + step  # nothing is above that
+    most = found + step  # nothing is greater
     while found < most:
         middle = (found + most) // 2
         beyond = after(middle)
@@ -36,7 +36,7 @@ def greatest(after: Callable[[int], int | None]) -> int:
 
 
 def greatest_mid(client: QueueClient, qid: str) -> int:
-    """Of all messages of a queue, visible or not; 0 when it is empty."""
+    """Returns the greatest mid of all messages of a queue, visible or not; 0 when it is empty."""
 
     def after(mid: int) -> int | None:
         mids: Sequence[int] = ids(client, qid, "all", mid, 1)
@@ -46,6 +46,7 @@ def greatest_mid(client: QueueClient, qid: str) -> int:
 
 
 def ids(client: QueueClient, qid: str, state: str, after: int, most: int) -> list[int]:
-    """The ids of at most `most` messages above `after`, least first. Raises what the client's methods do."""
+    """Returns the ids of at most `most` messages above `after`, in ascending order. Raises what the client's methods
+    raise."""
     (answer,) = answers(client, [ListMessages(qid, state=state, max=most, after=after)])
     return answer.mids

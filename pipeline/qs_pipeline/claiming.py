@@ -1,7 +1,7 @@
-"""What one consumer does with its claims, and what it means when the server refuses.
+"""The claims of one consumer, and what the server's refusals mean.
 
-A claim is made, read any number of times, and acknowledged. Its number is the consumer's next one, so whoever works
-under a name that somebody else uses too, or from a checkpoint that is not the name's, is found out by the numbers.
+A claim is made, read any number of times, and acknowledged. Its number is the consumer's next one, so the numbers
+reveal a second query under the same name, or a checkpoint of another consumer.
 """
 
 import logging
@@ -20,14 +20,14 @@ from .slices import Slice
 T = TypeVar("T")
 
 MOST = 100_000
-"""Messages that the server puts into one claim at most."""
+"""Messages that the server puts into one claim, at most."""
 
 log = logging.getLogger("qs_pipeline")
 
 
 class Claims:
-    """The claims of a consumer on the queue of a server. strict: messages that are gone are an error (failOnDataLoss),
-    and else a warning."""
+    """The claims of a consumer on a queue. strict: missing messages are an error (failOnDataLoss), otherwise a
+    warning."""
 
     def __init__(self, server: Server, consumer: str, strict: bool = True) -> None:
         self._server = server
@@ -37,9 +37,10 @@ class Claims:
         self._who = f"the consumer {consumer!r} of the queue {server.queue!r} on {server.place}"
 
     def claim(self, seq: int, most: int | None = None, size: int | None = None, upto: int | None = None) -> Offset:
-        """Claim number seq: the one there is, or a new one of the oldest visible messages. count 0: there are none.
+        """Returns claim number seq: the existing one, or a new one of the oldest visible messages. count 0: there are
+        none.
 
-        most: messages; size: bytes; upto: no mid above it. Raises Stale and Conflict as the client has them.
+        most: messages; size: bytes; upto: the greatest mid. Raises Stale and Conflict like the client.
         """
         queue, consumer = self._server.queue, self._consumer
         most = MOST if most is None else min(most, MOST)
@@ -51,53 +52,52 @@ class Claims:
     def after(
         self, done: Offset, most: int | None, size: int | None, upto: int | None, acknowledged: bool = False
     ) -> Offset:
-        """The claim that follows what a checkpoint says is done, which is acknowledged first, unless it is already.
+        """Returns the claim after the one that a checkpoint says is done, and acknowledges that first, unless
+        `acknowledged`.
 
-        CheckpointLostError, ClaimHeldError or DataLossError when the server's numbers are not the checkpoint's.
+        CheckpointLostError, ClaimHeldError or DataLossError when the server's numbers contradict the checkpoint.
         """
         try:
             if done.seq and not acknowledged:
                 self.acknowledge(done)
             return replace(self.claim(done.seq + 1, most, size, upto), lost=done.lost)
         except Stale:
-            raise self._behind(done) from None
+            raise self._behind_error(done) from None
         except Conflict:
-            self._lost(self._ahead(done))
+            self._report_loss(self._ahead_text(done))
         except NotFound:
-            self._lost(self._gone(done.seq + 1))
+            self._report_loss(self._gone_text(done.seq + 1))
         except DataLossError as error:
-            self._lost(str(error))
+            self._report_loss(str(error))
         return replace(self.next(most, size, upto), lost=done.lost + 1)
 
     def next(self, most: int | None, size: int | None, upto: int | None = None) -> Offset:
-        """The oldest claim that is not acknowledged, or a new one, without knowing its number."""
+        """Returns the oldest unacknowledged claim, or a new one, without knowing its number."""
         waiting = self.outstanding()
         if waiting:
             return Offset.of(waiting[0])
         return search(lambda seq: self.claim(seq, most, size, upto))
 
     def acknowledge(self, done: Offset) -> None:
-        """The messages of this claim and of those before it are removed for good. It can be repeated.
-
-        DataLossError when the server has never given that claim.
-        """
+        """Removes the messages of this claim and of all before it for good. Can be repeated. DataLossError when the
+        server has never made that claim."""
         queue, consumer = self._server.queue, self._consumer
         try:
             self._ask(lambda client: client.ack_claim(queue, consumer, done.seq))
         except Conflict:
-            raise DataLossError(self._ahead(done)) from None
+            raise DataLossError(self._ahead_text(done)) from None
 
     def outstanding(self) -> list[Claim]:
-        """The claims that are not acknowledged, in order."""
+        """Returns the unacknowledged claims, in order."""
         queue = self._server.queue
         claims = self._ask(lambda client: client.list_claims(queue))
         return sorted((claim for claim in claims if claim.consumer == self._consumer), key=lambda claim: claim.seq)
 
     def warn_of_others(self) -> None:
-        """Logs that there are claims already, although there is no checkpoint: nobody can tell whose they are."""
+        """Logs claims that exist although there is no checkpoint: they may belong to another query."""
         for claim in self.outstanding():
             log.warning(
-                "claim %d of %s (%d messages) is there already, and is read first: if another query works under that "
+                "claim %d of %s (%d messages) exists already, and is read first: if another query works under that "
                 "name, stop this one, as both would read the same messages",
                 claim.seq,
                 self._who,
@@ -105,13 +105,11 @@ class Claims:
             )
 
     def is_there(self, offset: Offset) -> bool:
-        """Whether the server still has that claim, with the messages that the offset says.
-
-        When it has not: DataLossError if strict, else a warning. ClaimHeldError when it holds others.
-        """
+        """Returns whether the server still has that claim. If not: DataLossError if strict, otherwise a warning.
+        ClaimHeldError when the claim holds other messages than the offset says."""
         found = {claim.seq: claim for claim in self.outstanding()}.get(offset.seq)
         if found is None:
-            self._lost(self._gone(offset.seq))
+            self._report_loss(self._gone_text(offset.seq))
             return False
         if found.checksum != offset.checksum:
             raise ClaimHeldError(
@@ -122,19 +120,19 @@ class Claims:
         return True
 
     def read(self, offset: Offset, piece: Slice) -> list[Delivery]:
-        """The messages of a slice of a claim. Fewer than it should hold is lost messages: DataLossError if strict, else
-        a warning. BadRequest when it is more than one answer carries."""
+        """Returns the messages of a slice of a claim. Missing messages are lost: DataLossError if strict, otherwise a
+        warning. BadRequest when the slice exceeds one answer."""
         queue, consumer = self._server.queue, self._consumer
         try:
             messages = self._ask(
                 lambda client: client.get_claim(queue, consumer, offset.seq, part=piece.part, parts=piece.parts)
             )
         except NotFound:
-            self._lost(self._gone(offset.seq))
+            self._report_loss(self._gone_text(offset.seq))
             return []
         missing = piece.size(offset.count) - len(messages)
         if missing:
-            self._lost(
+            self._report_loss(
                 f"{missing} messages of claim {offset.seq} of {self._who} are gone: they were purged, or deleted, "
                 "while they were claimed"
             )
@@ -153,27 +151,27 @@ class Claims:
         except ServerError as error:
             raise self._server.refused("claims", error) from error
 
-    def _lost(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         if self._strict:
-            raise DataLossError(f"{text}; with failOnDataLoss false the query goes on with what there is")
-        if text not in self._warned:  # a query that waits for messages asks many times a second
+            raise DataLossError(f"{text}; with failOnDataLoss false the query continues with the other messages")
+        if text not in self._warned:  # a waiting query asks many times a second
             self._warned.add(text)
             log.warning("%s", text)
 
-    def _gone(self, seq: int) -> str:
+    def _gone_text(self, seq: int) -> str:
         return (
             f"claim {seq} of {self._who} is no longer there: it was released by an operator, or acknowledged by "
             "another query that works under the same name"
         )
 
-    def _ahead(self, done: Offset) -> str:
+    def _ahead_text(self, done: Offset) -> str:
         return (
             f"the checkpoint is at claim {done.seq} of {self._who}, and the server has given none of that number: the "
             "queue was deleted and made again, or its claim released, or the checkpoint is of another queue, server or "
             "consumer"
         )
 
-    def _behind(self, done: Offset) -> PipelineError:
+    def _behind_error(self, done: Offset) -> PipelineError:
         if done.seq == 0:
             return CheckpointLostError(
                 f"this query starts from the beginning, and {self._who} has acknowledged claims already: the "
@@ -189,10 +187,11 @@ class Claims:
 
 
 def search(claim: Callable[[int], Offset]) -> Offset:
-    """The claim with the one number for which the server makes one. claim: makes it, or raises Stale when the number is
-    too low, and another Conflict when it is too high.
+    """Finds the only number for which the server makes a claim, and returns the claim. claim: makes it, or raises Stale
+    when the number is too low and another Conflict when it is too high.
 
-    Doubles until it is too high, then bisects: some 2 * log2(number) questions. A number that was refused is no claim.
+    Doubles the number until it is too high, then bisects: some 2 * log2(number) questions. A refused number makes no
+    claim.
     """
     low, high, step = 0, None, 1  # low: too low; high: too high
     while high is None or high - low > 1:
@@ -203,15 +202,17 @@ def search(claim: Callable[[int], Offset]) -> Offset:
             low, step = seq, step * 2
         except Conflict:
             high = seq
-    raise ClaimHeldError("the consumer's claims change while they are looked at: something else works under its name")
+    raise ClaimHeldError(
+        "the consumer's claims are changing: something else works under its name; stop it, or use another name"
+    )
 
 
 def acknowledge(*, queue: str, consumer: str, host: str = "127.0.0.1", port: int = 9876, seq: int | None = None) -> int:
-    """Removes what a batch read with mode consume has read: call it once the rows have been dealt with.
+    """Removes what a batch read in mode consume has read. Call it when the rows have been processed.
 
-    seq: up to which claim (the column claim_seq), None for all that the consumer has claimed. Returns how many claims
-    were removed. Until then, each read of that consumer gives the same messages again; so reading is at least once, and
-    exactly once if what was done with the rows and this call fail or succeed together, or the first is repeatable.
+    seq: the last claim to remove (column claim_seq), None for all of the consumer. Returns how many claims were
+    removed. Until then, each read of that consumer returns the same messages: at-least-once. It is exactly-once if
+    processing the rows and this call succeed or fail together, or if the processing can be repeated.
     """
     options = parse_options({"queue": queue, "consumer": consumer, "host": host, "port": str(port)})
     with Server(options, options.at_first) as server:

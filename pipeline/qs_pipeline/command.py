@@ -1,6 +1,6 @@
-"""The command `qs-pipeline`: runs a job, says how it goes and how it ended.
+"""The command `qs-pipeline`: runs a job, and reports its progress and its end.
 
-Exit codes: 0; 1 to 10 as `errors` has them; 130 interrupted and 143 terminated, after the batch at hand was finished.
+Exit codes: 0; 1 to 11 as in `errors`; 130 interrupted and 143 terminated, after the current batch was finished.
 """
 
 import logging
@@ -34,7 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Ending:
-    """Notes the signals that ask for an end, and tells the job, for the length of a with block."""
+    """Catches SIGINT and SIGTERM inside the block, and asks the job to stop."""
 
     def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
         self._stop = stop
@@ -57,15 +57,15 @@ class _Ending:
         self._stop.ask()
         self.signal = number
         if not self._stop.at_once:
-            self._say("ending after this batch; once more ends it at once")
+            self._say("stopping after this batch; a second signal stops at once")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
     arguments = parse(argv)
     if not arguments.verbose:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is raised, and told, anyway
-    log = None if arguments.verbose else tempfile.TemporaryFile(prefix="qs-pipeline-")  # noqa: SIM115 - the JVM's too
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that are reported anyway
+    log = None if arguments.verbose else tempfile.TemporaryFile(prefix="qs-pipeline-")  # noqa: SIM115 - the JVM writes to it too
     try:
         return _run(arguments, log)
     except KeyboardInterrupt:
@@ -88,7 +88,7 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
     if not arguments.verbose:
         _silence_spark()
-    _CHECKS.get(arguments.job, lambda _: None)(arguments)  # what is wrong there is said before Spark's start of seconds
+    _CHECKS.get(arguments.job, lambda _: None)(arguments)  # before Spark starts, which takes seconds
     line.say("starting Spark")
     conf = dict(arguments.conf)
     with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
@@ -103,7 +103,7 @@ def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
 
 
 def _silence_spark() -> None:
-    """Keeps Spark's Python part from logging what is wrong with a query, which is told in one line anyway."""
+    """Keeps Spark's Python part from logging errors of a query, which are reported in one line anyway."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -185,25 +185,25 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     choice = Choice(arguments.where, arguments.begin, arguments.end)
     host, port = arguments.server
     if arguments.dry_run:
-        return _would_replay(spark, arguments, choice, line)
+        return _dry_run(spark, arguments, choice, line)
     done = replay(
         spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
     )  # fmt: skip
     left = done.messages - done.before - done.pushed
     earlier = f", after {done.before:,} of an earlier run" if done.before else ""
-    later = f"; {left:,} are left: the same command goes on" if left else ""
+    later = f"; {left:,} are left: the same command continues" if left else ""
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
-def _would_replay(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
+def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
     from .replay import begun, find  # noqa: PLC0415
 
     host, port = arguments.server
     before = begun(spark, arguments.archive, arguments.to, choice, host=host, port=port)
     if before is not None and not before.finished:
         left = _count(before.messages - before.pushed, "message")
-        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it goes on with"
+        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it continues"
     found = find(spark, arguments.archive, choice)
     line.clear()
     for each in found:
@@ -212,7 +212,7 @@ def _would_replay(spark: "SparkSession", arguments: Namespace, choice: "Choice",
     if before is not None and not arguments.again:
         return (
             f"would push nothing: this replay is finished, with {_count(before.messages, 'message')}; "
-            "--again does it once more"
+            "--again repeats it"
         )
     return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
 
@@ -220,7 +220,7 @@ def _would_replay(spark: "SparkSession", arguments: Namespace, choice: "Choice",
 def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
     from .report import report  # noqa: PLC0415
 
-    for number in _SIGNALS:  # there are no batches to finish
+    for number in _SIGNALS:  # a report has no batches to finish
         signal.signal(number, signal.default_int_handler)
     done = report(spark, arguments.history, arguments.to, top=arguments.top, progress=line.say)
     return f"reported on {_count(done.events, 'event')} of {_count(done.queues, 'queue')} in {done.page}"
@@ -242,7 +242,7 @@ def _complain(text: str, line: "ProgressLine | None" = None) -> None:
 
 
 def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
-    """Says what went wrong. A traceback, and Spark's log, are for those who ask for them."""
+    """Reports an error in one line. With -v also a traceback and Spark's log."""
     if arguments.verbose:
         traceback.print_exception(error)
     if not isinstance(error, PipelineError):
@@ -250,24 +250,24 @@ def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
 
         error = translate(error)
     error = _with_flags(error, arguments.job)
-    more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _kept(log)
+    more = "" if arguments.verbose or error.exit_code != PipelineError.exit_code else _keep_log(log)
     _complain(f"{error}{more}")
     return error.exit_code
 
 
 def _with_flags(error: PipelineError, job: str) -> PipelineError:
-    """An option of the data source that the text names becomes the job's own."""
+    """Replaces options of the data source in an error's text by the job's own flags."""
     text = str(error)
     if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
         before = re.sub(r"[;,:]? *with failOnDataLoss[^;]*", "", text)
-        return type(error)(f"{before}; --accept-loss goes on with what there is")
+        return type(error)(f"{before}; --accept-loss continues with the other messages")
     if job == "archive" and isinstance(error, BadMessageError) and "bodyType binary" in text:
         return type(error)(f"{text.partition(': read with bodyType binary')[0]}: give --body binary")
     return error
 
 
-def _kept(log: IO[bytes] | None) -> str:
-    """Where what the JVM said is to be found, when it said anything."""
+def _keep_log(log: IO[bytes] | None) -> str:
+    """Copies what the JVM has logged, if anything, to a file, and returns a hint at it."""
     if log is None or not os.fstat(log.fileno()).st_size:
         return " (-v shows more)"
     handle, path = tempfile.mkstemp(prefix="qs-pipeline-", suffix=".log")

@@ -1,13 +1,12 @@
-"""A connection to the queue server that survives its restart.
+"""A connection to the queue server that survives a restart of the server.
 
-Every question here can be repeated without harm, so a connection that is lost is made again and the question asked
-again, for a bounded time. What goes wrong for good is one of the pipeline's errors.
+Every question can be repeated without harm, so it is asked again after a lost connection, for a bounded time. Permanent
+errors become errors of the pipeline.
 """
 
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from qs_client import (
     NotFound,
@@ -21,6 +20,7 @@ from qs_client import (
     TooMany,
 )
 from qs_client.backoff import delays
+from qs_client.closing import Closing
 
 from .errors import NoServerError, NoSuchQueueError, PipelineError
 from .options import Options
@@ -28,16 +28,15 @@ from .options import Options
 T = TypeVar("T")
 
 TIMEOUT = 60.0
-"""Seconds for one answer. Making or acknowledging a claim of 100,000 messages takes the server a second or some, and it
-may have others to serve."""
+"""Seconds for one answer. A claim of 100,000 messages takes the server a second or more, and it may be busy."""
 
 _AWAY = (ServerUnavailable, ShuttingDown, TooMany, RequestTimeout)
-"""What passes when the server is back, or has room again."""
+"""Errors that end when the server is back or has room again."""
 
 
-class Server:
-    """The queue server of a queue, connected when it is first asked. patience: seconds for which a lost connection is
-    tried again; open_client, clock and sleep: for tests."""
+class Server(Closing):
+    """The queue server with the queue of the options. Connects when first asked. patience: seconds for which a lost
+    connection is tried again; open_client, clock, sleep: for tests."""
 
     def __init__(
         self,
@@ -54,23 +53,16 @@ class Server:
         self._clock = clock
         self._sleep = sleep
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Ends the connection, if there is one."""
+        """Closes the connection if there is one."""
         self._client.disconnect()
 
     def ask(self, question: Callable[[QueueClient], T]) -> T:
-        """What the question returns. It is asked again when the connection is lost, so it must be harmless to repeat.
+        """Returns the question's result. Asks again when the connection is lost, so the question must be safe to
+        repeat.
 
-        NoServerError when the server stays away for longer than the patience, or is none. Errors that the server
-        answers with are raised as the client has them.
+        NoServerError when the server stays away for longer than the patience, or is no queue server. Errors that the
+        server answers are raised like the client's.
         """
         until: float | None = None
         for delay in delays():
@@ -86,19 +78,19 @@ class Server:
         raise AssertionError("the delays have no end")
 
     def must_have_queue(self) -> None:
-        """NoSuchQueueError when there is no queue of that name."""
+        """Raises NoSuchQueueError when the queue does not exist."""
         try:
             self.ask(lambda client: client.stats(self.queue))
         except NotFound:
             raise NoSuchQueueError(
-                f"there is no queue {self.queue!r} on {self.place}: see the option queue, or make it with qs new"
+                f"there is no queue {self.queue!r} on {self.place}: check the option queue, or create it with qs new"
             ) from None
 
     def refused(self, what: str, error: ServerError) -> PipelineError:
-        """The error for an answer that was not expected. what: was asked for, as in `the claim`."""
+        """Returns the error for an unexpected answer. what: was asked for, as in `the claim`."""
         if isinstance(error, NotImplementedByServer):
             return PipelineError(
-                f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly once needs a queue "
+                f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly-once needs a queue "
                 f"of the storage journal ({error})"
             )
         return PipelineError(f"the server on {self.place} refused {what} on the queue {self.queue!r}: {error}")

@@ -1,6 +1,6 @@
-"""Checks payloads against what a schema demands of them: in tasks, a column of payloads at a time.
+"""Checks payloads against a schema, in tasks, a column of payloads at a time.
 
-What a task needs for that, an XSD that is compiled among it, is made once in a process.
+Each process compiles the XSD only once.
 """
 
 import json
@@ -14,16 +14,17 @@ from .document_shape import shape_of
 from .xml_parsing import MisfitError, PayloadParser, Xsd
 
 VERDICT = "struct<misfit: string, doubt: string>"
-"""What is found out about a payload: why it does not fit, null when it does; and what Spark may be unable to read."""
+"""The result for a payload. misfit: why it does not fit, null when it does; doubt: a value that Spark may be unable to
+read."""
 
 _LONGEST = 500  # characters of a reason
-_KEPT = 8  # checkers: one for each queue archived at a time
+_KEPT = 8  # checkers: one for each queue
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What payloads have to meet. columns: what documents are to fill, as JSON of Spark; root: the name that the root
-    element has to have, None for any; xsd: what documents have to be valid by, if anything."""
+    """The requirements for payloads. columns: for documents, as JSON of Spark; root: the required name of the root
+    element, None for any; xsd: to validate by, if any."""
 
     columns: str
     root: str | None = None
@@ -38,7 +39,7 @@ class Checker:
         self._shape = shape_of(StructType.fromJson(json.loads(rules.columns)))
 
     def check(self, body: bytes | None) -> tuple[str | None, str | None]:
-        """Why the payload does not fit, None when it does; and a value that Spark may be unable to read, if any."""
+        """Returns why the payload does not fit, or None, and a value that Spark may be unable to read, if any."""
         doubts: list[str] = []
         try:
             self._shape.check(self._parser.parse(body or b""), doubts)
@@ -49,12 +50,12 @@ class Checker:
 
 @lru_cache(_KEPT)
 def checker(rules: Rules) -> Checker:
-    """The checker of this process for such rules."""
+    """Returns this process's checker for the rules."""
     return Checker(rules)
 
 
 def check_payloads(bodies: pa.Array, rules: Rules) -> pa.Array:
-    """The verdict on each payload, in order."""
+    """Returns the verdict on each payload, in order."""
     check = checker(rules).check
     verdicts = [check(body) for body in bodies.to_pylist()]
     columns = [pa.array([verdict[number] for verdict in verdicts], pa.string()) for number in (0, 1)]

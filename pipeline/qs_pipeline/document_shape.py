@@ -1,8 +1,8 @@
-"""What a document has to be like to fill columns: which elements and attributes have a column, which may be repeated,
-which must be there.
+"""Compares documents with the columns that they fill: which elements and attributes have a column, may be repeated, or
+are required.
 
-Of several elements for one column Spark keeps the last, without a word. So a document is compared with its columns
-before Spark reads it. Elements and columns are matched as Spark does it: by the name without its prefix, in any case.
+Spark silently keeps the last of several elements for one column, so documents are checked before Spark reads them.
+Names match as in Spark: without prefix, and in any case.
 """
 
 from collections.abc import Callable
@@ -17,20 +17,23 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from .xml_parsing import MisfitError
 
 _WILDCARD = "xs_any"
-"""The column that Spark fills with elements that have no column of their own."""
+"""The column that Spark fills with elements without a column of their own."""
 
 _TEXT = "_value"
 """The column for the text of an element that has attributes. Names are compared in lower case."""
 
-_TAGS = 1000  # that a shape remembers
-_QUOTED = 80  # characters of a value
+_TAGS = 1000  # element names that a shape caches
+_QUOTED = 80  # characters of a quoted value
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column for an element or an attribute. key: its name in lower case, empty when each element name has a place of
-    its own; many: whether it is an array; required: whether it is NOT NULL; kind: the type of one value, as DDL writes
-    it; test: says whether a text can be one, as far as is known here; inside: of a structure or a map."""
+    """A column for an element or an attribute.
+
+    key: its name in lower case, empty when each element name has a place of its own; many: it is an array; required: it
+    is NOT NULL; kind: the type of one value, as DDL writes it; test: tells whether a text can be one, as far as known
+    here; inside: the shape of a structure or a map.
+    """
 
     key: str
     many: bool
@@ -41,10 +44,10 @@ class Column:
 
 
 class Shape:
-    """The columns that the content of an element goes to."""
+    """The columns for the content of an element."""
 
     def __init__(self, columns: dict[str, Column], rest: Column | None = None) -> None:
-        """columns: by their keys; rest: for elements that have none there."""
+        """columns: by their keys; rest: for all other elements."""
         self._columns = columns
         self._rest = rest
         self._found: dict[str, Column | None] = {}
@@ -52,10 +55,9 @@ class Shape:
         self._attributes = [each for each in columns.values() if each.key.startswith("_")]
 
     def check(self, element: Any, doubts: list[str]) -> None:
-        """Compares an element, as lxml has it, with the columns. MisfitError when something has no room, or is missing.
+        """Compares an lxml element with the columns. MisfitError when something has no place, or is missing.
 
-        doubts: gets the values that Spark may be unable to read. Whether it can is for Spark to say; they serve to tell
-        why it could not.
+        doubts: gets the values that Spark may be unable to read, to explain it if Spark indeed cannot.
         """
         seen = set()
         for child in element:
@@ -65,7 +67,7 @@ class Shape:
                 continue
             key = column.key or tag
             if key in seen and not column.many:
-                raise MisfitError(f"{_place(child)} is repeated, and its column has room for one")
+                raise MisfitError(f"{_place(child)} is repeated, and its column holds one")
             seen.add(key)
             if column.inside is not None:
                 column.inside.check(child, doubts)
@@ -93,7 +95,7 @@ class Shape:
 
 
 def shape_of(kind: StructType) -> Shape:
-    """The shape of documents that fill such a structure."""
+    """Returns the shape of documents that fill a structure."""
     columns = {each.name.lower(): _column(each.name.lower(), each.dataType, not each.nullable) for each in kind.fields}
     return Shape(columns, columns.get(_WILDCARD))
 
@@ -126,7 +128,7 @@ def _name(tag: str) -> str:
 
 
 def _place(element: Any) -> str:
-    """The names from the root to the element."""
+    """Returns the names from the root to the element."""
     names = [_name(each.tag) for each in element.iterancestors()]
     return "/".join([*reversed(names), _name(element.tag)])
 
@@ -145,7 +147,7 @@ def _whole(bits: int) -> Callable[[str], bool]:
 
 
 def _without_errors(test: Callable[[str], object]) -> Callable[[str], bool]:
-    """The test, with an exception meaning no."""
+    """Returns the test, with False for an exception."""
 
     def passes(text: str) -> bool:
         try:

@@ -1,7 +1,7 @@
-"""XML payloads as typed columns: what a schema file says, and what becomes of payloads that do not fit.
+"""XML payloads as typed columns: reads schema files, and finds payloads that do not fit.
 
-A schema file is an XSD, or a schema of Spark: DDL (`id INT, item ARRAY<STRING>`) or the JSON that `StructType.json()`
-writes. Attributes are fields that begin with `_`, text beside attributes is `_VALUE`, as Spark's XML source has it.
+A schema file is an XSD, or a schema of Spark: DDL (`id INT, item ARRAY<STRING>`) or the JSON of `StructType.json()`. As
+in Spark's XML source, fields that begin with `_` are attributes, and `_VALUE` is text beside attributes.
 """
 
 import json
@@ -27,33 +27,34 @@ _UNREADABLE = "Spark cannot read it: a value is not of its column's type, or ele
 
 
 class DocumentSchema(StructType):
-    """The columns for a document's content, every one nullable, and what a document has to be like to fill them."""
+    """The columns for a document's content, all of them nullable, and the requirements for documents."""
 
     def __init__(self, content: StructType, *, root: str | None = None, xsd: Xsd | None = None) -> None:
-        """content: where it says NOT NULL, documents without that do not fit; root: the name of the element that
-        documents are, `{namespace}name` or `name`, None for any; xsd: what documents have to be valid by.
+        """content: a document without a value that is NOT NULL here does not fit; root: the name of the root element,
+        `{namespace}name` or `name`, None for any; xsd: to validate documents by.
 
         SchemaMismatchError when there would be no columns, or columns that no document can fill.
         """
         super().__init__(_nullable(content).fields)
         _must_be_fillable(content, DOCUMENT)
         if not content.fields:
-            raise SchemaMismatchError("there are no elements or attributes in it: there would be no columns")
+            raise SchemaMismatchError("it has no elements or attributes, so there would be no columns")
         if CORRUPT in content.names:
-            raise SchemaMismatchError(f"it has a field {CORRUPT}, which is where it stands why a payload does not fit")
+            raise SchemaMismatchError(f"it has a field {CORRUPT}, which is the column for the reason of a misfit")
         self.rules = Rules((self if xsd is not None else content).json(), root, xsd)
 
     @classmethod
-    def typeName(cls) -> str:  # noqa: N802 - Spark's, which would make it of the name of this class
+    def typeName(cls) -> str:  # noqa: N802 - Spark's name
+        """Returns the type name of a structure, which Spark would otherwise derive from this class's name."""
         return StructType.typeName()
 
 
 def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> DocumentSchema:
-    """Reads the schema of payloads from a file of this machine. root: the name of the element that payloads are. An XSD
-    that declares several elements needs it; with DDL and JSON it may also be `{namespace}name`.
+    """Reads the schema of payloads from a file of this machine. root: the name of the root element, required for an XSD
+    that declares several elements; with DDL and JSON it may be `{namespace}name`.
 
-    UsageError when a file cannot be read; SchemaMismatchError when it is no schema, or not one of a document. What is
-    wrong with an XSD is said with its line.
+    UsageError when a file cannot be read; SchemaMismatchError when it is no schema, or not one of a document. Errors in
+    an XSD name the line.
     """
     data = schema_bytes(path)
     if is_xsd(data):
@@ -69,14 +70,14 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> D
 
 
 def check_schema_file(path: str, *, root: str | None = None) -> None:
-    """Checks what can be checked without Spark: that the file can be read, and all of an XSD but its columns. Raises as
-    `read_schema` does."""
+    """Checks what needs no Spark: that the file can be read, and all of an XSD but its columns. Raises like
+    `read_schema`."""
     if is_xsd(schema_bytes(path)):
         _chosen(read_xsd(path), root)
 
 
 def schema_bytes(path: str) -> bytes:
-    """The content of a schema file. UsageError when it cannot be read."""
+    """Returns the content of a schema file. UsageError when it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -84,7 +85,7 @@ def schema_bytes(path: str) -> bytes:
 
 
 def is_xsd(data: bytes) -> bool:
-    """Whether the content of a schema file is XML."""
+    """Tells whether the content of a schema file is XML."""
     return data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 
 
@@ -96,7 +97,7 @@ def _columns_of_text(path: str, data: bytes) -> StructType:
         raise UsageError(f"{path}: {error}") from error
     except PySparkException as error:
         reason = _first_line(error)
-    except Exception as error:  # of Spark's JSON reader: any
+    except Exception as error:  # Spark's JSON reader raises any kind
         reason = str(from_text(str(error)))
     else:
         if isinstance(schema, StructType):
@@ -110,16 +111,15 @@ def _first_line(error: PySparkException) -> str:
 
 
 def _chosen(xsd: Xsd, root: str | None) -> str:
-    """The name of the element that payloads are."""
+    """Returns the name of the root element."""
     if not xsd.elements:
         raise SchemaMismatchError(
-            f"{xsd.path} declares no element, only types: there is nothing that payloads could be"
+            f"{xsd.path} declares no element, only types: declare the root element of the payloads"
         )
     declared = ", ".join(xsd.elements)
     if root is None and len(xsd.elements) != 1:
         raise SchemaMismatchError(
-            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): --xml-root NAME says which of them "
-            "payloads are"
+            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): name the root element with payloads are"
         )
     if root is not None and root not in xsd.elements:
         raise SchemaMismatchError(f"{xsd.path} declares no element {root!r}, but {declared}")
@@ -127,12 +127,13 @@ def _chosen(xsd: Xsd, root: str | None) -> str:
 
 
 def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
-    """The columns that Spark makes of the element. All files that it will read for that have been checked."""
+    """Returns the columns that Spark derives from the element. All files that Spark reads for it have been checked
+    before."""
     java: Any = spark._jvm
     try:
         path = java.org.apache.hadoop.fs.Path("file", "", xsd.path)
         read = java.org.apache.spark.sql.execution.datasources.xml.XSDToSchema.read(path)
-    except Exception as error:  # Java's, of any kind
+    except Exception as error:  # any kind, from Java
         cause = str(error)
         reason = "types that contain themselves" if "StackOverflowError" in cause else str(from_text(cause))
         raise SchemaMismatchError(
@@ -141,13 +142,13 @@ def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
     kinds = [each.dataType for each in StructType.fromJson(json.loads(read.json())).fields if each.name == name]
     if len(kinds) != 1 or not isinstance(kinds[0], StructType):
         raise SchemaMismatchError(
-            f"{xsd.path}: the element {name!r} has no elements or attributes: there would be no columns"
+            f"{xsd.path}: the element {name!r} has no elements or attributes, so there would be no columns"
         )
     return kinds[0]
 
 
 def _must_be_fillable(kind: Any, place: str) -> None:
-    """SchemaMismatchError for columns that elements cannot be told apart for."""
+    """Raises SchemaMismatchError when elements cannot be assigned to columns."""
     if isinstance(kind, ArrayType):
         _must_be_fillable(kind.elementType, place)
     if not isinstance(kind, StructType):
@@ -156,19 +157,18 @@ def _must_be_fillable(kind: Any, place: str) -> None:
     for each in kind.fields:
         if ":" in each.name:
             raise SchemaMismatchError(
-                f"the field {each.name!r} of {place} has a prefix: name it without, and it matches any prefix"
+                f"the field {each.name!r} of {place} has a prefix: leave the prefix out, and the field matches any"
             )
         if each.name.lower() in names:
             raise SchemaMismatchError(
-                f"{place} has the field {each.name!r} twice (upper and lower case are the same to Spark): which one an "
-                "element belongs to cannot be told"
+                f"{place} has the field {each.name!r} twice (Spark ignores case): an element could belong to either"
             )
         names.add(each.name.lower())
         _must_be_fillable(each.dataType, f"{place}.{each.name}")
 
 
 def _nullable(kind: Any) -> Any:
-    """The type with every part of it nullable: what is not there is null."""
+    """Returns the type with every part of it nullable."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _nullable(each.dataType), True) for each in kind.fields])
     if isinstance(kind, ArrayType):
@@ -179,8 +179,8 @@ def _nullable(kind: Any) -> Any:
 
 
 def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
-    """The rows with two columns more, of which one is null in each row: `document`, the payload's content as that type,
-    and `_corrupt_record`, the reason why the payload does not fit. `body` stays as it is.
+    """Returns the rows with two more columns, one of them null in each row: `document`, the payload's content as that
+    type, and `_corrupt_record`, the reason why the payload does not fit. `body` stays unchanged.
 
     rows: with the payload in a column `body`, binary or string; schema: from `read_schema`, or any structure.
     """
@@ -189,7 +189,7 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     parsed = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "ignoreNamespace": "true"}
     verdict, document = F.col("_verdict"), F.col("_parsed")
-    # Spark's reader sees only what has been checked.
+    # Spark reads only payloads that have passed the check.
     read = F.when(verdict.misfit.isNull(), F.from_xml(F.col("body").cast("string"), parsed, options))
     unread = F.when(document.getField(CORRUPT).isNotNull(), F.coalesce(verdict.doubt, F.lit(_UNREADABLE)))
     content = F.struct(*(document.getField(name).alias(name) for name in schema.names))
@@ -202,4 +202,4 @@ def _checking(rules: Rules) -> Any:
     def check(bodies: pa.Array) -> pa.Array:
         return check_payloads(bodies, rules)
 
-    return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # it finds the third argument by itself
+    return arrow_udf(check, VERDICT)  # type: ignore[call-overload]  # the third argument is found at run time

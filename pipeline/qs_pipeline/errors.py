@@ -1,15 +1,14 @@
-"""What the pipeline raises: each kind has the exit code that the command ends with.
+"""The errors of the pipeline. Each class has an exit code of the command.
 
-The text of an error is one line that says what, where and what to do. What is raised in a Spark worker reaches the
-driver only as text, so the class is known again by its name (see `translate`): names are kept, and no text has line
-breaks.
+Their text is one line that says what, where and what to do. A Spark worker's error reaches the driver only as text and
+is recognized by its class name (see `translate`), so names stay, and texts have no line breaks.
 """
 
 from typing import ClassVar
 
 
 class PipelineError(Exception):
-    """Anything that ends a job. exit_code: of the command; 1 stands for what has no code of its own."""
+    """Ends a job. exit_code: of the command; 1 for errors without a code of their own."""
 
     exit_code: ClassVar[int] = 1
 
@@ -18,27 +17,27 @@ class PipelineError(Exception):
 
 
 class UsageError(PipelineError):
-    """Arguments or options that are wrong, or do not go together."""
+    """Arguments or options are wrong, or do not go together."""
 
     exit_code = 2
 
 
 class BadOptionError(UsageError):
-    """An option of the data source that is unknown, missing, or has a value that it cannot have."""
+    """An option of the data source is unknown, missing, or has a wrong value."""
 
 
 class MissingExtraError(UsageError):
-    """What the pipeline needs beyond the queue client is not installed."""
+    """A package that the pipeline needs is not installed."""
 
 
 class NoJavaError(PipelineError):
-    """There is no Java that Spark can run on."""
+    """No Java was found that Spark can run on."""
 
     exit_code = 3
 
 
 class NoServerError(PipelineError):
-    """The queue server cannot be reached, or does not answer, or what answers is none."""
+    """The queue server cannot be reached, does not answer, or is no queue server."""
 
     exit_code = 4
 
@@ -50,36 +49,37 @@ class NoSuchQueueError(PipelineError):
 
 
 class ClaimHeldError(PipelineError):
-    """Somebody else works as the same consumer: the claim asked for is not this one's to make or to read."""
+    """Another query works as the same consumer: the claim is not this one's to make or to read."""
 
     exit_code = 6
 
 
 class CheckpointLostError(PipelineError):
-    """The checkpoint was deleted, or is older than what was done with it: going on would lose or double messages."""
+    """The checkpoint was deleted, or is older than what was done with it: continuing would lose or duplicate
+    messages."""
 
     exit_code = 7
 
 
 class BadQueryError(PipelineError):
-    """SQL that cannot be parsed, or analysed, or that fails on the messages."""
+    """A SQL query cannot be parsed or analysed, or fails on the messages."""
 
     exit_code = 8
 
 
 class SchemaMismatchError(PipelineError):
-    """A schema that cannot be read, or does not fit what is there."""
+    """A schema cannot be read, or does not fit the data."""
 
     exit_code = 9
 
 
 class DataLossError(PipelineError):
-    """Messages that should be there are gone: claimed and purged, or released to others."""
+    """Messages are missing: they were claimed and purged, or released to others."""
 
     exit_code = 10
 
 
 class BadMessageError(PipelineError):
-    """A message or a row whose content cannot be what was asked for: bytes that are no text, a body that is null."""
+    """A message or row does not have the requested content: bytes that are not text, a body that is null."""
 
     exit_code = 11

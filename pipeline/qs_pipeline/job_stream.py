@@ -1,4 +1,4 @@
-"""The stream of a queue's messages as the jobs read it: in claims of one consumer."""
+"""The stream of a queue's messages for the jobs, in claims of one consumer."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,8 +13,8 @@ def claimed_rows(
     body: str = "binary",
     accept_loss: bool = False,
 ) -> DataFrame:
-    """server: its host and port; consumer: whose claims they are, of this job alone; bounds: messages and bytes of a
-    batch, at most; body: `binary` or `string`; accept_loss: goes on though claimed messages have gone."""
+    """Returns the stream of a queue. server: its host and port; consumer: of this job alone; bounds: messages and bytes
+    of a batch, at most; body: `binary` or `string`; accept_loss: continue though claimed messages are gone."""
     host, port = server
     messages, size = bounds
     reader = spark.readStream.format("qs").options(host=host, port=port, queue=queue, consumer=consumer, bodyType=body)

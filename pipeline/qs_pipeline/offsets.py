@@ -1,7 +1,7 @@
-"""How far a stream has read: the claim that it read last. That is what stands in the checkpoint's offset log.
+"""The offset of the data source in Spark's offset log: a claim.
 
-A claim never changes, and the server gives it again by its number, so it says exactly which messages a batch consists
-of, in some 120 bytes, however many there are.
+A claim never changes, and the server returns it by its number. So some 120 bytes say exactly which messages a batch
+has, however many they are.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from .errors import CheckpointLostError
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A claim. seq: its number, 0 before the first; count: messages; bytes: of their payloads; first, last: their least
-    and greatest mid; checksum: the server's, of which messages they are; lost: how often the query has gone on although
-    the server's numbers were others (failOnDataLoss false): the same messages under the same number are news then."""
+    """A claim. seq: its number, 0 before the first; count: messages; bytes: of their payloads; first, last: least and
+    greatest mid; checksum: of the messages, from the server; lost: how often the query went on with other claims than
+    the checkpoint says (failOnDataLoss false), as a number may then stand for other messages."""
 
     seq: int = 0
     count: int = 0
@@ -29,15 +29,15 @@ class Offset:
 
     @classmethod
     def of(cls, claim: Claim) -> "Offset":
-        """Of a claim as the server has answered it."""
+        """Returns the offset of a claim."""
         return cls(claim.seq, claim.count, claim.bytes, claim.first, claim.last, claim.checksum)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Offset":
-        """From what Spark read in the offset log. CheckpointLostError when that was written by another source."""
+        """Reads an offset from Spark's log. CheckpointLostError when another source has written it."""
         wrong = CheckpointLostError(
-            f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it is another query's, "
-            "or damaged; start with a new checkpoint"
+            f"the checkpoint holds {dict(values)!r}, which is no offset of the source qs: it belongs to another query, "
+            "or is damaged; start with a new checkpoint"
         )
         if set(values) - set(cls.__slots__):
             raise wrong
@@ -50,10 +50,10 @@ class Offset:
         return offset
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark writes it to the offset log; what there is not is left out."""
+        """Returns the offset as Spark writes it to its log, without fields that are None."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None and (name != "lost" or value)}
 
 
 INITIAL = Offset()
-"""Where a query without a checkpoint begins: nothing has been claimed."""
+"""The start of a query without a checkpoint: nothing is claimed."""

@@ -1,7 +1,6 @@
-"""The options of the data source: what each may be, and what is said when it is something else. Nothing is opened here.
+"""The options of the data source and their checks. Opens nothing.
 
-Spark hands options over as text, whatever case their names were written in; a name that is not known is an error, as
-otherwise a misspelt bound would be no bound.
+Spark passes options as text, with names in any case. An unknown name is an error: a misspelt bound would be none.
 """
 
 import difflib
@@ -16,16 +15,16 @@ BodyType = Literal["binary", "string"]
 Mode = Literal["peek", "consume"]
 
 FIRST_CONTACT = 5.0
-"""Seconds for which a server that cannot be reached is tried before a query or a read has begun, where retrySeconds is
-not given: long enough for one that starts at the same time, short enough for a wrong address."""
+"""Seconds, without retrySeconds, for which an unreachable server is tried at the start of a query: long enough for one
+that starts at the same time, short enough for a wrong address."""
 
 RETRY = 60.0
-"""Seconds for which it is tried later, where retrySeconds is not given: a restart of the server is survived."""
+"""Seconds, without retrySeconds, for which it is tried later: enough for a restart of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for. None: not given.
+    """The options of one use. None: not given.
 
     queue: the qid; consumer: whose claims are read; producer: whose messages are staged; max_messages, max_bytes: of
     one claim; partitions: tasks of one read; retry: seconds that a server may be away; txn_app, txn_version: which
@@ -72,7 +71,7 @@ def _whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
             number = least - 1
         if not least <= number <= most:
             bound = f"of {least} or more" if most == 10**18 - 1 else f"from {least} to {most}"
-            raise ValueError(f"is {value!r}, and not a whole number {bound}")
+            raise ValueError(f"is {value!r}, but must be a whole number {bound}")
         return number
 
     return whole
@@ -97,7 +96,7 @@ def _seconds(value: str) -> float:
     except ValueError:
         seconds = -1
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ValueError(f"is {value!r}, and not a number of seconds, 0 or more")
+        raise ValueError(f"is {value!r}, but must be a number of seconds, 0 or more")
     return seconds
 
 
@@ -117,21 +116,21 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),
     "retrySeconds": ("retry", _seconds),
 }
-"""By the option's name: the field, and how its value is read. ValueError says what the value is instead."""
+"""Option name -> field, and the function that reads the value. Its ValueError says what is wrong."""
 
 _BY_LOWER = {name.lower(): name for name in _OPTIONS}
 
-_OF_SPARK = frozenset(("checkpointlocation", "queryname"))
-"""What Spark hands on with the options of a stream's sink, and is its own."""
+_SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
+"""Spark's own options of a stream's sink, which it passes on with ours."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """The options, checked. given: as Spark has them. BadOptionError says which is wrong, and what it may be."""
+    """Checks the options. given: as Spark passes them. BadOptionError says what is wrong, and what is allowed."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = _BY_LOWER.get(key.lower())
         if name is None:
-            if key.lower() in _OF_SPARK:
+            if key.lower() in _SPARK_OPTIONS:
                 continue
             raise _unknown(key)
         field, read = _OPTIONS[name]
@@ -140,7 +139,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         except ValueError as error:
             raise BadOptionError(f"the option {name} {error}") from None
     if "queue" not in values:
-        raise BadOptionError("the option queue is missing: .option('queue', NAME) says which queue is meant")
+        raise BadOptionError("the option queue is missing: name one with .option('queue', NAME)")
     options = Options(**values)
     if (options.txn_app is None) != (options.txn_version is None):
         missing = "txnVersion" if options.txn_version is None else "txnAppId"
@@ -149,18 +148,18 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def consumer_of(options: Options, who: str) -> str:
-    """The option consumer, which this use needs. who: as in `a stream`."""
+    """Returns the option consumer, or raises BadOptionError if it is missing. who: needs it, as in `a stream`."""
     if options.consumer is None:
         raise BadOptionError(
-            f"the option consumer is missing: {who} needs a name of its own, under which the server keeps what it has "
-            "claimed; the same one after a restart, and one that nothing else uses on this queue"
+            f"the option consumer is missing: {who} needs a name of its own, under which the server keeps its claims; "
+            "use the same name after a restart, and for nothing else on this queue"
         )
     return options.consumer
 
 
 def _unknown(key: str) -> BadOptionError:
     if key.lower() == "path":
-        return BadOptionError("a queue has no path: load() and save() without one, and .option('queue', NAME)")
+        return BadOptionError("a queue has no path: call load() or save() without one, and use .option('queue', NAME)")
     near = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1)
     hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_OPTIONS)}"
     return BadOptionError(f"there is no option {key!r} of qs: {hint}")

@@ -1,6 +1,6 @@
-"""Looking at a queue: its visible messages as rows, and nothing is changed, claimed or counted as received.
+"""Peeks at a queue: returns its visible messages as rows and changes nothing.
 
-No operation shows many messages at once, so they are asked for one by one, many on their way at a time.
+No operation returns many messages at once, so they are requested one by one, many requests at a time.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from .pipelining import exchanges
 from .slices import BYTES, MOST, PARTITION_MOST, PARTITIONS
 
 _AHEAD = 64
-"""Requests on their way: the server works, and the answers' sizes are not known before."""
+"""Unanswered requests, at most: the sizes of their answers are unknown."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class PeekPartition(InputPartition):
 
 
 def peek_partitions(server: Server, options: Options) -> list[PeekPartition]:
-    """All visible messages, cut into ranges of about as many. At most maxMessagesPerTrigger, the oldest."""
+    """Returns ranges of about equally many visible messages: all, or the oldest maxMessagesPerTrigger."""
     mids = list(_listed(server, 0, options.max_messages))
     count = len(mids)
     parts = min(max(options.partitions or min(-(-count // PARTITION_MOST), PARTITIONS), 1), count)
@@ -42,7 +42,7 @@ def peek_partitions(server: Server, options: Options) -> list[PeekPartition]:
 
 
 def read_peeked(partition: PeekPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition: those of its messages that are still visible."""
+    """Yields the rows of a partition: its messages that are still visible."""
     options = partition.options
     with Server(options, options.later) as server:
         for messages in _peeked(server, partition):
@@ -50,13 +50,13 @@ def read_peeked(partition: PeekPartition) -> Iterator[pa.RecordBatch]:
 
 
 def _peeked(server: Server, partition: PeekPartition) -> Iterator[list[Delivery]]:
-    """In lists of at most MOST messages and, as far as the last list tells, BYTES."""
+    """Yields lists of at most MOST messages and, judging by the previous list, BYTES."""
     after, most = partition.after, _AHEAD
     while after < partition.last:
         mids = [mid for mid in _visible(server, after, most) if mid <= partition.last]
         if not mids:
             return
-        messages = _looked_at(server, mids)
+        messages = _peek_all(server, mids)
         if messages:
             yield messages
             size = sum(len(message.payload) for message in messages)
@@ -68,19 +68,19 @@ def _visible(server: Server, after: int, most: int) -> list[int]:
     return server.ask(lambda client: ids(client, server.queue, "ready", after, most))
 
 
-def _looked_at(server: Server, mids: list[int]) -> list[Delivery]:
-    return server.ask(lambda client: _look(client, server.queue, mids))
+def _peek_all(server: Server, mids: list[int]) -> list[Delivery]:
+    return server.ask(lambda client: _peek_pipelined(client, server.queue, mids))
 
 
-def _look(client: QueueClient, qid: str, mids: list[int]) -> list[Delivery]:
+def _peek_pipelined(client: QueueClient, qid: str, mids: list[int]) -> list[Delivery]:
     requests = (GetMessage(qid, mid, peek=True) for mid in mids)
     found: list[Delivery] = []
     for answer in exchanges(client, requests, _AHEAD):
         if isinstance(answer, NotFound):
-            continue  # somebody has dealt with it meanwhile
+            continue  # consumed meanwhile
         if isinstance(answer, ServerError):
             raise answer
-        if answer.payload is not None and answer.mid is not None:  # else somebody has just taken it
+        if answer.payload is not None and answer.mid is not None:  # otherwise just received by another consumer
             payload = answer.payload.encode() if isinstance(answer.payload, str) else answer.payload
             found.append(Delivery(answer.mid, payload, qid, answer.receives, answer.pushed_at))
     return found

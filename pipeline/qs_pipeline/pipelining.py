@@ -1,4 +1,4 @@
-"""Several requests on their way at once: the server works on the next while the last answer is read."""
+"""Pipelines requests: the server works on the next while the last answer is read."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -12,11 +12,11 @@ M = TypeVar("M", bound=Message)
 
 
 def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterator[M | ServerError]:
-    """The answer to each request, in order, an error of the server's in its place. ahead: the most that are unanswered.
+    """Yields the answer to each request, in order; a ServerError in place of an error. ahead: unanswered requests, at
+    most.
 
-    Raises ServerUnavailable when the connection is lost, the network cuts a request off, or no answer comes in the
-    client's timeout. The connection is closed when the iteration does not reach its end, as answers may still be on
-    their way.
+    Raises ServerUnavailable when the connection is lost, the network cuts a request off, or no answer comes within the
+    client's timeout. Closes the connection if the iteration is left early, as answers may be outstanding.
     """
     left, numbers = iter(requests), count(1)
     asked: list[type[M]] = []
@@ -37,7 +37,7 @@ def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterato
 
 
 def answers(client: QueueClient, requests: Iterable[M], ahead: int = 1) -> Iterator[M]:
-    """As `exchanges`, and an error of the server's is raised."""
+    """Yields answers like `exchanges`, but raises the server's errors."""
     for answer in exchanges(client, requests, ahead):
         if isinstance(answer, ServerError):
             raise answer
@@ -52,11 +52,9 @@ def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
     except TimeoutError as error:
         raise NoAnswer(f"no answer from {client.host}:{client.port} within {client.timeout:g} s") from error
     if isinstance(answer, Error):
-        if (
-            answer.code == BAD_REQUEST.code and answer.req is None
-        ):  # each request has one: the server has not read it whole
+        if answer.code == BAD_REQUEST.code and answer.req is None:  # the server has not read the whole request
             raise ServerUnavailable(
-                f"a request did not reach {client.host}:{client.port} whole ({answer.text}); ask again"
+                f"the network cut off a request to {client.host}:{client.port} ({answer.text}); ask again"
             )
         return exception_for(answer)
     if not isinstance(answer, kind):

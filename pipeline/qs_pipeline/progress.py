@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: one line that is written anew, or with -v a line for each batch."""
+"""The progress of a job on the terminal: one line that is updated, or with -v a line for each batch."""
 
 import threading
 import time
@@ -8,13 +8,13 @@ from typing import TextIO
 from .running import Step
 
 _SHORTEST = 0.1
-"""Seconds between two writes of the line: more often nobody reads it."""
+"""Seconds between two updates of the line."""
 
 
 class ProgressLine:
-    """Counts batches as they come. May be called by several threads.
+    """Counts finished batches. Threads may share it.
 
-    stream: where the line goes; terminal: whether it is written anew there; verbose: a line for each batch, instead.
+    stream: gets the line; terminal: update the line in place; verbose: write a line for each batch instead.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ProgressLine:
         self._shown = False
 
     def __call__(self, step: Step) -> None:
-        """A batch is finished."""
+        """Counts a finished batch."""
         with self._lock:
             self._rows += step.rows
             now = self._clock()
@@ -43,7 +43,7 @@ class ProgressLine:
                 self._write(self._text(step, now))
 
     def say(self, text: str) -> None:
-        """Something else that is going on, until the next batch."""
+        """Shows another text until the next batch."""
         with self._lock:
             if self._terminal:
                 self._write(text)
@@ -52,7 +52,7 @@ class ProgressLine:
                 self._stream.flush()
 
     def clear(self) -> None:
-        """Takes the line away, so that something else can be written."""
+        """Removes the line before other output."""
         with self._lock:
             if self._shown:
                 self._stream.write("\r\x1b[K")
@@ -61,7 +61,7 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since the start."""
         return self._clock() - self._started
 
     def _write(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""A partition of a claim, as the task that reads it has it: everything that it needs, and its rows.
+"""Reads a partition of a claim in a task.
 
-The rows are the same however often, and wherever, a partition is read.
+The rows are the same wherever and however often a partition is read.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from .slices import Slice, partitions
 
 @dataclass
 class ClaimPartition(InputPartition):
-    """A slice of a claim."""
+    """A slice of a claim, with all that a task needs to read it."""
 
     options: Options
     offset: Offset
@@ -29,15 +29,15 @@ class ClaimPartition(InputPartition):
 
 
 def claim_partitions(options: Options, offset: Offset) -> list[ClaimPartition]:
-    """The partitions of a claim, in order of mid."""
+    """Returns the partitions of a claim, in order of mid."""
     pieces = partitions(offset.count, offset.bytes, options.partitions)
     return [ClaimPartition(options, offset, piece) for piece in pieces]
 
 
 def read_claim(partition: ClaimPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, in order of mid; asked for piece by piece, so that one is in memory at a time.
+    """Yields the rows of a partition, in order of mid, with one slice in memory at a time.
 
-    DataLossError when messages are gone, unless the option failOnDataLoss is false; NoServerError, NoSuchQueueError;
+    DataLossError when messages are gone, unless failOnDataLoss is false; NoServerError, NoSuchQueueError;
     BadMessageError.
     """
     options, offset = partition.options, partition.offset
@@ -49,7 +49,7 @@ def read_claim(partition: ClaimPartition) -> Iterator[pa.RecordBatch]:
 
 
 def messages_of(server: Server, claims: Claims, offset: Offset, piece: Slice) -> Iterator[list[Delivery]]:
-    """A slice, in halves where it is more than one answer carries."""
+    """Yields the messages of a slice, in halves where they exceed one answer."""
     try:
         messages = claims.read(offset, piece)
     except BadRequest as error:

@@ -1,11 +1,12 @@
-"""The job `replay`: an archive back to a queue, in the order in which it was pushed, each message once.
+"""The job `replay`: pushes an archive to a queue, in the original order, each message once.
 
-The messages are chosen and cut into chunks at the first run (`replay_plan`). Portion k of them is batch k of a producer
-of the queue, which the server publishes once: a run that was interrupted goes on, and pushes nothing again.
+The first run chooses the messages and cuts them into chunks (`replay_plan`). Portion k is batch k of a producer of the
+queue, which the server publishes once, so an interrupted run continues without duplicates.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,20 +18,20 @@ from .archive_layout import archive_id
 from .errors import BadQueryError, PipelineError, UsageError
 from .files import Files, file_errors, open_files
 from .finishing import require_queue
-from .replay_plan import Choice, Plan, Plans, chosen, few_rows_at_a_time, plan_key
+from .replay_plan import Choice, Plan, PlanStore, chosen, few_rows_at_a_time, plan_key
 from .running import Progress, Step, Stop, translated
 from .translate import translate
 
 CHUNK = 5_000
-"""Messages of a chunk, at most. With a rate, those of a second are pushed at a time."""
+"""Messages of a chunk, at most. With a rate, one second's messages are pushed at a time."""
 
-_GLANCE = 0.1
-"""Seconds between two looks at whether to stop."""
+_POLL = 0.1
+"""Seconds between two checks for a stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a run did. messages: chosen, in all; before: of them, pushed by earlier runs; pushed: by this one."""
+    """The result of a run. messages: chosen in all; before: pushed by earlier runs; pushed: by this run."""
 
     messages: int
     before: int
@@ -39,8 +40,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a replay would push from one queue of the archive. first, last: when they were pushed, in
-    UTC."""
+    """The messages that a replay would push from one queue of the archive. first, last: times of their push, in UTC."""
 
     queue: str
     messages: int
@@ -50,7 +50,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A replay that was begun before. messages: of it, in all; pushed: of them, for sure; finished: all are."""
+    """A replay that was begun before. messages: in all; pushed: certainly; finished: all are."""
 
     messages: int
     pushed: int
@@ -58,16 +58,16 @@ class Begun:
 
 
 def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
-    """What a new replay would push, by the queue it came from. Nothing is written. Errors as of `replay`."""
+    """Returns what a new replay would push, by original queue. Writes nothing. Errors as in `replay`."""
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
-    with _choosing(), few_rows_at_a_time(spark):
+    with _where_errors(), few_rows_at_a_time(spark):
         rows = chosen(spark, files, ident, choice)
         if rows is None:
             return []
         times = F.min("pushed_at").alias("first"), F.max("pushed_at").alias("last")
         grouped = rows.groupBy("queue").agg(F.count("*").alias("messages"), *times).orderBy("queue")
-        # Spark gives times as those of this machine's zone.
+        # Spark returns times in this machine's zone.
         return [
             Found(row["queue"], row["messages"], row["first"].astimezone(UTC), row["last"].astimezone(UTC))
             for row in grouped.collect()
@@ -77,9 +77,9 @@ def find(spark: SparkSession, archive: str, choice: Choice) -> list[Found]:
 def begun(
     spark: SparkSession, archive: str, to: str, choice: Choice, *, host: str = "127.0.0.1", port: int = 9876
 ) -> Begun | None:
-    """How far the replay with these arguments is: None when it was not begun. Errors as of `replay`."""
+    """Returns how far the replay with these arguments is, None when it was not begun. Errors as in `replay`."""
     files = open_files(spark, archive)
-    plan = Plans(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, choice)).load()
+    plan = PlanStore(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, choice)).load()
     return None if plan is None else Begun(plan.rows, plan.pushed, plan.finished)
 
 
@@ -98,13 +98,13 @@ def replay(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
-    """Pushes the messages that `choice` says from the archive in a directory to the queue `to`.
+    """Pushes the messages of `choice` from the archive in a directory to the queue `to`.
 
-    rate: messages a second, at most, None for as fast as it goes; again: also when the same was finished before; stop,
-    progress: as for `archive`; clock, sleep: seconds, for tests.
+    rate: messages a second, at most, None for no bound; again: repeat a finished replay; stop, progress: as in
+    `archive`; clock, sleep: for tests.
 
-    Called again with the same archive, queue, server and choice it goes on where it was. Raises UsageError when there
-    is no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
+    A call with the same archive, queue, server and choice continues an interrupted one. Raises UsageError when there is
+    no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
     """
     register(spark)
     choice = choice or Choice()
@@ -113,46 +113,46 @@ def replay(
     ident = archive_id(files, create=False)
     require_queue(host, port, to)
     key = plan_key(ident, f"{host}:{port}", to, choice)
-    plans = Plans(files, key)
+    plans = PlanStore(files, key)
     with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
         plan = _plan(spark, plans, files, ident, choice, rate=rate, again=again)
         if plan is None:
             return Replayed(0, 0, 0)
         before = plan.pushed
-        pace = _Pace(rate, stop, clock, sleep)
+        rate_limit = _RateLimit(rate, stop, clock, sleep)
         producer = f"replay-{ident}-{key}-{plan.run}"
         with translated():
             options = {"host": host, "port": str(port), "queue": to, "txnAppId": producer}
-            pushed = _push(spark, plans, plan, pace, progress=progress, options=options)
+            pushed = _push(spark, plans, plan, rate_limit, progress=progress, options=options)
     return Replayed(plan.rows, before, pushed)
 
 
 def _plan(
-    spark: SparkSession, plans: Plans, files: Files, ident: str, choice: Choice, *, rate: int | None, again: bool
+    spark: SparkSession, plans: PlanStore, files: Files, ident: str, choice: Choice, *, rate: int | None, again: bool
 ) -> Plan | None:
-    """The one that was begun, or a new one; None: there is nothing to replay."""
+    """Returns the plan that was begun, or a new one. None: there is nothing to replay."""
     plan = plans.load()
     if plan is not None and not plan.finished:
         return plan
     if plan is not None and not again:
-        raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again does it once more")
-    with _choosing():
+        raise UsageError(f"this replay is finished, with {plan.rows:,} messages: --again repeats it")
+    with _where_errors():
         rows = chosen(spark, files, ident, choice)
         return None if rows is None else plans.make(rows, 1 if plan is None else plan.run + 1, CHUNK, rate)
 
 
 def _push(
     spark: SparkSession,
-    plans: Plans,
+    plans: PlanStore,
     plan: Plan,
-    pace: "_Pace",
+    rate_limit: "_RateLimit",
     *,
     progress: Progress | None,
     options: dict[str, str],
 ) -> int:
     pushed = 0
     for number, portion in list(enumerate(plan.portions()))[plan.done :]:
-        if not pace.wait(pushed):
+        if not rate_limit.wait(pushed):
             return pushed
         rows = plans.read(spark, plan, portion)
         rows.write.format("qs").mode("append").options(**options).option("txnVersion", number).save()
@@ -165,8 +165,8 @@ def _push(
     return pushed
 
 
-class _Pace:
-    """Holds a rate over the whole run."""
+class _RateLimit:
+    """Limits the rate over the whole run."""
 
     def __init__(
         self, rate: int | None, stop: Stop, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -178,24 +178,25 @@ class _Pace:
         self._started = clock()
 
     def wait(self, pushed: int) -> bool:
-        """Until more than that may be pushed. False when a stop is asked for."""
+        """Waits until more than that may be pushed. Returns False when a stop is asked for."""
         due = self._started + (pushed / self._rate if self._rate else 0)
         while not self._stop.asked:
             left = due - self._clock()
             if left <= 0:
                 return True
-            self._sleep(min(left, _GLANCE))
+            self._sleep(min(left, _POLL))
         return False
 
 
-class _choosing:  # noqa: N801 - used as a with statement
-    """A condition that is wrong, or fails on a message, is told as such."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, PipelineError):
-            found = translate(error)
-            if isinstance(found, BadQueryError):
-                raise BadQueryError(f"--where: {found}") from error
-            raise found from error
+@contextlib.contextmanager
+def _where_errors() -> Iterator[None]:
+    """Reports a condition that is wrong, or fails on a message, as an error of --where."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        found = translate(error)
+        if isinstance(found, BadQueryError):
+            raise BadQueryError(f"--where: {found}") from error
+        raise found from error

@@ -1,11 +1,11 @@
-"""What a replay pushes: chosen once, sorted, and kept in chunks, so that going on later means the same messages in the
-same chunks, whatever was archived meanwhile and whatever Spark would plan then.
+"""The plan of a replay: its messages are chosen and sorted once and kept in chunks. A later run continues with the same
+messages in the same chunks, whatever was archived meanwhile.
 
     DIR/_qs/replays/<key>/plan.json      the run, and its chunks in order
-    DIR/_qs/replays/<key>/done.json      how far it is
-    DIR/_qs/replays/<key>/run=<n>/       a Parquet file for each chunk; goes when the run is finished
+    DIR/_qs/replays/<key>/done.json      its progress
+    DIR/_qs/replays/<key>/run=<n>/       a Parquet file for each chunk; removed when the run is finished
 
-A chunk is published in portions, each of which is one transaction of the server. So a chunk is bounded in bytes too.
+A chunk is published in portions, each in one transaction of the server. So a chunk is bounded in bytes too.
 """
 
 import contextlib
@@ -21,17 +21,16 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from .archive_batch import date_of
 from .archive_layout import STATE, QueueState, partition, short_hash
 from .errors import PipelineError
 from .files import Files
-from .rows import count_rows, glob_escaped
+from .rows import count_rows, date_of, glob_escaped
 
 ORDER = ("pushed_at", "queue", "mid")
-"""A total order: a mid is a queue's only once."""
+"""A total order: a mid occurs once in a queue."""
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""Payload of a chunk, about: a task holds some of it in memory."""
+"""Approximate payload of a chunk: a task holds part of it in memory."""
 
 _ROWS = 64
 _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
@@ -39,7 +38,7 @@ _PART = re.compile(r"part-(\d+)-.*-c(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages. where: a condition of SQL; begin, end: pushed from then until before that."""
+    """Which messages to replay. where: a condition of SQL; begin, end: pushed from begin until before end."""
 
     where: str | None = None
     begin: datetime | None = None
@@ -47,7 +46,7 @@ class Choice:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The same for the same choice."""
+        """The same texts for the same choice."""
         return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
 
 
@@ -62,9 +61,9 @@ class Portion(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """A run of a replay. run: its number, from 1; chunks: the names of the files and how many messages each has;
-    portion: messages that are pushed at a time, None for those of a chunk; done: how many portions are pushed for sure;
-    finished: all are."""
+    """A run of a replay. run: its number, from 1; chunks: names of the files and their numbers of messages; portion:
+    messages that are pushed at a time, None for a whole chunk; done: portions that are certainly pushed; finished: all
+    are."""
 
     run: int
     chunks: list[tuple[str, int]] = field(default_factory=list)
@@ -74,16 +73,16 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Messages of the whole run."""
+        """The messages of the whole run."""
         return sum(count for _, count in self.chunks)
 
     @property
     def pushed(self) -> int:
-        """Messages of what is done."""
+        """The messages that are certainly pushed."""
         return self.rows if self.finished else sum(each.rows for each in self.portions()[: self.done])
 
     def portions(self) -> list[Portion]:
-        """In order."""
+        """Returns the portions in order."""
         return [
             Portion(name, first, min(self.portion or count, count - first), count)
             for name, count in self.chunks
@@ -91,18 +90,18 @@ class Plan:
         ]
 
 
-class Plans:
-    """Where the plan of one replay is kept."""
+class PlanStore:
+    """Stores the plan of one replay."""
 
     def __init__(self, files: Files, key: str) -> None:
-        """key: of the replay, the same for the same arguments."""
+        """key: of the replay, from `plan_key`."""
         self.path = f"{STATE}/replays/{key}"
         self._files = files
         self._file = f"{self.path}/plan.json"
         self._done = f"{self.path}/done.json"
 
     def load(self) -> Plan | None:
-        """None when the replay was never planned to the end."""
+        """Returns the plan, None when none was completed."""
         data = self._files.read(self._file)
         if data is None:
             return None
@@ -111,7 +110,7 @@ class Plans:
             value["chunks"] = [(str(name), int(count)) for name, count in value["chunks"]]
             plan = Plan(**value)
         except (ValueError, TypeError, KeyError):
-            raise PipelineError(f"{self._files.uri(self._file)} is damaged: put it back from a backup") from None
+            raise PipelineError(f"{self._files.uri(self._file)} is damaged: restore it from a backup") from None
         plan.done = max(plan.done, self._noted(plan.run))
         return plan
 
@@ -123,23 +122,23 @@ class Plans:
             value = json.loads(data)
             return int(value["done"]) if value["run"] == run else 0
         except (ValueError, TypeError, KeyError):
-            raise PipelineError(f"{self._files.uri(self._done)} is damaged: put it back from a backup") from None
+            raise PipelineError(f"{self._files.uri(self._done)} is damaged: restore it from a backup") from None
 
     def save(self, plan: Plan) -> None:
-        """Durably."""
+        """Stores the plan durably."""
         self._files.replace(self._file, json.dumps(asdict(plan)).encode() + b"\n")
 
     def note(self, plan: Plan) -> None:
-        """How far it is, durably: a file of its own, as the plan may be long."""
+        """Stores the progress durably, in a file of its own, as the plan may be long."""
         self._files.replace(self._done, json.dumps({"run": plan.run, "done": plan.done}).encode() + b"\n")
 
     def make(self, rows: DataFrame, run: int, chunk: int, portion: int | None) -> Plan:
-        """Sorts the rows and keeps them, at most `chunk` in each file, and about CHUNK_BYTES."""
+        """Sorts the rows and stores them in files of at most `chunk` rows and about CHUNK_BYTES."""
         place = self.directory(run)
         sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
         while True:
             self._files.remove(place)
-            # Without a dictionary the footer says how many bytes the bodies are.
+            # Without a dictionary, the footer has the bytes of the bodies.
             writer = sorted_rows.write.option("parquet.enable.dictionary", "false")
             writer.option("maxRecordsPerFile", chunk).parquet(self._files.uri(place))
             names = sorted((name for name in self._files.names(place) if _PART.match(name)), key=_position)
@@ -155,28 +154,28 @@ class Plans:
         return plan
 
     def read(self, spark: SparkSession, plan: Plan, portion: Portion) -> DataFrame:
-        """The bodies of a portion, in order, in one partition."""
+        """Returns the bodies of a portion, in order, in one partition."""
         path = f"{self.directory(plan.run)}/{portion.chunk}"
         rows = spark.read.parquet(glob_escaped(self._files.uri(path)))
         if portion.rows < portion.of:
-            place = F.col("_metadata.row_index")  # of the file, which was written in order
+            place = F.col("_metadata.row_index")  # the file was written in order
             rows = rows.where((place >= portion.first) & (place < portion.first + portion.rows))
         return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
 
     def finish(self, plan: Plan) -> None:
-        """All is pushed: the chunks go."""
+        """Marks the plan as finished and removes the chunks."""
         plan.finished = True
         self.save(plan)
         self._files.remove(self.directory(plan.run))
 
     def directory(self, run: int) -> str:
-        """Of the chunks of a run."""
+        """Returns the directory of a run's chunks."""
         return f"{self.path}/run={run}"
 
 
 @contextlib.contextmanager
 def few_rows_at_a_time(spark: SparkSession) -> Iterator[None]:
-    """Parquet is read in batches of 4096 rows, which large bodies make larger than a driver's memory."""
+    """Reads Parquet in small batches inside the block: 4096 rows of large bodies may exceed a driver's memory."""
     name = "spark.sql.parquet.columnarReaderBatchSize"
     before = spark.conf.get(name)
     spark.conf.set(name, _ROWS)
@@ -188,7 +187,7 @@ def few_rows_at_a_time(spark: SparkSession) -> Iterator[None]:
 
 
 def _largest(spark: SparkSession, files: Files, paths: list[str]) -> int:
-    """Bytes of the bodies in the file that has most of them."""
+    """Returns the largest sum of body bytes in a file."""
     if not paths:
         return 0
     local = [name for path in paths if (name := files.local(path)) is not None]
@@ -211,19 +210,20 @@ def _position(name: str) -> tuple[int, int]:
 
 
 def chosen(spark: SparkSession, files: Files, archive: str, choice: Choice) -> DataFrame | None:
-    """The archived messages of that choice: the columns of ORDER and `body`, as bytes. None when no file can have one.
+    """Returns the archived messages of a choice: the columns of ORDER and `body`, as bytes. None when no file can have
+    one.
 
-    archive: its id. A batch that is only half in the table is left out as a whole.
+    archive: its id. A batch that is only half in the table is left out.
     """
     parts = [
-        _of_queue(spark, files, queue, paths, choice)
+        _rows_of_queue(spark, files, queue, paths, choice)
         for queue, paths in _files_by_queue(files, archive, choice)
         if paths
     ]
     return reduce(DataFrame.unionByName, parts) if parts else None
 
 
-def _of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], choice: Choice) -> DataFrame:
+def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], choice: Choice) -> DataFrame:
     rows = spark.read.option("mergeSchema", False).parquet(*(glob_escaped(files.uri(path)) for path in paths))
     rows = rows.withColumn("queue", F.lit(queue)).withColumn("date", date_of(F.col("pushed_at")))
     rows = rows.withColumn("_bytes", F.col("body").cast("binary")).withColumn("body", F.col("body").cast("string"))
@@ -261,5 +261,5 @@ def _unfinished(files: Files, archive: str, queue: str) -> set[str]:
 
 
 def plan_key(archive: str, server: str, to: str, choice: Choice) -> str:
-    """Of a replay: the same for the same arguments."""
+    """Returns the key of a replay, the same for the same arguments."""
     return short_hash(archive, server, to, *choice.key)

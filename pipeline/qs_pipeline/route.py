@@ -1,7 +1,7 @@
-"""The job `route`: a queue through a SQL query to a queue, and what the query cannot handle to another, exactly once.
+"""The job `route`: sends a queue's messages through a SQL query to a queue, and what fails to another, exactly once.
 
-A batch is a claim, so it has the same messages when it is done again. Each target gets its part as the batch of a
-producer, which the server publishes once. The claim is acknowledged after both.
+A batch is a claim, so a repeated batch has the same messages. Each target queue gets its part as a producer's batch,
+which the server publishes once. The claim is acknowledged after both.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from .files import file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .job_stream import claimed_rows
 from .query import Query
-from .route_state import RouteState, Way, default_state
-from .running import Progress, Stop, Turn, begin, translated, wait
+from .route_state import RouteState, Targets, default_state
+from .running import BatchHandler, Progress, Stop, begin, translated, wait
 from .translate import translate
 
 BATCH = 10_000
-"""Messages of a batch, at most, where nothing else is said."""
+"""The default for the messages of a batch."""
 
 BYTES = 64 << 20
-"""Bytes of a batch's payloads, at most: what is made of them is published at once, and that has a bound too."""
+"""Payload bytes of a batch, at most: its results are published at once, which is bounded too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What a run did: messages that were read, batches, and of the messages those that went to the queue of errors."""
+    """The result of a run: messages read, batches, and messages that went to the queue for errors."""
 
     messages: int
     batches: int
@@ -53,18 +53,18 @@ def route(
     stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Routed:
-    """Pushes what the query `sql` makes of the messages of `queue` to the queue `to`.
+    """Pushes the results of the query `sql` over the messages of `queue` to the queue `to`.
 
-    sql: over the view `messages`, giving a column `body` or `value` (see `query`); errors: the queue that gets the
-    payload of messages whose body comes out NULL, and of those that are no text; state: a directory, or a URI that
-    Hadoop knows, of this route alone; host, port: of the queue server; every: seconds from one batch to the next of a
-    run that goes on until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss,
-    stop, progress: as for `archive`.
+    sql: over the view `messages`, with a column `body` or `value` (see `query`); errors: the queue for the payloads of
+    messages whose body comes out NULL or that are not text; state: a directory of this route alone, or a URI that
+    Hadoop knows; host, port: of the queue server; every: seconds from one batch to the next of a run that continues
+    until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop, progress: as in
+    `archive`.
 
-    The query is applied to each batch by itself. Raises BadQueryError before anything is claimed, or when the query
-    fails on a message; BadMessageError when one is no UTF-8, without a queue for errors; NoServerError,
+    The query is applied to each batch separately. Raises BadQueryError before anything is claimed, or when the query
+    fails on a message; BadMessageError for a message that is not UTF-8, without a queue for errors; NoServerError,
     NoSuchQueueError, CheckpointLostError, DataLossError; UsageError when the state is in use, or a batch is half pushed
-    to other queues, or with another query.
+    to other queues or with another query.
     """
     register(spark)
     server = (host, port)
@@ -72,26 +72,26 @@ def route(
     query = Query(spark, sql, with_errors=errors is not None)
     files = open_files(spark, state)
     with file_errors(), files.lock("lock", "a route"):
-        kept = RouteState(files, queue, Way(to, errors, sql))
-        work = _Work(kept, query, {"host": host, "port": str(port)}, to, errors)
-        turn = Turn(queue, work, progress)
+        kept = RouteState(files, queue, Targets(to, errors, sql))
+        work = _BatchRouter(kept, query, {"host": host, "port": str(port)}, to, errors)
+        handler = BatchHandler(queue, work, progress)
         with translated():
             rows = claimed_rows(spark, server, queue, kept.name, (batch, BYTES), accept_loss=accept_loss)
-            running = begin(rows.writeStream, turn, kept.checkpoint, every=every)
+            running = begin(rows.writeStream, handler, kept.checkpoint, every=every)
         wait([running], stop or Stop())
         acknowledge_finished(kept.checkpoint, host, port, queue, kept.name, accept_loss=accept_loss)
-    return Routed(turn.rows, turn.batches, work.broken)
+    return Routed(handler.rows, handler.batches, work.broken)
 
 
 def _require_queues(queue: str, to: str, errors: str | None, server: tuple[str, int]) -> None:
     if errors == to:
-        raise UsageError(f"{to!r} is the queue for the results and the one for errors: they have to be two")
+        raise UsageError(f"{to!r} is the queue for both results and errors: name two queues")
     for name in filter(None, (queue, to, errors)):
         require_queue(*server, name)
 
 
-class _Work:
-    """Does a batch. broken: how many messages went to the queue of errors."""
+class _BatchRouter:
+    """Routes a batch. broken: messages that went to the queue for errors."""
 
     def __init__(self, state: RouteState, query: Query, server: Mapping[str, str], to: str, errors: str | None) -> None:
         self._state = state
@@ -121,7 +121,7 @@ class _Work:
         try:
             self._push(result, self._to, batch)
         except Exception as error:
-            if isinstance(translate(error), BadQueryError | BadMessageError):  # raised in a task: nothing was published
+            if isinstance(translate(error), BadQueryError | BadMessageError):  # nothing was published
                 self._state.refused()
             raise
 
@@ -130,7 +130,7 @@ class _Work:
         result = self._query.apply(rows.withColumn("body", text)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             good = result.where("body IS NOT NULL")
-            # What is no text goes there too when the query leaves it out, as it sees a NULL there.
+            # For payloads that are not text the query sees NULL. They go there even if it leaves their rows out.
             no_text = rows.where(~_is_text()).select("mid").join(good.select("mid"), "mid", "left_anti")
             doomed = result.where("body IS NULL").select("mid").union(no_text).distinct()
             count = doomed.count()
@@ -159,8 +159,8 @@ def _is_text() -> Column:
 
 
 def _no_text() -> Column:
-    """What is said of a message that is no text, under the name of its class: see `translate`."""
-    said = "is no UTF-8 text: --errors names a queue that such messages go to"
+    """Returns the error of a message that is not text, with the name of its class: see `translate`."""
+    said = "is no UTF-8 text: name a queue for such messages with --errors"
     return F.format_string(f"qs_pipeline.errors.BadMessageError: message %s of the queue %s {said}", "mid", "queue")
 
 

@@ -1,8 +1,7 @@
-"""What a route knows of itself between runs: its name, made once, and the last batch that it pushed from.
+"""The state of a route between runs: its name, made once, and the last batch that it has pushed from.
 
-DIR/route.json     name, queue; batch: the last that may be pushed; to, errors, query: of that; done: it is pushed
-DIR/checkpoint/    Spark's
-DIR/lock           held while the route runs
+DIR/route.json     name, queue; batch: the last that may be pushed; to, errors, query: its targets; done: it is pushed
+DIR/checkpoint/    Spark's DIR/lock           held while the route runs
 """
 
 import json
@@ -21,41 +20,41 @@ _STATE = "route.json"
 
 
 def default_state(server: str, queue: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Where a route keeps its state when nothing is said: the same for the same queue, wherever it is routed to. So a
-    command that is given again with another query, or with --errors, goes on with what the first one has claimed."""
+    """Returns the default directory of a route's state. It depends only on server and queue: a command with another
+    query or --errors continues with what an earlier one has claimed."""
     home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "qs-pipeline", f"route-{short_hash(server, queue)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What decides where the messages of a batch go. query: its text; errors: the queue for what it cannot handle."""
+class Targets:
+    """Where the messages of a batch go. query: its text; errors: the queue for what the query cannot handle."""
 
     to: str
     errors: str | None
     query: str
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept: of the query a hash."""
+        """Returns the stored form, with a hash of the query."""
         return {"to": self.to, "errors": self.errors, "query": short_hash(self.query)}
 
 
 class RouteState:
-    """The state in a directory. Made when there is none."""
+    """The state in a directory. Creates it if it is missing."""
 
-    def __init__(self, files: Files, queue: str, way: Way) -> None:
-        """way: of this run.
+    def __init__(self, files: Files, queue: str, targets: Targets) -> None:
+        """targets: of this run.
 
-        UsageError when the state is of another queue, or a batch is half pushed another way; CheckpointLostError when
-        the checkpoint knows less than was pushed; PipelineError when the state is damaged.
+        UsageError when the state belongs to another queue, or a batch is half pushed to other targets;
+        CheckpointLostError when the checkpoint is older than what was pushed; PipelineError when the state is damaged.
         """
         self._files = files
-        self._way = way.to_json()
+        self._targets = targets.to_json()
         self.checkpoint = Checkpoint(files, "checkpoint")
         data = files.read(_STATE)
         if data is None:
             if self.checkpoint.last(OFFSETS) is not None:
-                raise CheckpointLostError(f"{files.uri(_STATE)} is gone: put it back from a backup")
+                raise CheckpointLostError(f"{files.uri(_STATE)} is gone: restore it from a backup")
             self._known: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
             self._write()
         else:
@@ -69,23 +68,23 @@ class RouteState:
         self._compare()
         if self._known.get("done"):
             self.checkpoint.must_have_commit(self._known["batch"])
-        self._must_be_same_way()
+        self._check_targets()
 
     def begin(self, batch: int) -> None:
-        """To be called before anything of a batch is pushed: from then on it goes this way only."""
+        """Notes the targets of a batch durably. Call it before anything of the batch is pushed."""
         self.checkpoint.sync(batch)
-        known = self._known | {"batch": batch, "done": False} | self._way
+        known = self._known | {"batch": batch, "done": False} | self._targets
         if known != self._known:
             self._known = known
             self._write()
 
     def refused(self) -> None:
-        """Nothing of the batch that was begun is pushed: it may go another way."""
+        """Notes that nothing of the begun batch is pushed, so its targets may change."""
         self._known["to"] = None
         self._write()
 
     def done(self, batch: int) -> None:
-        """All of the batch is pushed."""
+        """Notes that all of the batch is pushed."""
         if self._known["batch"] == batch and not self._known.get("done"):
             self._known["done"] = True
             self._write()
@@ -94,22 +93,22 @@ class RouteState:
         begun, last = self._known["batch"], self.checkpoint.last(OFFSETS)
         if begun is not None and (last is None or last < begun):
             raise CheckpointLostError(
-                f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: put it back from a "
+                f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: restore it from a "
                 f"backup, or give another --state; what it had claimed stays claimed by {self.name} until it is "
                 f"released (qs claims {self._known['queue']})"
             )
 
-    def _must_be_same_way(self) -> None:
+    def _check_targets(self) -> None:
         known, noted = self._known, self.checkpoint.last(COMMITS)
         finished = known["batch"] is None or known.get("done") or (noted is not None and noted >= known["batch"])
         if finished or known.get("to") is None:
             return
         for name, what in (("to", "--to"), ("errors", "--errors"), ("query", "query")):
-            if known.get(name) != self._way[name]:
+            if known.get(name) != self._targets[name]:
                 before = "" if name == "query" else f" ({known.get(name) or 'none'} before)"
                 raise UsageError(
                     f"batch {known['batch']} of the route in {self._files.uri('')} may be half pushed, and the {what} "
-                    f"is another one now{before}: run it as it was, to finish that batch, or give another --state"
+                    f"is another one now{before}: run it as before, to finish that batch, or give another --state"
                 )
 
     def _write(self) -> None:
@@ -122,4 +121,4 @@ class RouteState:
                 return {**known, "batch": None if known["batch"] is None else int(known["batch"])}
         except (ValueError, KeyError, TypeError):
             pass
-        raise PipelineError(f"{self._files.uri(_STATE)} is damaged: put it back from a backup")
+        raise PipelineError(f"{self._files.uri(_STATE)} is damaged: restore it from a backup")

@@ -1,15 +1,18 @@
-"""How many rows Parquet files hold, from their footers."""
+"""Counts the rows of Parquet files, and prepares paths and dates for Spark."""
 
 from collections.abc import Iterable
 
 import pyarrow.parquet
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
 from .files import Files
 
+_MICROSECONDS_A_DAY = 86_400_000_000
+
 
 def count_rows(spark: SparkSession, files: Files, paths: Iterable[str]) -> list[int]:
-    """Of each file, in that order."""
+    """Returns the number of rows of each file, in order; of local files from their footers."""
     found = []
     for path in paths:
         local = files.local(path)
@@ -21,5 +24,11 @@ def count_rows(spark: SparkSession, files: Files, paths: Iterable[str]) -> list[
 
 
 def glob_escaped(path: str) -> str:
-    """A path for `spark.read`, which takes certain characters for a pattern."""
+    """Escapes a path for `spark.read`, which takes some characters for a pattern."""
     return "".join(f"\\{character}" if character in "{}[]*?\\" else character for character in path)
+
+
+def date_of(moment: Column) -> Column:
+    """Returns the date of a timestamp in UTC, whatever the session's time zone."""
+    days = F.floor(F.unix_micros(moment) / F.lit(_MICROSECONDS_A_DAY)).cast("int")
+    return F.date_add(F.lit("1970-01-01").cast("date"), days)

@@ -1,7 +1,6 @@
-"""Runs streaming queries to their end, or until they are asked to stop: then between two batches, not within one.
+"""Runs streaming queries to their end, or until a stop is asked for: then they end between two batches.
 
-Spark's `stop()` interrupts a batch. Nothing would be lost by that, as the batch is run again; but it is work thrown
-away, and a person who presses Ctrl-C had better find things finished.
+Spark's `stop()` interrupts a batch. Nothing is lost, as the batch is run again, but its work would be.
 """
 
 import contextlib
@@ -18,18 +17,18 @@ from .checkpoint import COMMITS, Checkpoint
 from .errors import PipelineError
 from .translate import translate
 
-_GLANCE = 1
-"""Seconds between two looks at whether a query has failed, and whether to stop."""
+_POLL = 1
+"""Seconds between two checks for a failure or a stop."""
 
 
-_NOTED_WITHIN = 10
-_MOMENT = 0.02
-"""Seconds, the bound and the step of a wait for Spark's commit log."""
+_COMMIT_WAIT = 10
+_COMMIT_POLL = 0.02
+"""Seconds: bound and step of a wait for Spark's commit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A batch is finished. queue: it came from; batch: its number, from 0; rows: messages in it."""
+    """A finished batch. queue: its source; batch: its number, from 0; rows: its messages."""
 
     queue: str
     batch: int
@@ -41,7 +40,7 @@ Progress = Callable[[Step], None]
 
 
 class Stop:
-    """A wish to stop. `ask` may be called from a signal handler; the second time it means at once."""
+    """A request to stop, which a signal handler may make. The second `ask` means at once."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -59,14 +58,14 @@ class Stop:
 
 
 class _BatchFailedError(Exception):
-    """What Spark is told of an error in a batch."""
+    """Tells Spark that a batch has failed."""
 
 
-class Turn:
-    """What a query is told to call for each batch. Between batches the query can be stopped."""
+class BatchHandler:
+    """Called by a query for each batch. `idle` is set between batches, when the query can be stopped."""
 
     def __init__(self, queue: str, work: Callable[[DataFrame, int], int], progress: Progress | None) -> None:
-        """work: does a batch, given its rows and its number, and returns how many messages it had."""
+        """work: processes a batch, given its rows and number, and returns its number of messages."""
         self._queue = queue
         self._work = work
         self._progress = progress
@@ -78,16 +77,16 @@ class Turn:
         self.trouble: Exception | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """For `foreachBatch`."""
+        """Processes a batch, for `foreachBatch`."""
         self.idle.clear()
         try:
             count = self._work(rows, batch)
             self.rows += count
-            self.batches += count > 0  # a stream's first batch may have nothing
+            self.batches += count > 0  # a stream's first batch may be empty
             self.last = batch
         except Exception as error:
             self.trouble = error
-            # Spark keeps the text only, and searches it with a pattern that a long one of Java's is too much for.
+            # Spark keeps only the text, and searches it with a pattern that is too slow for long Java traces.
             raise _BatchFailedError(type(error).__name__) from None
         finally:
             self.idle.set()
@@ -97,32 +96,32 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A query and what it calls."""
+    """A query and its handler."""
 
     query: StreamingQuery
-    turn: Turn
+    handler: BatchHandler
     checkpoint: Checkpoint
 
 
-def begin(writer: DataStreamWriter, turn: Turn, checkpoint: Checkpoint, *, every: float | None) -> Running:
-    """Starts a query. every: seconds from one batch to the next, for ever; None: what is there now, then it ends."""
-    writer = writer.foreachBatch(turn).option("checkpointLocation", checkpoint.uri)
+def begin(writer: DataStreamWriter, handler: BatchHandler, checkpoint: Checkpoint, *, every: float | None) -> Running:
+    """Starts a query. every: seconds from one batch to the next, without end; None: read what is there, then end."""
+    writer = writer.foreachBatch(handler).option("checkpointLocation", checkpoint.uri)
     if every is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
     with translated():
-        return Running(writer.start(), turn, checkpoint)
+        return Running(writer.start(), handler, checkpoint)
 
 
 def wait(running: Sequence[Running], stop: Stop) -> None:
-    """Until all queries have ended, or one has failed, or a stop is asked for; afterwards none runs.
+    """Waits until all queries have ended, one has failed, or a stop is asked for. No query runs afterwards.
 
-    Raises the error of the query that failed, as one of the pipeline.
+    Raises the error of the failed query as one of the pipeline.
     """
     try:
         while not stop.asked and (active := [each.query for each in running if each.query.isActive]):
-            active[0].awaitTermination(_GLANCE)
+            active[0].awaitTermination(_POLL)
             _raise_failures(running)
         _raise_failures(running)
         if stop.asked:
@@ -132,7 +131,7 @@ def wait(running: Sequence[Running], stop: Stop) -> None:
             raise _cause(running, error) from error
     finally:
         for each in running:
-            with contextlib.suppress(Exception):  # what it ended with is known already
+            with contextlib.suppress(Exception):  # its error is known already
                 each.query.stop()
 
 
@@ -144,12 +143,12 @@ def _raise_failures(running: Sequence[Running]) -> None:
 
 
 def _between_batches(running: Sequence[Running], stop: Stop) -> None:
-    """Spark's `stop()` interrupts whatever runs, so it comes right after a batch. One that begins at that very moment
-    is interrupted, and what it has claimed is done by the next run."""
+    """Stops the queries right after a batch, as Spark's `stop()` interrupts a running one. If one has just begun, the
+    next run repeats it."""
     for each in running:
-        while not each.turn.idle.wait(_GLANCE) and not stop.at_once:
+        while not each.handler.idle.wait(_POLL) and not stop.at_once:
             pass
-        trouble = each.turn.trouble
+        trouble = each.handler.trouble
         if trouble is None:
             _await_commit(each, stop)
         each.query.stop()
@@ -158,23 +157,23 @@ def _between_batches(running: Sequence[Running], stop: Stop) -> None:
 
 
 def _await_commit(running: Running, stop: Stop) -> None:
-    """Until Spark has noted that the last batch is finished, which takes it some hundredths of a second."""
-    last, until = running.turn.last, time.monotonic() + _NOTED_WITHIN
+    """Waits, some hundredths of a second, until Spark has noted that the last batch is finished."""
+    last, until = running.handler.last, time.monotonic() + _COMMIT_WAIT
     while last is not None and running.query.isActive and not stop.at_once and time.monotonic() < until:
         noted = running.checkpoint.last(COMMITS)
         if noted is not None and noted >= last:
             return
-        time.sleep(_MOMENT)
+        time.sleep(_COMMIT_POLL)
 
 
 def _cause(running: Sequence[Running], error: Exception) -> PipelineError:
-    trouble = next((each.turn.trouble for each in running if each.turn.trouble is not None), None)
+    trouble = next((each.handler.trouble for each in running if each.handler.trouble is not None), None)
     return translate(trouble or error)
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """What Spark raises in the block becomes an error of the pipeline."""
+    """Turns Spark's errors in the block into errors of the pipeline."""
     try:
         yield
     except PipelineError:

@@ -1,7 +1,7 @@
-"""A Spark session for the jobs: the one that is there, or one of our own that is quiet.
+"""The Spark session of the jobs: the active one, or a quiet one of our own.
 
-Under spark-submit the master, the Java and the log are what was submitted; nothing of it is changed here. Under plain
-Python a JVM is started as a child that ends with this process.
+Under spark-submit nothing of the submitted master, Java and log is changed. Under plain Python a JVM is started as a
+child that ends with this process.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",  # a port that nobody asked for
+    "spark.ui.enabled": "false",  # opens no port
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL = {
-    "spark.driver.host": "127.0.0.1",  # else the name of this machine, which may not resolve
+    "spark.driver.host": "127.0.0.1",  # the default, this machine's name, may not resolve
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",  # the default is made for a cluster
-    # Else Spark makes a directory for tables, which nobody has here, wherever the command was called.
+    "spark.sql.shuffle.partitions": "8",  # the default suits a cluster
+    # The default is a directory for tables, unused here, in the current directory.
     "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"qs-pipeline-{os.getuid()}"),
 }
 
 _FEW_BYTES = 4096
 _SHORT = 200
-_SAYS_NOTHING = ("Error: Could not create the Java Virtual Machine", "Error: A fatal exception has occurred")
-"""The end of what every JVM says that does not start; why is before it."""
+_NO_REASON = ("Error: Could not create the Java Virtual Machine", "Error: A fatal exception has occurred")
+"""The end of the message of every JVM that does not start; the reason comes before it."""
 
 
 def start_session(
@@ -52,13 +52,13 @@ def start_session(
     conf: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> SparkSession:
-    """The active session, or that of the spark-submit this runs under, or a new one.
+    """Returns the active session, or that of spark-submit, or a new one.
 
     app_name: shown by Spark; master: as Spark writes it (`local[4]`, `spark://…`), None for that of spark-submit or
-    spark-defaults.conf, else all cores of this machine; conf: settings of Spark, which go before our own; log: gets
-    what a new JVM writes to stderr, None for our own stderr. An active session is returned as it is.
+    spark-defaults.conf, or else all cores of this machine; conf: settings of Spark, which override ours; log: gets the
+    stderr of a new JVM, None for our own. An active session is returned unchanged.
 
-    NoJavaError without a Java for a new JVM; PipelineError when it does not start.
+    NoJavaError without a Java for a new JVM; PipelineError when the JVM does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -86,19 +86,19 @@ def session(
     conf: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> Iterator[SparkSession]:
-    """The same for the length of a with block: one that was started for it is stopped at its end."""
+    """Yields the session of `start_session`, and stops it after the block if it was started for it."""
     before = SparkSession.getActiveSession()
     spark = start_session(app_name, master=master, conf=conf, log=log)
     try:
         yield spark
     finally:
         if before is None:
-            with contextlib.suppress(Exception):  # its JVM has ended before: whoever uses it has been told
+            with contextlib.suppress(Exception):  # its JVM has ended, and its user has got the error
                 spark.stop()
 
 
 def _is_local(settings: SparkConf) -> bool:
-    """Whether Spark will run in one process here. What an installation sets is not known before it runs."""
+    """Tells whether Spark will run in one process here. The settings of an installation are unknown before it runs."""
     master = settings.get("spark.master")
     if master is not None:
         return master.startswith("local")
@@ -106,7 +106,7 @@ def _is_local(settings: SparkConf) -> bool:
 
 
 def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
-    # A process group of its own: Ctrl-C at a terminal is for this process, which ends the workers in an orderly way.
+    # A separate process group: Ctrl-C at a terminal goes to this process only, which stops the workers in order.
     options: dict[str, Any] = {"start_new_session": True}
     if log is not None:
         options["stderr"] = log
@@ -122,32 +122,32 @@ def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
 
 
 def silence(server: BaseServer) -> None:
-    """Keeps a server of Spark's Python part from printing the traceback of a connection that has ended. The JVM may end
-    its own before that part is told of the stop: on a busy machine, at the end of a run in which nothing failed."""
+    """Keeps a server of Spark's Python part from printing a traceback when its connection ends: at the end of a
+    successful run, the JVM may close the connection before that part is told of the stop."""
     vars(server)["handle_error"] = lambda request, address: None
 
 
 def _last_words(log: IO[bytes] | None) -> str:
-    """What a JVM that ended at once has said, when that is a line or two."""
+    """Returns the reason of a JVM that ended at once, if it is short."""
     if log is None or not os.fstat(log.fileno()).st_size:
         return ""
     log.seek(0)
     lines = log.read(_FEW_BYTES).decode(errors="replace").splitlines()
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(_SAYS_NOTHING)]
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(_NO_REASON)]
     return f" {said[-1]}" if said and len(said[-1]) <= _SHORT else ""
 
 
 @contextlib.contextmanager
 def _environment(*, local: bool) -> Iterator[None]:
-    """What a new JVM, and the Python workers that it starts, take from the environment."""
+    """Sets the environment of a new JVM and of the Python workers that it starts."""
     java = find_java()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     changed: dict[str, str] = {}
     if local and "PYSPARK_PYTHON" not in os.environ:
-        changed["PYSPARK_PYTHON"] = worker_python()  # else the workers are the PATH's python3
+        changed["PYSPARK_PYTHON"] = worker_python()  # the default is python3 of PATH
     if locale.getencoding().lower().replace("-", "") != "utf8":
-        changed["LC_ALL"] = "C.UTF-8"  # else a JVM cannot open files whose names are not ASCII
+        changed["LC_ALL"] = "C.UTF-8"  # or a JVM could not open files with non-ASCII names
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:
@@ -162,7 +162,8 @@ def _environment(*, local: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_interrupts() -> Iterator[None]:
-    """SparkContext puts a handler of its own there, which cancels every job before it raises KeyboardInterrupt."""
+    """Restores the SIGINT handler that SparkContext replaces: its own cancels every job before it raises
+    KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

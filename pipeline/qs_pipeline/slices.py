@@ -1,25 +1,25 @@
-"""How a claim is cut: into partitions, one for each task, and these into slices that one document can carry.
+"""Cuts a claim into partitions, one for each task, and these into slices that fit one document.
 
-Slice `part` of `parts` is a fixed range of positions, so slice i of n is exactly slices 2i and 2i + 1 of 2n. That is
-how partitions are cut finer, and how a slice is that is too large for one answer. Numbers only, no server.
+Slice `part` of `parts` is a fixed range of positions, so slice i of n equals slices 2i and 2i + 1 of 2n. That is how
+partitions, and slices that exceed one answer, are cut finer.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST = 1000
-"""Messages of one slice: the protocol's bound."""
+"""Messages of a slice: the protocol's bound."""
 
 BYTES = 2 * 1024 * 1024
-"""Bytes of one slice, on average: enough that asking costs little beside what comes, and a fraction of what one
-document carries, so that a slice is seldom too large even where large messages stand together."""
+"""Average bytes of a slice: enough to make requests cheap, and so far below a document's bound that a slice rarely
+exceeds it, even where large messages stand together."""
 
 PARTITION_MOST = 10_000
 PARTITION_BYTES = 8 * BYTES
-"""What a partition holds where numPartitions is not given: some tenths of a second of work."""
+"""The size of a partition without numPartitions: some tenths of a second of work."""
 
 PARTITIONS = 16
-"""The most there are of them then."""
+"""The most partitions without numPartitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Slice:
     parts: int
 
     def size(self, count: int) -> int:
-        """How many of count messages it holds."""
+        """Returns how many of count messages it holds."""
         return count * (self.part + 1) // self.parts - count * self.part // self.parts
 
     def halves(self) -> tuple["Slice", "Slice"]:
-        """The two slices that it consists of."""
+        """Returns the two slices that it consists of."""
         return Slice(2 * self.part, 2 * self.parts), Slice(2 * self.part + 1, 2 * self.parts)
 
     def cut(self, count: int, size: int) -> Iterator["Slice"]:
-        """The slices that it is read in, in order: at most MOST messages each, and BYTES on average. count, size:
-        messages and bytes of the whole claim."""
+        """Yields the slices in which it is read, in order: at most MOST messages each, and BYTES on average. count,
+        size: messages and bytes of the whole claim."""
         own = self.size(count)
         share = size * own // count if count else 0
         pieces = max(min(max(-(-own // MOST), -(-share // BYTES)), own), 1)
@@ -48,9 +48,9 @@ class Slice:
 
 
 def partitions(count: int, size: int, wanted: int | None) -> list[Slice]:
-    """The partitions of a claim of count messages and size bytes. wanted: how many, None for as many as it is worth.
+    """Returns the partitions of a claim of count messages and size bytes. wanted: how many, None for a suitable number.
 
-    Never more than there are messages, so none of them is empty.
+    There are never more partitions than messages, so none is empty.
     """
     parts = wanted or min(max(-(-count // PARTITION_MOST), -(-size // PARTITION_BYTES)), PARTITIONS)
     parts = min(max(parts, 1), count)

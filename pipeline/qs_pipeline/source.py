@@ -1,6 +1,6 @@
-"""The data source `qs`, as `register` gives it to Spark: a queue to read from or to write to, as batch or as stream.
+"""The data source `qs` for Spark: a queue to read or to write, as batch or as stream.
 
-Spark makes one in several processes and sends it about: it holds the options as they were given, and nothing else.
+Spark creates and pickles it in several processes, so it holds nothing but the options.
 """
 
 from pyspark.sql.datasource import (
@@ -12,43 +12,43 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .arrow import must_be_ours, schema
+from .arrow import check_read_schema, schema
 from .batch_reader import QsBatchReader
 from .batch_writer import QsBatchWriter
 from .options import Options, parse_options
-from .staging import must_fit
+from .staging import check_write_schema
 from .stream_reader import QsStreamReader
 from .stream_writer import QsStreamWriter
 
 
 class QsDataSource(DataSource):
-    """A queue. BadOptionError when the options are wrong, SchemaMismatchError when the columns are."""
+    """A queue. BadOptionError for wrong options, SchemaMismatchError for wrong columns."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Returns the name for `format(...)`."""
         return "qs"
 
     def schema(self) -> StructType:
-        """Of the rows that are read."""
+        """Returns the columns of the rows that are read."""
         return schema(self._parsed().body_type)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch."""
+        """Returns the reader of a batch."""
         return QsBatchReader(self._to_read(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Of a stream."""
+        """Returns the reader of a stream."""
         return QsStreamReader(self._to_read(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch."""
-        must_fit(schema, overwrite)
+        """Returns the writer of a batch."""
+        check_write_schema(schema, overwrite)
         return QsBatchWriter(self._parsed())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Of a stream."""
-        must_fit(schema, overwrite)
+        """Returns the writer of a stream."""
+        check_write_schema(schema, overwrite)
         return QsStreamWriter(self._parsed())
 
     def _parsed(self) -> Options:
@@ -56,5 +56,5 @@ class QsDataSource(DataSource):
 
     def _to_read(self, given: StructType) -> Options:
         options = self._parsed()
-        must_be_ours(given, options.body_type)
+        check_read_schema(given, options.body_type)
         return options

@@ -1,7 +1,7 @@
-"""How a task puts its rows on the server: durable, and invisible until the batch that they are of is published.
+"""Stages a task's rows on the server: durable, and invisible until their batch is published.
 
-Each list of messages is a part of its own under an attempt that nobody else uses: whether an earlier try of the task,
-or of this very call, has left something there does not matter, as only what a commit names is published.
+Each list of messages is a part of its own under a unique attempt. Leftovers of an earlier try of the task or of this
+call do no harm, as only the parts that a commit names are published.
 """
 
 import logging
@@ -22,10 +22,10 @@ from .errors import BadMessageError, BadOptionError, DataLossError, PipelineErro
 from .options import Options
 
 PARTS = 1_000_000
-"""Parts that one task may stage: a task's part numbers are its partition's number times that, and on."""
+"""Parts that one task may stage: its part numbers start at its partition's number times this."""
 
 PUBLISHED = 10_000
-"""Parts that one publishing may name: the protocol's bound of a list of parts."""
+"""Parts of one publish: the protocol's bound."""
 
 _DIGITS = 10**15
 
@@ -34,17 +34,17 @@ log = logging.getLogger("qs_pipeline")
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task has staged. parts: number and attempt of each list; batch: as the server counts it."""
+    """The parts that a task has staged. parts: number and attempt of each list; batch: as the server counts it."""
 
     producer: str
     batch: int
     parts: tuple[tuple[int, int], ...]
 
 
-def must_fit(schema: StructType, overwrite: bool) -> None:
-    """SchemaMismatchError or BadOptionError when what is to be written is not one column of bodies to append."""
+def check_write_schema(schema: StructType, overwrite: bool) -> None:
+    """Raises SchemaMismatchError or BadOptionError unless one column of bodies is to be appended."""
     if overwrite:
-        raise BadOptionError("a queue is only appended to: write with mode append, a stream with outputMode append")
+        raise BadOptionError("a queue is append-only: write with mode append, or a stream with outputMode append")
     fields = schema.fields
     names = len(fields) == 1 and fields[0].name.lower() in ("body", "value")
     if not names or not isinstance(fields[0].dataType, BinaryType | StringType):
@@ -55,27 +55,28 @@ def must_fit(schema: StructType, overwrite: bool) -> None:
 
 
 def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str]:
-    """The bodies of rows, in order. BadMessageError when one is null."""
+    """Yields the bodies of rows, in order. BadMessageError when one is null."""
     for batch in batches:
         column = batch.column(0)
         if column.null_count:
             raise BadMessageError(
-                f"a row for the queue {queue!r} has a null for a body, and a message has one: filter or coalesce"
+                f"a row for the queue {queue!r} has a null for a body: filter such rows out, or coalesce"
             )
         yield from column.to_pylist()
 
 
 def attempt_number(attempt: int, randbelow: Callable[[int], int] = secrets.randbelow) -> int:
-    """A number for what is staged now, of at most 18 digits: the last three say the task's attempt, to people."""
+    """Returns a unique number of at most 18 digits, whose last three are the task's attempt, for people."""
     return randbelow(_DIGITS) * 1000 + attempt % 1000
 
 
-def stage(  # noqa: PLR0917 - as the server has them
+def stage(  # noqa: PLR0917 - the server's arguments
     server: Server, bodies: Iterable[bytes | str], producer: str, batch: int, partition: int, attempt: int
 ) -> Staged:
-    """Stages the bodies of one task. A list that may or may not have arrived is staged again under another number.
+    """Stages the bodies of one task. A list that may have arrived is staged again under another number.
 
-    NoServerError, NoSuchQueueError; PipelineError when the server refuses: the queue is full, a body too large.
+    NoServerError, NoSuchQueueError; PipelineError when the server refuses, as for a full queue or a body that is too
+    large.
     """
     parts: list[tuple[int, int]] = []
     for index, drafts in enumerate(drafts_in_batches(bodies)):
@@ -95,9 +96,9 @@ def stage(  # noqa: PLR0917 - as the server has them
 
 
 def publish(server: Server, staged: Iterable[Staged]) -> None:
-    """Makes visible what tasks have staged, all of it or nothing, in order of part; once, however often it is called.
+    """Makes what tasks have staged visible, all or nothing, in order of part. A repeated call has no further effect.
 
-    Nothing is asked of the server when there were no rows. DataLossError when what was staged is gone.
+    Sends nothing when there are no rows. DataLossError when staged parts are gone.
     """
     messages = list(staged)
     parts = sorted(part for message in messages for part in message.parts)
@@ -115,34 +116,34 @@ def publish(server: Server, staged: Iterable[Staged]) -> None:
     except NotFound as error:
         server.must_have_queue()
         raise DataLossError(
-            f"what was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is not all "
-            f"there ({error}): run it again"
+            f"not all that was staged for batch {batch} of the producer {producer!r} on the queue {server.queue!r} is "
+            f"still there ({error}): run it again"
         ) from error
     except ServerError as error:
         raise _failed(server, "publishing", error) from error
 
 
 def discard(server: Server, producer: str, batch: int) -> None:
-    """Drops what was staged for a batch, which can never be published after that. For a producer that nobody else is.
+    """Drops what a producer of this write alone has staged for a batch, which can then never be published.
 
-    Errors are only logged: the write has failed already, and its own error is what is to be told.
+    Only logs errors: the write has already failed with an error of its own.
     """
     try:
         server.ask(lambda client: client.publish_staged(server.queue, producer, batch, []))
     except (ServerError, PipelineError) as error:
-        log.warning("what was staged for %s on the queue %s is left there: %s", producer, server.queue, error)
+        log.warning("what was staged for %s on the queue %s could not be dropped: %s", producer, server.queue, error)
 
 
 def task() -> TaskContext:
-    """The task that runs this."""
+    """Returns the current task."""
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("rows are written in a task of Spark's, and this is none")
+        raise PipelineError("rows can only be written in a task of Spark")
     return context
 
 
 def sink(options: Options) -> Server:
-    """The server that is written to."""
+    """Returns the server to write to."""
     return Server(options, options.later)
 
 

@@ -1,12 +1,12 @@
 """`spark.readStream.format("qs")`: each batch is a claim, and the claim is the offset.
 
-Exactly once, together with Spark's checkpoint and a sink that can repeat a batch:
+With Spark's checkpoint and a sink that can repeat a batch this is exactly-once:
 - A batch's claim is in the offset log before it is read, and reads the same until it is acknowledged.
-- It is acknowledged when the batch is in the commit log, and not before.
-- A claim that was made and not logged, as the driver was killed in between, is what the next driver gets when it asks
-  for the same number: so it neither blocks the queue nor is anything taken twice.
+- It is acknowledged only when the batch is in the commit log.
+- A claim that was made but not logged, because the driver was killed, is returned to the next driver, which asks for
+  the same number. So nothing is blocked or taken twice.
 
-Spark makes readers in several processes: making one does nothing, and a task reads with what is in its partition.
+Spark creates readers in several processes: creating one does nothing, and a task uses only its partition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._consumer = consumer_of(options, "a stream")
-        self._server: Server | None = None  # connected in the driver, in the one process that asks for offsets
+        self._server: Server | None = None  # connected only in the driver, in the process that asks for offsets
         self._known: Claims | None = None
         self._upto: int | None = None
         self._claimed = INITIAL
@@ -45,7 +45,8 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets, in the driver ---------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first claim. Asked for when there is no checkpoint yet, so a wrong address is said soon."""
+        """Returns the offset before the first claim. Spark asks for it without a checkpoint, so a wrong address is
+        reported here."""
         if self._claimed != INITIAL:  # Spark asks again when it plans the first batch
             return INITIAL.to_json()
         with Server(self._options, self._options.at_first) as server:
@@ -54,7 +55,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option maxMessagesPerTrigger, or else maxBytesPerTrigger. If both are given, both hold."""
+        """Returns the option maxMessagesPerTrigger, or else maxBytesPerTrigger. If both are given, both apply."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -62,14 +63,14 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Notes the greatest mid there is: later messages are of the next run."""
+        """Notes the current greatest mid: later messages belong to the next run."""
         server = self._connected()
         server.must_have_queue()
         self._upto = server.ask(lambda client: greatest_mid(client, server.queue))
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Acknowledges the claim in start, which is in the commit log by then, and makes the next. start if nothing is
-        visible. At most 100,000 messages, whatever the limit: more are of the next batch. Never waits for messages."""
+        """Acknowledges the claim in start, which is now in the commit log, and returns the next claim, or start if no
+        message is visible. At most 100,000 messages, whatever the limit. Does not wait for messages."""
         done = Offset.from_json(start)
         most, size = self._limits(limit)
         made = self._claims().after(done, most, size, self._upto, acknowledged=done == self._acknowledged)
@@ -80,28 +81,29 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return made.to_json()
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Acknowledges what is in the commit log. Spark may leave out such a call: latestOffset makes up for it."""
+        """Acknowledges a claim in the commit log. Spark may omit the call; latestOffset makes up for it."""
         done = Offset.from_json(end)
         if done.seq and done != self._acknowledged:
             self._claims().acknowledge(done)
             self._acknowledged = done
 
     def stop(self) -> None:
-        """Closes the connection. Claims stay: the query may start again."""
+        """Closes the connection. Claims stay, as the query may start again."""
         if self._server is not None:
             self._server.close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Slices of the claim in end. After a restart, only if the server still has that very claim."""
+        """Returns the slices of the claim in end. After a restart, first checks that the server still has this
+        claim."""
         offset = Offset.from_json(end)
         if start == end or (offset != self._claimed and not self._claims().is_there(offset)):
             return []
         return claim_partitions(self._options, offset)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, in a task."""
+        """Yields the rows of a partition, in a task."""
         return read_claim(cast(ClaimPartition, partition))
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:

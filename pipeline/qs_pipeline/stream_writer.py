@@ -1,7 +1,7 @@
-"""`df.writeStream.format("qs")`: each batch becomes visible once, whole, however often tasks and drivers are killed.
+"""`df.writeStream.format("qs")`: each batch becomes visible once, as a whole, even if tasks and drivers are killed.
 
-A batch is published under the query's own id and the batch's number, which the checkpoint keeps: the server publishes
-none twice. What tries that failed have left behind is dropped by the next publishing.
+A batch is published under the query's id and the batch's number from the checkpoint; the server publishes none twice.
+The next publish drops what failed tries have staged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from .staging import Staged, payloads, publish, sink, stage, task
 
 
 class QsStreamWriter(DataSourceStreamArrowWriter):
-    """A stream's sink."""
+    """The sink of a stream."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class QsStreamWriter(DataSourceStreamArrowWriter):
             publish(server, [message for message in messages if isinstance(message, Staged)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is to be done: what was staged is invisible, and dropped when the batch is published."""
+        """Does nothing: what was staged is invisible, and dropped when the batch is published."""
 
 
 def _property(context: TaskContext, name: str) -> str:

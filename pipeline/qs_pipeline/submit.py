@@ -1,4 +1,4 @@
-"""The command `qs-pipeline` as a file for spark-submit, which takes a program only when its name ends with .py:
+"""The command `qs-pipeline` as a file for spark-submit, whose programs need a name that ends with .py:
 
 spark-submit --master URL "$(python -c 'import qs_pipeline.submit as s; print(s.__file__)')" archive ...
 """
@@ -7,7 +7,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # Python puts the directory of a program first, where the modules of this package would be found without its name.
+    # Python puts a program's directory first on the path: this package's modules would be found as top-level ones.
     sys.path[:] = [place for place in sys.path if os.path.abspath(place) != os.path.dirname(os.path.abspath(__file__))]
     from qs_pipeline.command import main
 

@@ -1,7 +1,7 @@
-"""Turns what Spark raises into an error of the pipeline: one line that says what to do, and the exit code that fits.
+"""Turns Spark's errors into errors of the pipeline: one line that says what to do, and an exit code.
 
-What a worker raised reaches the driver as text: a Python traceback inside a Java one. The class that is named last in
-it is the cause.
+A worker's error reaches the driver as text: a Python traceback inside a Java one. The last class named in it is the
+cause.
 """
 
 import re
@@ -23,11 +23,13 @@ from .errors import (
     PipelineError,
 )
 
-_OURS = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PipelineError)}
+_PIPELINE_ERRORS = {
+    name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PipelineError)
+}
 _RAISED = re.compile(r"^[ \t]*(?:\S*: )?(qs_pipeline|qs_client)\.errors\.(\w+): (.+)$", re.MULTILINE)
 _CLASS = re.compile(r"^(?:Caused by: |: )?[\w.$]*\.(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
-_SAYS_NOTHING = re.compile(r"An (?:exception was thrown|error occurred while calling)\b")
+_NO_REASON = re.compile(r"An (?:exception was thrown|error occurred while calling)\b")
 _SINK = "[PYTHON_DATA_SOURCE_ERROR]"
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CLIENT: dict[str, type[PipelineError]] = {
@@ -44,14 +46,14 @@ _FAILED_EXPRESSION = re.compile(
     r"ARITHMETIC|CONVERSION_|MAP_KEY|ELEMENT_AT|MALFORMED_|FAILED_EXECUTE_UDF)\w*)[^\]]*\] ?(.*)"
 )
 _JVM_GONE = (
-    "Spark's JVM has ended, maybe for want of memory (--conf spark.driver.memory=4g): the same command goes on where "
-    "it was"
+    "Spark's JVM has ended, maybe for lack of memory (--conf spark.driver.memory=4g): the same command continues where "
+    "it stopped"
 )
 _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete log file", "CONCURRENT_STREAM_LOG_UPDATE")
 
 
 def translate(error: BaseException) -> PipelineError:
-    """The error as one of the pipeline. Its cause is kept: `raise translate(error) from error`."""
+    """Returns the error as one of the pipeline. Use it as `raise translate(error) from error`."""
     ours = error if isinstance(error, PipelineError) else None
     if ours is None and isinstance(error, PySparkException):
         ours = _raised(str(error))
@@ -76,7 +78,7 @@ def _client_error(error: Exception) -> PipelineError:
 
 
 def sql_trouble(error: PySparkException) -> str:
-    """What is wrong with a query, without Spark's drawings and plans."""
+    """Returns what is wrong with a query, without Spark's drawings and plans."""
     text = str(error)
     first = next((line for line in text.splitlines() if line.strip()), text)
     place = _POSITION.search(text)
@@ -85,7 +87,7 @@ def sql_trouble(error: PySparkException) -> str:
 
 
 def from_text(text: str) -> PipelineError:
-    """The error that a text of Spark is about."""
+    """Returns the error that Spark's text describes."""
     readers: tuple[Callable[[str], PipelineError | None], ...] = (_raised, _failed_expression, _checkpoint)
     for reader in readers:
         found = reader(text)
@@ -95,9 +97,9 @@ def from_text(text: str) -> PipelineError:
 
 
 def _raised(text: str) -> PipelineError | None:
-    """What one of our own modules raised, in whatever process."""
+    """Returns the error that one of our modules has raised, in any process; None if there is none."""
     for package, name, said in reversed(_RAISED.findall(text)):
-        cls = _OURS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
+        cls = _PIPELINE_ERRORS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
         if cls is not None:
             return cls(said.split(" SQLSTATE:")[0])
     return None
@@ -115,12 +117,12 @@ def _failed_expression(text: str) -> PipelineError | None:
 
 def _checkpoint(text: str) -> PipelineError | None:
     mark = next((mark for mark in _CHECKPOINT if mark in text), None)
-    return None if mark is None else CheckpointLostError(f"Spark cannot go on from the checkpoint: {_last_cause(text)}")
+    return None if mark is None else CheckpointLostError(f"Spark cannot use the checkpoint: {_last_cause(text)}")
 
 
 def _last_cause(text: str) -> str:
-    """What a Python traceback ends with; else the last exception of a Java stack trace; else the first line that says
-    something."""
+    """Returns the end of a Python traceback, or else the last exception of a Java stack trace, or else the first line
+    that tells something."""
     raised = _python_cause(text.splitlines())
     if raised is not None:
         return raised
@@ -128,12 +130,12 @@ def _last_cause(text: str) -> str:
     if named:
         return f"{named[-1][0]}: {named[-1][1]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = next((line for line in lines if not _SAYS_NOTHING.match(line)), None)
-    return told or next(iter(lines), "Spark failed and does not say why")
+    told = next((line for line in lines if not _NO_REASON.match(line)), None)
+    return told or next(iter(lines), "Spark failed without a reason")
 
 
 def _python_cause(lines: list[str]) -> str | None:
-    """The line that ends the last Python traceback: the first below it that is not indented more than it is."""
+    """Returns the line that ends the last Python traceback: the next one with no deeper indentation."""
     begin = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if begin is None:
         return None

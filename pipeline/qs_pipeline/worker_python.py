@@ -1,8 +1,8 @@
-"""The Python that Spark starts for its workers, when it runs in one process here.
+"""The Python for Spark's workers when Spark runs in one process here.
 
-Spark puts archives of its Python part before everything else where a worker looks for modules, and a worker compiles
-what it imports from an archive, every time: two seconds for each of the half dozen that even a short job starts. The
-installed package is the same and is compiled already, so workers are to take that: half the time of a short job.
+Spark puts archives of its Python part first on a worker's path, and a worker compiles what it imports from an archive:
+two seconds for each of half a dozen workers. The installed package is the same and already compiled; using it halves
+the time of a short job.
 """
 
 import os
@@ -33,8 +33,8 @@ export PYTHONPATH="$_qs_left"
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str:
-    """The path of this interpreter, or of a wrapper around it that leaves the archives out: where PySpark is installed
-    with it, so that it is found without them, and is the Spark that runs."""
+    """Returns this interpreter, or a wrapper that removes the archives from the path, if the installed PySpark can be
+    found without them and is the Spark that runs."""
     cache = cache_directory(environment) if _is_installed(environment) else None
     if cache is None:
         return sys.executable
@@ -42,7 +42,7 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str:
         script = wrapper(cache, Path(sys.executable), _WITHOUT_ARCHIVES)
     except OSError:
         return sys.executable
-    return str(script) if os.access(script, os.X_OK) else sys.executable  # not so where nothing may be run
+    return str(script) if os.access(script, os.X_OK) else sys.executable  # False on a file system mounted noexec
 
 
 def _is_installed(environment: Mapping[str, str]) -> bool:

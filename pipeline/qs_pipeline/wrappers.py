@@ -1,6 +1,7 @@
-"""Programs of a few lines that call another one differently: kept in the user's cache, made when they are missing.
+"""Short shell programs that call another program differently. They are kept in the user's cache and created when
+missing.
 
-What is there is run, so it has to be in directories that nobody else may write to.
+Their directories must not be writable by others, as the programs are executed.
 """
 
 import errno
@@ -14,7 +15,7 @@ from pathlib import Path
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Of the user, for this package. None when there is none to write to."""
+    """Returns the user's cache directory for this package, None when there is none to write to."""
     given = environment.get("XDG_CACHE_HOME") or (environment.get("HOME") and Path(environment["HOME"], ".cache"))
     if not given:
         return None
@@ -28,7 +29,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _make_private(directory: Path) -> None:
-    """Makes it, if it is missing. PermissionError when somebody else could put something there."""
+    """Creates a directory if it is missing. PermissionError when others may write to it."""
     directory.mkdir(mode=0o700, exist_ok=True)
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
@@ -36,8 +37,8 @@ def _make_private(directory: Path) -> None:
 
 
 def wrapper(cache: Path, binary: Path, before: str) -> Path:
-    """A program of the binary's name that runs the lines of shell, and then becomes the binary, with the arguments it
-    was given. It is in the directory bin of one that is the binary's own. OSError when it cannot be written."""
+    """Returns a program that runs the shell lines of `before` and then executes the binary with its own arguments. It
+    has the binary's name and stands in a directory `bin` of its own. OSError when it cannot be written."""
     home = cache / f"{binary.name}-{hashlib.sha256(bytes(binary)).hexdigest()[:16]}"
     script = home / "bin" / binary.name
     text = os.fsencode(f'#!/bin/sh\n{before}exec {shlex.quote(str(binary))} "$@"\n')
@@ -51,6 +52,6 @@ def wrapper(cache: Path, binary: Path, before: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=script.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - as a program is
+        os.chmod(temporary, 0o755)  # noqa: S103 - a program
         os.rename(temporary, script)  # another process may be running it
     return script

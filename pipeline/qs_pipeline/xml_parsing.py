@@ -1,7 +1,7 @@
 """Parses XML payloads and XSD files. The only module of the pipeline that uses lxml.
 
-Nothing here reads from the network, expands an entity or loads a DTD: a document with a DOCTYPE is refused before it is
-parsed. An XSD is read on the driver, with all files that it includes; tasks get its bytes and read no file.
+It never reads from the network, expands an entity or loads a DTD: a document with a DOCTYPE is refused unparsed. The
+driver reads an XSD with all files that it includes; tasks get the bytes and read no file.
 """
 
 import os.path
@@ -22,23 +22,23 @@ _OPTIONS: dict[str, Any] = {
     "resolve_entities": False, "no_network": True, "load_dtd": False, "dtd_validation": False, "collect_ids": False,
     "remove_comments": True, "remove_pis": True,
 }  # fmt: skip
-# huge_tree lifts libxml2's bound of 10 MB on a text. Its bound on depth is then 2048, and no entity can be declared.
+# huge_tree lifts libxml2's bound of 10 MB on a text, and bounds the depth by 2048. No entity can be declared.
 _PAYLOAD_OPTIONS = _OPTIONS | {"encoding": "utf-8", "huge_tree": True}
 _DOCTYPE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
 _ADVICE = ", use XML_PARSE_HUGE"
 
 
 class MisfitError(Exception):
-    """Why a payload is not the document that it should be."""
+    """Says why a payload does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Xsd:
     """An XSD that has been read and checked.
 
-    path: of the file that was named, absolute; files: that file first, then those that it includes and imports, each as
-    path and bytes; namespace: its target namespace, None without one; elements: the names of the elements that it
-    declares for that namespace, sorted.
+    path: absolute, of the named file; files: that file first, then those that it includes and imports, as path and
+    bytes; namespace: the target namespace, None without one; elements: the sorted names of its global elements in that
+    namespace.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Xsd:
     elements: tuple[str, ...]
 
     def tag(self, name: str) -> str:
-        """The name of an element as lxml writes it, with the namespace."""
+        """Returns the name of an element with its namespace, as lxml writes it."""
         return name if self.namespace is None else f"{{{self.namespace}}}{name}"
 
 
@@ -55,10 +55,10 @@ class Xsd:
 
 
 def read_xsd(path: str) -> Xsd:
-    """Reads an XSD of this machine with the files that it includes and imports, and checks that it can be validated by.
+    """Reads an XSD of this machine with the files that it includes and imports, and compiles it.
 
-    UsageError when a file cannot be read; SchemaMismatchError when one is no XSD of version 1.0, has a DOCTYPE, or
-    names a file that is not on this machine. Both name the file, and the line where there is one.
+    UsageError when a file cannot be read; SchemaMismatchError when one is no XSD 1.0, has a DOCTYPE, or names a file
+    that is not on this machine. Both name the file, and the line if there is one.
     """
     main = os.path.abspath(path)
     files = dict(_reachable(main))
@@ -81,7 +81,7 @@ def read_xsd(path: str) -> Xsd:
 
 
 def _reachable(main: str) -> Iterator[tuple[str, tuple[bytes, Any]]]:
-    """The file and all that it names, each once, as path, bytes and root element."""
+    """Yields the file and all that it names, each once, as path, bytes and root element."""
     todo, seen = [(main, "")], {main}
     while todo:
         place, named_at = todo.pop(0)
@@ -99,7 +99,7 @@ def _reachable(main: str) -> Iterator[tuple[str, tuple[bytes, Any]]]:
 
 def _schema_root(place: str, data: bytes) -> Any:
     if _DOCTYPE.match(data) is not None:
-        raise SchemaMismatchError(f"{place} has a DOCTYPE, which is refused: an XSD needs none, take it out")
+        raise SchemaMismatchError(f"{place} has a DOCTYPE, which is refused: remove it")
     try:
         root = etree.fromstring(data, etree.XMLParser(**_OPTIONS))
     except etree.XMLSyntaxError as error:
@@ -110,27 +110,27 @@ def _schema_root(place: str, data: bytes) -> Any:
 
 
 def _named_files(place: str, root: Any) -> Iterator[tuple[str, int]]:
-    """The files that a schema includes and imports, as absolute paths, each with the line that names it."""
+    """Yields the absolute paths of the files that a schema includes and imports, with the line that names each."""
     for child in root.iterchildren(*_NAMING_FILES):
         location = child.get("schemaLocation")
         if location is not None:
             parts = urlsplit(location.strip())
             if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
                 raise SchemaMismatchError(
-                    f"{place}, line {child.sourceline}: {location} is not fetched, as nothing is read from the "
-                    "network: put a copy beside the XSD and name that"
+                    f"{place}, line {child.sourceline}: {location} is not read from the "
+                    "network: put a copy beside the XSD, and name the copy"
                 )
             target = os.path.join(os.path.dirname(place), unquote(parts.path))
             yield os.path.normpath(target), int(child.sourceline)
 
 
 def _local(url: str | None) -> str | None:
-    """The path in a URL of a file. libxml2 makes such URLs of the base URL and what a schema names."""
+    """Returns the path in a file's URL. libxml2 makes such URLs from the base URL and the names in a schema."""
     return None if url is None or not url.startswith("file:") else os.path.normpath(unquote(urlsplit(url).path))
 
 
 class _FilesInMemory(etree.Resolver):
-    """Gives libxml2 the files of an Xsd, and an empty document in the place of any other."""
+    """Gives libxml2 the files of an Xsd, and an empty document in place of any other."""
 
     def __init__(self, files: Iterable[tuple[str, bytes]]) -> None:
         self._files = dict(files)
@@ -150,22 +150,22 @@ def _compile(xsd: Xsd) -> etree.XMLSchema:
 
 
 class PayloadParser:
-    """Parses payloads that have to be XML documents in UTF-8.
+    """Parses payloads that must be XML documents in UTF-8.
 
-    Validation is part of parsing, as libxml2 then takes time in proportion to the payload's size. A document that has
-    been parsed would be validated in time that grows with the square of the number of faults.
+    It validates while parsing, in time proportional to the payload's size. Validation of a parsed document would take
+    time that grows with the square of the number of faults.
     """
 
     def __init__(self, xsd: Xsd | None, root: str | None) -> None:
-        """xsd: what documents have to be valid by, None for no such demand; root: the name that the root element has to
-        have, as `{namespace}name`, or as `name` in whatever namespace; None for any."""
+        """xsd: to validate by, None for no validation; root: the required name of the root element, `{namespace}name`,
+        or `name` in any namespace; None for any."""
         self._plain = etree.XMLParser(**_PAYLOAD_OPTIONS)
         self._validating = etree.XMLParser(**_PAYLOAD_OPTIONS, schema=None if xsd is None else _compile(xsd))
         self._root = root
 
     def parse(self, body: bytes) -> Any:
-        """The root element of a payload, without comments and processing instructions. MisfitError says what is wrong
-        with it: the syntax first, then the root, then what is not valid."""
+        """Returns the root element of a payload, without comments and processing instructions. MisfitError says what is
+        wrong: the syntax first, then the root, then what is not valid."""
         if b"<!DOCTYPE" in body and _DOCTYPE.match(body) is not None:
             raise MisfitError("it has a DOCTYPE, which is refused")
         try:
@@ -177,7 +177,7 @@ class PayloadParser:
         return element
 
     def _well_formed(self, body: bytes) -> Any:
-        """Parses without validation, which has the better message when it is the syntax that is wrong."""
+        """Parses without validation, for the better message about a syntax error."""
         try:
             return etree.fromstring(body, self._plain)
         except etree.XMLSyntaxError as error:

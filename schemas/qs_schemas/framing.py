@@ -109,7 +109,8 @@ class Framer:
         self._usual = _usual(limits.depth, limits.attributes)
         self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
         self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
-        self._buffer: bytes | bytearray = b""
+        self.buffer: bytes | bytearray = b""
+        """What has come. Empty when all of it has been passed over; the reverse is not always true."""
         self._start = 0  # where the next document, or white space before it, stands; 0 when it has been begun
         self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
@@ -119,7 +120,8 @@ class Framer:
         self._reset()
 
     def _reset(self) -> None:
-        self._begun = False  # the document's first byte stands at 0 of the buffer
+        self.begun = False
+        """Whether a document has been begun and not completed. Its first byte stands at 0 of the buffer."""
         self._ended = False
         self._at = 0  # everything before has been looked at
         self._end = 0  # nothing from here on is looked at: the bytes have not come, or are over the limit
@@ -134,19 +136,14 @@ class Framer:
         self._root = 0  # where the root's tag starts
         self._broken: str | None = None  # the bound that this document breaks
 
-    @property
-    def begun(self) -> bool:
-        """Whether a document has been begun and not completed."""
-        return self._begun
-
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes what came from the peer, in pieces of any size."""
         if self._failed is not None:
             return
-        if self._start >= len(self._buffer):
+        if self._start >= len(self.buffer):
             if data and data[0] <= _BLANK:
                 self._look_behind(data)
-            self._buffer = data if type(data) is bytes else bytes(data)
+            self.buffer = data if type(data) is bytes else bytes(data)
             self._start = 0
         else:
             own = self._own()
@@ -155,9 +152,9 @@ class Framer:
 
     def _forget(self) -> None:
         """Drops the buffer: all of it has been passed over."""
-        if self._buffer:
-            self._behind = self._buffer[-_UNFINISHED:]
-        self._buffer, self._start = b"", 0
+        if self.buffer:
+            self._behind = self.buffer[-_UNFINISHED:]
+        self.buffer, self._start = b"", 0
 
     # An empty line may come together with its document, or later, and in pieces.
 
@@ -172,13 +169,13 @@ class Framer:
 
     def _look_at_end(self, end: int) -> None:
         """A document has been passed over, and some white space behind it. end: of both."""
-        self.empty_line = self._buffer.find(EMPTY_LINE, self._buffer.rfind(b">", 0, end), end) >= 0
+        self.empty_line = self.buffer.find(EMPTY_LINE, self.buffer.rfind(b">", 0, end), end) >= 0
 
     def _own(self) -> bytearray:
         """Makes the buffer one that can grow, with nothing before the next document."""
-        buffer = self._buffer
+        buffer = self.buffer
         if isinstance(buffer, bytes):
-            self._buffer = buffer = bytearray(memoryview(buffer)[self._start :])
+            self.buffer = buffer = bytearray(memoryview(buffer)[self._start :])
         else:
             del buffer[: self._start]
         if self._last > 0:
@@ -192,21 +189,27 @@ class Framer:
 
         read: takes the data and where a document begins in it, gives what it found and where that ends.
         """
-        rest = len(self._buffer) - self._start
-        if self._begun or rest <= 0 or (rest > _LONG and not self._has_end()):
+        buffer = self.buffer
+        rest = len(buffer) - self._start
+        if self.begun or rest <= 0 or (rest > _LONG and not self._has_end()):
             return None
-        found = read(self._buffer, self._start)
+        found = read(buffer, self._start)
         if found is None:
             return None
-        end = self._start = found[1]
-        if self._buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+        event, end = found
+        if buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
             self._look_at_end(end)
-        return found[0]
+        if end < len(buffer):
+            self._start = end
+        else:
+            self._behind = buffer[-_UNFINISHED:]
+            self.buffer, self._start = b"", 0
+        return event
 
     def _has_end(self) -> bool:
         """Whether a document may end in the buffer: if not, none is worth trying. Looked for once in what has come."""
         if self._last < 0:
-            self._last = max(0, self._buffer.rfind(b"qs>"))
+            self._last = max(0, self.buffer.rfind(b"qs>"))
         return self._last > self._start
 
     def next_document(self) -> bytes | None:
@@ -217,18 +220,18 @@ class Framer:
         """
         if self._failed is not None:
             raise self._failed
-        if not self._begun:
-            if self._start >= len(self._buffer):
+        if not self.begun:
+            if self._start >= len(self.buffer):
                 self._forget()
                 return None
             # Only before a document's first step, or the bytes of one that comes in pieces were looked at again.
-            long = len(self._buffer) - self._start > _LONG
-            whole = None if long and not self._has_end() else self._usual.match(self._buffer, self._start)
+            long = len(self.buffer) - self._start > _LONG
+            whole = None if long and not self._has_end() else self._usual.match(self.buffer, self._start)
             if whole is not None and whole.end(1) - whole.start(1) <= self._limits.document:
                 document = whole[1]
                 if len(document) <= self._few or self._has_few(document):
                     end = self._start = whole.end()
-                    if self._buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
+                    if self.buffer[end - _UNFINISHED] <= _BLANK and not self.empty_line:
                         self._look_at_end(end)
                     return document
         try:
@@ -246,16 +249,16 @@ class Framer:
     def close(self, error: ProtocolError) -> None:
         """Nothing more is read: what is kept is dropped, and so is what comes."""
         if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
-            self.too_large = bytes(self._buffer)
+            self.too_large = bytes(self.buffer)
         self._failed = error
-        self._buffer, self._start = b"", 0
-        self._begun = False
+        self.buffer, self._start = b"", 0
+        self.begun = False
 
     def _scan(self) -> bytes | None:
-        if not self._begun and not self._begin():
+        if not self.begun and not self._begin():
             return None
         limit = self._limits.document
-        self._end = min(len(self._buffer), limit + 1)
+        self._end = min(len(self.buffer), limit + 1)
         while self._step():
             if self._ended:
                 return self._take()
@@ -291,18 +294,18 @@ class Framer:
         if buffer[0] != 0x3C:
             head = bytes(buffer[:8])
             raise _malformed(f"a document begins with '<', not with {head!r}; documents are XML in UTF-8, one by one")
-        self._begun = True
+        self.begun = True
         return True
 
     def _take(self) -> bytes:
         if self._at > self._limits.document:
             raise self._too_large()
-        document = bytes(self._buffer[: self._at])
-        spaces = _SPACES.match(self._buffer, self._at)
+        document = bytes(self.buffer[: self._at])
+        spaces = _SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
         if not self.empty_line:
             self._look_at_end(self._start)
-        if self._start < len(self._buffer):
+        if self._start < len(self.buffer):
             self._own()
         else:
             self._forget()
@@ -319,7 +322,7 @@ class Framer:
 
     def _next_markup(self) -> bool:
         """From text to the next tag or section, and over it if it is whole. False when more bytes are needed."""
-        buffer, end = self._buffer, self._end
+        buffer, end = self.buffer, self._end
         if self._pieces > self._limits.elements:
             run = (_RUN if self._depth else _RUN_BEFORE_ROOT).match(buffer, self._at, end)
             if run is not None:
@@ -350,12 +353,12 @@ class Framer:
 
     def _pass_listed(self) -> None:
         """Over the entries of a list that stand here whole, as steps would go over them."""
-        run = _LISTED.match(self._buffer, self._at, self._end)
+        run = _LISTED.match(self.buffer, self._at, self._end)
         if run is None:
             return
         start, end = run.span()
-        elements = self._buffer.count(b"</", start, end)
-        if self._buffer.count(b"<", start, end) != 2 * elements:
+        elements = self.buffer.count(b"</", start, end)
+        if self.buffer.count(b"<", start, end) != 2 * elements:
             self._in_runs = False  # there is a `<` in a value: the steps to it are the last of this stream
             return
         self._at = end
@@ -373,27 +376,27 @@ class Framer:
 
     def _finish_tag(self) -> bool:
         """A tag that came in pieces: on from where the last piece ended, to its `>`."""
-        if _TAG_BEGUN.match(self._buffer, self._opened, self._end) is None:
+        if _TAG_BEGUN.match(self.buffer, self._opened, self._end) is None:
             raise self._not_a_tag()
         while True:
             if self._quote and not self._finish_value():
                 return False
-            found = _IN_TAG.search(self._buffer, self._at, self._end)
+            found = _IN_TAG.search(self.buffer, self._at, self._end)
             if found is None:
                 self._at = self._end
                 return False
             self._at = found.end()
-            mark = self._buffer[found.start()]
+            mark = self.buffer[found.start()]
             if mark == 0x3E:
                 self._end_tag()
                 return True
             if mark == 0x3C:
-                raise _malformed(f"'<' inside a tag: {bytes(self._buffer[self._opened : self._opened + 40])!r}")
+                raise _malformed(f"'<' inside a tag: {bytes(self.buffer[self._opened : self._opened + 40])!r}")
             self._quote = mark
 
     def _finish_value(self) -> bool:
-        at = self._buffer.find(self._quote, self._at, self._end)
-        if self._buffer.find(b"<", self._at, self._end if at < 0 else at) >= 0:
+        at = self.buffer.find(self._quote, self._at, self._end)
+        if self.buffer.find(b"<", self._at, self._end if at < 0 else at) >= 0:
             raise _malformed("'<' inside the value of an attribute; it is written &lt;")
         if at < 0:
             self._at = self._end
@@ -405,16 +408,16 @@ class Framer:
 
     def _end_tag(self) -> None:
         self._in_tag = False
-        name = _TAG_NAME.match(self._buffer, self._opened, self._end)
+        name = _TAG_NAME.match(self.buffer, self._opened, self._end)
         if name is None:
             raise self._not_a_tag()
         if name[1]:
             self._close(name[2])
         else:
-            self._open(name[2], self._values, self._buffer[self._at - 2] == 0x2F)
+            self._open(name[2], self._values, self.buffer[self._at - 2] == 0x2F)
 
     def _not_a_tag(self) -> ProtocolError:
-        return _malformed(f"not a tag: {bytes(self._buffer[self._opened : self._opened + 40])!r}")
+        return _malformed(f"not a tag: {bytes(self.buffer[self._opened : self._opened + 40])!r}")
 
     def _count(self) -> None:
         self._pieces += 1
@@ -450,7 +453,7 @@ class Framer:
     # -- comments, CDATA, instructions ----------------------------------------------------------------------------
 
     def _open_section(self) -> bool:
-        head = bytes(self._buffer[self._at : min(self._at + _LONGEST_OPENER, self._end)])
+        head = bytes(self.buffer[self._at : min(self._at + _LONGEST_OPENER, self._end)])
         for opener, end in _OPENERS:
             if head.startswith(opener):
                 if end == b"]]>" and self._depth == 0:
@@ -469,14 +472,14 @@ class Framer:
 
     def _finish_section(self) -> bool:
         ending = self._until
-        found = self._buffer.find(ending, self._at, self._end)
+        found = self.buffer.find(ending, self._at, self._end)
         if found < 0:
             self._at = max(self._at, self._end - len(ending) + 1)
             return False
         self._at = found + len(ending)
         self._until = b""
         if ending == b"?>":
-            self._check_instruction(bytes(self._buffer[self._opened : self._at]))
+            self._check_instruction(bytes(self.buffer[self._opened : self._at]))
         return True
 
     def _check_instruction(self, instruction: bytes) -> None:

@@ -131,9 +131,9 @@ class Message:
     def request_id(self, req: str | None) -> None:
         self.req = req
 
-    def answers(self, resp: str) -> None:
-        """Turns the message into a response. resp: the id of the response."""
-        self._type, self._resp = "response", resp  # type: ignore[misc]
+    def answers(self, resp: str, req: str | None = None) -> None:
+        """Turns the message into a response. resp: the id of the response; req: of the request, if it had one."""
+        self._type, self._resp, self._req = "response", resp, req  # type: ignore[misc]
 
     @staticmethod
     def parse(xml: str | bytes) -> "Message":

@@ -70,17 +70,14 @@ class Peer:
         self._framer.empty_line = early
         self._plain = PlainReader(limits, serving)
         self._closed = False
+        self.early = early
+        """Whether the other side ends its documents with an empty line, and so what it is sent ends in the same way:
+        see `serialize`. From the first document on that has ended so, once `next_event` has read it."""
 
     @property
     def too_large(self) -> bytes:
         """The bytes that have come of the document that was over the limit."""
         return self._framer.too_large
-
-    @property
-    def early(self) -> bool:
-        """Whether the other side ends its documents with an empty line, and so what it is sent ends in the same way:
-        see `serialize`. From the first document on that has ended so."""
-        return self._framer.empty_line
 
     @property
     def begun(self) -> bool:
@@ -106,28 +103,31 @@ class Peer:
 
     def next_event(self) -> Message | Fault | None:
         """Returns the next message or fault, or None until more bytes come."""
-        if self._closed:
+        framer = self._framer
+        if self._closed or not framer.buffer:
             return None
-        plain = self._framer.next_plain(self._plain.read)
+        plain = framer.next_plain(self._plain.read)
+        self.early = framer.empty_line
         if plain is not None:
             return plain
-        in_pieces = self._framer.begun  # if not, the document has been looked at just now, and is not plain
+        in_pieces = framer.begun  # if not, the document has been looked at just now, and is not plain
         try:
-            document = self._framer.next_document()
+            document = framer.next_document()
+            self.early = framer.empty_line
             if document is None:
                 return None
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
             return parse(document, self._limits, self._serving)
         except ProtocolError as error:
+            self.early = framer.empty_line
             if error.error.closes:
                 self._closed = True
-                self._framer.close(error)
+                framer.close(error)
             return Fault(error.error, error.text, error.req)
 
     def send(self, message: Message) -> bytes:
         """Returns the document of a message, for the other side. Raises ValueError when a field holds what XML cannot
         carry."""
-        early = self._framer.empty_line
-        document = None if early else write(message)
-        return serialize(message, early) if document is None else document
+        document = None if self.early else write(message)
+        return serialize(message, self.early) if document is None else document

@@ -22,7 +22,7 @@ from .messages import (
     QueueOptions,
     Receipt,
 )
-from .text import escape, escape_payload, escape_payloads, to_base64
+from .text import escape, escape_payload, escape_payloads, is_simple, to_base64
 from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
@@ -48,12 +48,16 @@ def _attributes(source: object, named: _Named) -> str:
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
     """Writes the element of a payload. shortest: write text as base64 too where that is shorter, as for millions of
     line breaks."""
+    if type(payload) is bytes and is_simple(payload):
+        return b"<payload>" + payload + b"</payload>"
     raw = _raw(payload)
     return _payload(raw, escape_payload(raw), shortest)
 
 
 def write_payloads(payloads: Sequence[bytes | str], shortest: bool = False) -> list[bytes]:
     """Writes the element of each payload like `write_payload`, in less time."""
+    if len(payloads) == 1:
+        return [write_payload(payloads[0], shortest)]
     raw = list(map(_raw, payloads))
     return [_payload(one, text, shortest) for one, text in zip(raw, escape_payloads(raw), strict=True)]
 

@@ -29,7 +29,6 @@ from .wire import NAMESPACE, seconds
 
 _HEADS = {kind: f'<qs xmlns="{NAMESPACE}" type="{kind}"' for kind in ("request", "response")}
 _LONGEST_NAME = 200
-_escape_name = lru_cache(1024)(escape)
 
 Written = tuple[str, str, bytes]
 """The attributes of `op`; the elements behind `op` as text; and the elements behind these as bytes."""
@@ -57,14 +56,21 @@ def _number(name: str, value: Any) -> str:
     return "" if value is None else f' {name}="{_whole(value)}"'
 
 
+@lru_cache(1024, typed=True)  # an unusual one raises, and is not kept
 def _name(name: str) -> str:
     if type(name) is not str or len(name) > _LONGEST_NAME:
         raise _UnusualError
-    return _escape_name(name)
+    return escape(name)
 
 
+@lru_cache(1024, typed=True)
 def _qid(qid: str | None) -> str:
     return "" if qid is None else f"<qid>{_name(qid)}</qid>"
+
+
+def _id(name: str, value: str) -> str:
+    """Writes `req` or `resp`. Nearly all are letters and digits, which need no look at each."""
+    return f' {name}="{value if value.isalnum() and value.isascii() else escape(value)}"'
 
 
 def _mids(mids: Sequence[int | Receipt]) -> bytes:
@@ -83,9 +89,9 @@ def _push(message: PushMessage) -> Written:
         attributes += f' key="{escape(message._key)}"'
     qid, payload, mid = _qid(message._qid), message.payload, message.mid
     if mid is not None:
-        if payload is not None or message.messages or message.mids:
+        if payload is not None or message.messages or message.mids or type(mid) is not int:
             raise _UnusualError
-        return attributes, f"{qid}<mid>{_whole(mid)}</mid>", b""
+        return attributes, f"{qid}<mid>{mid}</mid>", b""
     if payload is not None:
         if message.messages or message.mids or not isinstance(payload, bytes | str):
             raise _UnusualError
@@ -117,9 +123,13 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
 def _receive(message: ReceiveMessage) -> Written:
     if message.queues != []:
         raise _UnusualError
-    attributes = (
-        _number("max", message.max) + _seconds("visibility", message.visibility) + _seconds("wait", message.wait)
-    )
+    attributes = ""
+    if message.max is not None:
+        attributes += _number("max", message.max)
+    if message.visibility is not None:
+        attributes += _seconds("visibility", message.visibility)
+    if message.wait is not None:
+        attributes += _seconds("wait", message.wait)
     if message._type == "request":
         if message.messages:
             raise _UnusualError
@@ -128,21 +138,21 @@ def _receive(message: ReceiveMessage) -> Written:
 
 
 def _deliveries(deliveries: list[Delivery]) -> bytes:
-    parts = [b"<messages>"]
-    if any(type(delivery) is not Delivery or type(delivery.mid) is not int for delivery in deliveries):
-        raise _UnusualError
-    payloads = write_payloads([delivery.payload for delivery in deliveries])
-    for delivery, payload in zip(deliveries, payloads, strict=True):
-        receives, pushed_at, visible_at = delivery.receives, delivery.pushed_at, delivery.visible_at
+    heads: list[bytes] = []
+    payloads: list[bytes] = []
+    for delivery in deliveries:
+        mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
+        if type(delivery) is not Delivery or type(mid) is not int:
+            raise _UnusualError
         if type(receives) is not int or type(pushed_at) is not int:
             raise _UnusualError
         until = "" if visible_at is None else f' visible-at="{_whole(visible_at)}"'
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
-        parts += (
-            f'<message{qid} mid="{delivery.mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode(),
-            payload,
-            b"</message>",
-        )
+        heads.append(f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode())
+        payloads.append(delivery.payload)
+    parts = [b"<messages>"]
+    for head, payload in zip(heads, write_payloads(payloads), strict=True):
+        parts += (head, payload, b"</message>")
     parts.append(b"</messages>")
     return b"".join(parts)
 
@@ -166,9 +176,10 @@ def _stage(message: StageMessages) -> Written:
 def _delete(message: DeleteMessage) -> Written:
     qid, mid = _qid(message.qid), message.mid
     if mid is not None:
-        if message.mids:
+        if message.mids or type(mid) is not int:
             raise _UnusualError
-        return "", f"{qid}<mid{_number('receives', message.receives)}>{_whole(mid)}</mid>", b""
+        receives = "" if message.receives is None else f' receives="{_whole(message.receives)}"'
+        return "", f"{qid}<mid{receives}>{mid}</mid>", b""
     if not message.mids and message._type == "request":
         raise _UnusualError
     return "", qid, _mids(message.mids)
@@ -231,9 +242,9 @@ def write(message: Message) -> bytes | None:
     try:
         head = _HEADS[message._type]
         if req is not None:
-            head += f' req="{escape(req)}"'
+            head += _id("req", req)
         if resp is not None:
-            head += f' resp="{escape(resp)}"'
+            head += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
     except (_UnusualError, KeyError, TypeError, AttributeError):  # the last ones: of a field that holds something else
         return None

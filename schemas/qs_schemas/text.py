@@ -67,6 +67,11 @@ def escape_inline(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 
 
+def is_simple(payload: bytes) -> bool:
+    """Returns whether the payload is ASCII text that needs no escaping."""
+    return payload.isascii() and payload.translate(_AS_IT_IS) == payload
+
+
 def escape_payload(payload: bytes) -> bytes | None:
     """Escapes a payload for an element. Returns None when it is not text that XML can carry, and travels as base64.
 

@@ -159,11 +159,15 @@ def rows(folder: Path, count: int, conf: dict[str, str]) -> list[Row]:
 
 def main() -> None:
     """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Rates of qs-pipeline archive, beside others. Prints a table.")
+    parser = argparse.ArgumentParser(
+        description="Measures qs-pipeline archive beside Spark alone and a plain loop. Prints a table."
+    )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"(default: {MESSAGES:,})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} messages")
-    parser.add_argument("--memory", default="1g", metavar="SIZE", help="of Spark's JVM (default: 1g, as Spark has it)")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser.add_argument(
+        "--memory", default="1g", metavar="SIZE", help="memory of Spark's JVM (default: 1g, which is Spark's)"
+    )
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qs-archive-", dir=arguments.dir) as made:
         folder = Path(made)

@@ -131,10 +131,12 @@ def ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Row]:
 
 def main() -> None:
     """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="What checking XML payloads costs an archive. Prints a table.")
+    parser = argparse.ArgumentParser(
+        description="Measures what checking XML payloads costs an archive. Prints a table."
+    )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"(default: {MESSAGES:,})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qs-archive-xml-", dir=given.dir) as made:
         folder = Path(made)

@@ -58,23 +58,29 @@ def arguments(known: Sequence[str]) -> argparse.ArgumentParser:
     """The command's flags. known: keys of peers."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
-        description="Measures qs and other queues side by side; writes results.json, table.md and plots to a folder.",
+        description="Measures qs beside other queues. Writes results.json, table.md and plots to a folder.",
         epilog="Peers that are not installed are left out, with a line that says what is missing. The full run takes "
-        "up to half an hour. Ctrl-C ends it; what was measured until then is written.",
+        "up to half an hour. Ctrl-C ends it and writes what was measured until then.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="two minutes: base points and short rounds only")
-    add("--out", type=Path, default=Path("comparison"), metavar="FOLDER", help="of what is written (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=Path("comparison"),
+        metavar="FOLDER",
+        help="folder for the results (default: %(default)s)",
+    )
     add(
         "--dir",
         type=Path,
         metavar="FOLDER",
-        help="where data directories are made, on a disk (the system's for temporary files)",
+        help="folder for data directories, on the disk to measure (default: the system's temporary folder)",
     )
-    add("--only", nargs="+", choices=known, metavar="PEER", help=f"only these: {', '.join(known)}")
-    add("--rows", nargs="+", choices=_KINDS, metavar="ROW", help=f"only these: {', '.join(_KINDS)}")
-    add("--qs-storage", choices=("journal", "files"), default="journal", help="qs's engine (%(default)s)")
-    add("--nats-server", default="nats-server", metavar="PROGRAM", help="another one; `sync_interval` is since 2.10")
+    add("--only", nargs="+", choices=known, metavar="PEER", help=f"measure only these: {', '.join(known)}")
+    add("--rows", nargs="+", choices=_KINDS, metavar="ROW", help=f"measure only these: {', '.join(_KINDS)}")
+    add("--qs-storage", choices=("journal", "files"), default="journal", help="qs's storage (default: %(default)s)")
+    add("--nats-server", default="nats-server", metavar="PROGRAM", help="NATS program; `sync_interval` needs 2.10")
     add("--docs", action="store_true", help="also rewrite the figures in docs/performance.md")
     add("--again", action="store_true", help="measure nothing: table, plots (and --docs) from results.json in --out")
     return parser
@@ -154,7 +160,7 @@ def disturbed(cells: Sequence[Cell]) -> list[str]:
     others = [cell["figures"]["others"] for cell in cells if cell["figures"]]
     if not others or median(others) < _BUSY:
         return []
-    warning = f"**Something else used {median(others):.1f} cores meanwhile: these figures say little.**"
+    warning = f"**Other programs used {median(others):.1f} cores meanwhile: these figures say little.**"
     print(warning, file=sys.stderr)
     return [warning]
 
@@ -198,8 +204,8 @@ def main() -> int:
         run(parsed, peers(parsed.qs_storage, parsed.nats_server), QUICK if parsed.quick else FULL, results)
     except KeyboardInterrupt:
         interrupted = True
-        notes.append("This run was interrupted: what is missing was not measured.")
-        print("interrupted: writing what there is", file=sys.stderr)
+        notes.append("This run was interrupted: the missing rows were not measured.")
+        print("interrupted: writing what was measured", file=sys.stderr)
     results["seconds"] = round(time.monotonic() - started)
     notes += disturbed(results["cells"])
     notes.append(f"The run took {results['seconds'] // 60} min {results['seconds'] % 60} s.")

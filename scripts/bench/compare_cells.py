@@ -78,7 +78,7 @@ class Bench:
                 self._depths(peer, deep, own / "deep", kept)
 
     def _cell(self, peer: Peer, point: Point, measure: Callable[[], Figures]) -> None:
-        note = unable(peer, point) or ("there was no time left" if self.progress.over() else "")
+        note = unable(peer, point) or ("no time was left" if self.progress.over() else "")
         found = None
         if not note:
             try:

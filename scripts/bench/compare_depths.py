@@ -34,7 +34,7 @@ class DeepQueue:
         """The server, with that many messages at least. CellError when that takes too long, or has before."""
         missing = max(0, depth - self._there)
         if not self._why and self._each * missing > 1.5 * self._seconds:
-            self._why = f"to fill it takes longer than {self._seconds:.0f} s"
+            self._why = f"filling it takes longer than {self._seconds:.0f} s"
         if self._why:
             raise CellError(self._why)
         if not missing and self._running is not None:

@@ -1,4 +1,4 @@
-"""The part of docs/performance.md that is made from results, between two marks; what stands around them is kept."""
+"""Writes the generated part of docs/performance.md, between two marks, and keeps the rest of the page."""
 
 import shutil
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _CAPTIONS = {
 
 
 def generated(results: Results, plots: Sequence[str]) -> str:
-    """The part. plots: names of files in docs/performance."""
+    """Returns the generated part. plots: names of files in docs/performance."""
     lines = [f"Measured on {results['date']}: {results['machine']}.", "", *results["notes"], ""]
     lines += ["### Ratios with a target", "", *ratio_table(results), "", "### Peers", "", *peer_table(results)]
     if results["missing"]:
@@ -60,16 +60,16 @@ def generated(results: Results, plots: Sequence[str]) -> str:
 
 
 def replaced(page: str, part: str) -> str:
-    """The page with that part. ValueError when it has no marks."""
+    """Returns the page with its generated part replaced. ValueError if the page has no marks."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has lost its marks: {BEGIN} and {END}")
+        raise ValueError(f"{PAGE} lacks its marks: {BEGIN} and {END}")
     return f"{head}{begin}\n\n{part}\n\n{end}{tail}"
 
 
 def write(results: Results, plots: Sequence[Path]) -> None:
-    """The page, and the plots beside it; plots of an earlier run go."""
+    """Writes the page and its plots; removes the plots of an earlier run."""
     PLOTS.mkdir(exist_ok=True)
     for old in PLOTS.glob("*.png"):
         old.unlink()

@@ -92,7 +92,9 @@ class Workers:
             data += piece
         if not data:
             self._errors.seek(0)
-            raise CellError(f"the clients ended without a word: {self._errors.read()[-500:].decode(errors='replace')}")
+            raise CellError(
+                f"the clients ended without a report: {self._errors.read()[-500:].decode(errors='replace')}"
+            )
         kind, value = pickle.loads(data)
         if kind == "failed":
             raise CellError(str(value))

@@ -93,7 +93,7 @@ class Ratios:
         for part in (self._pushes, self._cycles, self._pipelines, self._batches, self._depths):
             try:
                 if time.monotonic() > self._until:
-                    raise CellError("there was no time left")
+                    raise CellError("no time was left")
                 part()
             except (CellError, OSError, RuntimeError) as error:
                 self._add(Ratio(f"{part.__name__.strip('_')}", None, None, str(error).replace("\n", " ")[:300]))

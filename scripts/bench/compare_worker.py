@@ -150,7 +150,7 @@ class _Child:
         try:
             kind, value = pickle.load(self._reads)
         except EOFError:
-            raise RuntimeError("a client ended without a word") from None
+            raise RuntimeError("a client ended without a report") from None
         if kind == "failed":
             raise RuntimeError(value)
         return value

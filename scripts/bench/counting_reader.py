@@ -41,7 +41,7 @@ def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int)
     while got < messages * each:
         ready = epoll.poll(_TIMEOUT)
         if not ready:
-            raise RuntimeError(f"nothing in {_TIMEOUT} s, after {got} of {messages * each} deliveries")
+            raise RuntimeError(f"nothing came in {_TIMEOUT} s, after {got} of {messages * each} deliveries")
         for descriptor, _ in ready:
             length = sockets[descriptor].recv_into(_buffer)
             if not length:

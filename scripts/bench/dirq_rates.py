@@ -165,9 +165,11 @@ def judged(line: Row) -> Row:
 
 def main() -> None:
     """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Rates of qs_server.storage.dirq as ratios. Prints a table.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, and no deep queue: some seconds")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser = argparse.ArgumentParser(
+        description="Measures qs_server.storage.dirq beside the package dirq. Prints a table."
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and no deep queue: takes some seconds")
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()
     rounds, count = (5, 500) if arguments.quick else (12, 2000)
     with tempfile.TemporaryDirectory(prefix="qs-dirq-", dir=arguments.dir) as made:

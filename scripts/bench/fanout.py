@@ -98,7 +98,7 @@ def _bus_rate(publisher: Client, subscribers: Subscribers, messages: int, size: 
             ready = selector.select(_TIMEOUT)
             if not ready:
                 raise RuntimeError(
-                    f"nothing in {_TIMEOUT} s: {pushed} pushed, {answered} answered, {len(marks)} delivered"
+                    f"nothing came in {_TIMEOUT} s: {pushed} pushed, {answered} answered, {len(marks)} delivered"
                 )
             for key, _ in ready:
                 if key.fileobj is publisher.socket:
@@ -114,7 +114,7 @@ def _check_size(subscribers: Subscribers, messages: int, size: int) -> None:
     _, _, got = subscribers.line().partition(b"done ")
     each = int(got) / (messages * subscribers.many)
     if abs(each / size - 1) > 0.01:
-        raise RuntimeError(f"a delivery had {each:.1f} bytes, and {size} were expected")
+        raise RuntimeError(f"a delivery had {each:.1f} bytes instead of {size}")
 
 
 def _steady(marks: list[float], many: int) -> float:

@@ -118,7 +118,7 @@ def rate_of_many(clients: Sequence[Client], request: bytes, seconds: float) -> f
                 client = key.data
                 answer = client.socket.recv(_CHUNK)
                 if b'type="response"' not in answer or not answer.endswith(b"\n"):
-                    raise RuntimeError(f"not one whole answer: {answer!r}")
+                    raise RuntimeError(f"expected one complete answer, got {answer!r}")
                 done += 1
                 ended = time.perf_counter()
                 if ended < until:

@@ -34,14 +34,20 @@ MEASUREMENTS: dict[str, Callable[[Path, float, bool], list[Figure]]] = {
 def main() -> None:
     """Measures what is asked for, one after the other, and prints the figures with their targets."""
     parser = argparse.ArgumentParser(
-        description="Measures the store against its targets. Prints them; asserts nothing.",
+        description="Measures the journal against its targets. Prints a table; asserts nothing.",
         epilog="; ".join(f"{name}: {measure.__doc__}" for name, measure in MEASUREMENTS.items()),
     )
-    parser.add_argument("--only", choices=list(MEASUREMENTS), action="append", metavar="NAME", help="only this one")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, short rounds: some minutes")
-    parser.add_argument("--seconds", type=float, help="how long `sustained` pushes (default: 120; with --quick 15)")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file too")
+    parser.add_argument(
+        "--only", choices=list(MEASUREMENTS), action="append", metavar="NAME", help="measure only this one"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the messages, short rounds: takes some minutes"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="seconds of pushes in `sustained` (default: 120; with --quick 15)"
+    )
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     arguments = parser.parse_args()
     seconds = arguments.seconds or (15 if arguments.quick else 120)
     figures: list[Figure] = []

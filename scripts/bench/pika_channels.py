@@ -59,7 +59,7 @@ class Confirms:
     def take(self, frame: Any) -> None:
         """One message is confirmed, or all up to one."""
         if not isinstance(frame.method, Basic.Ack):
-            self._none.set_exception(RuntimeError("the server has refused a message"))
+            self._none.set_exception(RuntimeError("the server refused a message"))
         elif frame.method.multiple:
             self._missing = {number for number in self._missing if number > frame.method.delivery_tag}
         else:

@@ -88,7 +88,7 @@ def rows(folder: Path, events: int, memory: str) -> list[Row]:
     start, ours, summary = measure_report(history, folder / "report", conf)
     theirs = measure_duckdb(history, folder / "duckdb", summary)
     if summary.events != events or differences(folder / "report", folder / "duckdb"):
-        raise RuntimeError("the two do not agree")
+        raise RuntimeError("Spark and DuckDB disagree about the hours")
     return [
         Row("start of Spark", f"{start:.1f} s"),
         ours.row(f"report, {events:,} events", events),
@@ -103,11 +103,15 @@ def rows(folder: Path, events: int, memory: str) -> list[Row]:
 
 def main() -> None:
     """Measures, and prints one table."""
-    parser = argparse.ArgumentParser(description="Times of qs-pipeline report, beside DuckDB. Prints a table.")
-    parser.add_argument("--events", type=int, default=EVENTS, metavar="N", help=f"of the record (default: {EVENTS:,})")
+    parser = argparse.ArgumentParser(description="Measures qs-pipeline report beside DuckDB. Prints a table.")
+    parser.add_argument(
+        "--events", type=int, default=EVENTS, metavar="N", help=f"number of events in the record (default: {EVENTS:,})"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} events")
-    parser.add_argument("--memory", default="1g", metavar="SIZE", help="of Spark's JVM (default: 1g, as Spark has it)")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser.add_argument(
+        "--memory", default="1g", metavar="SIZE", help="memory of Spark's JVM (default: 1g, which is Spark's)"
+    )
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qs-report-", dir=arguments.dir) as made:
         folder = Path(made)

@@ -141,7 +141,7 @@ async def _latency(rival: Rival, samples: int) -> float:
             until = time.monotonic() + _TIMEOUT
             while len(at) <= sample:
                 if time.monotonic() > until:
-                    raise RuntimeError(f"{rival.name}: a message has not come in {_TIMEOUT} s")
+                    raise RuntimeError(f"{rival.name}: a message did not arrive within {_TIMEOUT} s")
                 await asyncio.sleep(0.0005)
             times.append(at[sample] - started)
             await asyncio.sleep(_PAUSE)

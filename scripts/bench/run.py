@@ -42,12 +42,14 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
 def main() -> None:
     """Runs what is asked for, one benchmark after the other, and prints one table."""
     parser = argparse.ArgumentParser(
-        description="Measures queue server and bus against what the machine can do. Prints a table; asserts nothing.",
+        description="Measures the queue server and the bus beside what the machine can do. Prints a table.",
         epilog="; ".join(f"{name}: {run.__doc__}" for name, run in BENCHMARKS.items()),
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a few minutes in all")
-    parser.add_argument("--only", choices=list(BENCHMARKS), action="append", metavar="NAME", help="only this one")
-    parser.add_argument("--dir", type=Path, help="where the temporary folder is made (default: the system's)")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: takes a few minutes")
+    parser.add_argument(
+        "--only", choices=list(BENCHMARKS), action="append", metavar="NAME", help="measure only this one"
+    )
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     arguments = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="qs-bench-", dir=arguments.dir) as folder:

@@ -39,7 +39,7 @@ class Figure:
 
 
 def summary(figures: Sequence[Figure]) -> str:
-    """The table of all figures, and how many targets are reached."""
+    """The table of all figures, and how many targets are met."""
     aimed = [figure for figure in figures if figure.target is not None]
     reached = sum(bool(figure.reached) for figure in aimed)
-    return "\n".join([*(figure.line() for figure in figures), f"{reached} of {len(aimed)} targets are reached"])
+    return "\n".join([*(figure.line() for figure in figures), f"{reached} of {len(aimed)} targets are met"])

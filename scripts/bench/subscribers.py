@@ -37,7 +37,7 @@ class Subscribers:
         """The next thing that it has to say, see counting_reader.py. It says why on its own, when it has failed."""
         line = self.output.readline()
         if not line:
-            raise RuntimeError("the process of the subscribers has failed")
+            raise RuntimeError("the subscribers' process failed")
         return line.strip()
 
     def __enter__(self) -> "Subscribers":

@@ -53,7 +53,7 @@ class Program:
                 time.sleep(0.02)  # it cannot tell us
             else:
                 return
-        raise RuntimeError(f"{self._process.args!r} does not listen: {self._log.read_text()[-2000:]}")
+        raise RuntimeError(f"{self._process.args!r} did not start to listen: {self._log.read_text()[-2000:]}")
 
     def end(self) -> None:
         """Asks it to end; makes it, if it does not."""

@@ -1,4 +1,4 @@
-"""What the commands of the listening processes have in common: flags, the line that says where, how they end."""
+"""The part that queue-server.py and queue-bus.py share: flags, the line that says where they listen, exit codes."""
 
 import argparse
 import logging
@@ -19,14 +19,13 @@ from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
-
 LONGEST = 999_999_999
 """Seconds that a flag may ask for, some 30 years: the most that the protocol has for a time."""
 
 
 def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
-    """A type of arguments: a number that is not less. One that may have a fraction is a time, and has an upper bound
-    too."""
+    """Returns a type of arguments: a number that is not less. One that may have a fraction is a time, and has an upper
+    bound too."""
 
     def read(text: str) -> float:
         value = kind(text)
@@ -49,7 +48,7 @@ def _port(text: str) -> int:
 
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
-    """A parser with the flags that every such command has. port: the default."""
+    """Returns a parser with the flags that every such command has. port: the default."""
     parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
@@ -65,30 +64,34 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
     return parser
 
 
-AddLimit = Callable[..., None]
+AddNumber = Callable[..., None]
 
 
-def limit_group(parser: argparse.ArgumentParser) -> AddLimit:
-    """Adds flags for numbers: (flag or flags, default, text, least=1)."""
-    group = parser.add_argument_group("limits")
+def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
+    """Returns what adds flags for numbers to a group: (flag or flags, default, help text, least=1). A default that is a
+    float makes it a flag for seconds. shown: what the help says of a default that is None."""
 
-    def add(flag: str | tuple[str, ...], default: float, text: str, least: float = 1) -> None:
-        kind = int if isinstance(default, int) else float
+    def add(
+        flag: str | tuple[str, ...], default: float | None, text: str, least: float = 1, shown: str | None = None
+    ) -> None:
         flags = (flag,) if isinstance(flag, str) else flag
+        if shown is None:
+            shown = f"{default:g}" if isinstance(default, float) else str(default)
         group.add_argument(
             *flags,
             dest=flags[-1].strip("-").replace("-", "_"),
-            type=at_least(least, kind),
+            type=at_least(least, float if isinstance(default, float) else int),
             default=default,
-            metavar="N",
-            help=f"{text} (default: {default})",
+            metavar=metavar,
+            help=f"{text} (default: {shown})",
         )
 
     return add
 
 
-def add_limits(add: AddLimit, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:
-    """The flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of that one."""
+def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:
+    """Adds the flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of the flag for that."""
+    add = number_group(group, "N")
     limits, wire = ServerLimits(), Limits()
     add("--max-document", wire.document, "bytes of one document", 256)
     add("--max-depth", wire.depth, "elements inside one another", 5)
@@ -103,8 +106,9 @@ def add_limits(add: AddLimit, outbox: tuple[str, ...] = ("--max-outbox",)) -> No
     add("--grace", float(limits.grace), "seconds that a stopping server gives what is begun", 0)
 
 
-def read_limits(parsed: argparse.Namespace) -> tuple[ServerLimits, Limits]:
-    """What the flags of `add_limits` say."""
+def read_common(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Returns what the flags of `make_parser` and `add_limits` say: host, port, limits, wire and early, as the options
+    of both commands name them."""
     limits = ServerLimits(
         connections=parsed.max_connections,
         document_time=parsed.document_time,
@@ -120,7 +124,8 @@ def read_limits(parsed: argparse.Namespace) -> tuple[ServerLimits, Limits]:
         list_length=parsed.max_list,
         elements=parsed.max_elements,
     )
-    return limits, wire
+    early = parsed.end_of_document == "empty-line"
+    return {"host": parsed.host, "port": parsed.port, "limits": limits, "wire": wire, "early": early}
 
 
 def _announcing(program: str) -> Announce:

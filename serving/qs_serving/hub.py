@@ -42,14 +42,16 @@ class Reader(Protocol):
 class Hub:
     """Reads from whoever is watched."""
 
-    def __init__(self, swept: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter) -> None:
-        """swept: is called at the end of every sweep; False when the loop's tasks are to have their turn now. clock:
-        seconds, to bound a turn by."""
+    def __init__(
+        self, on_poll_end: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """on_poll_end: is called after each poll cycle, and returns False when the loop's tasks are to have their turn
+        now. clock: seconds, to bound a turn by."""
         self._clock = clock
         self._epoll = select.epoll()
         self._readers: dict[int, Reader] = {}
         self._ready: deque[Reader] = deque()
-        self.swept = swept
+        self.on_poll_end = on_poll_end
         self.first: Reader | None = None
         """Is read from before all others; also when there may be nothing."""
 
@@ -68,15 +70,19 @@ class Hub:
 
     def _poll(self) -> Iterable[Reader]:
         """Those that something can be read from, or some of them."""
-        readers = self._readers
-        return [readers[descriptor] for descriptor, _ in self._epoll.poll(0, _READY)]
+        found = self._epoll.poll(0, _READY)
+        return self._named(found) if found else ()
 
     def _linger(self, until: float) -> Iterable[Reader]:
         """As `_poll`, but waits for a moment, unless it is late, or somebody else is waiting for the loop."""
         if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
             return ()
+        return self._named(self._epoll.poll(_LINGER, _READY))
+
+    def _named(self, found: list[tuple[int, int]]) -> Iterable[Reader]:
+        """Returns the readers of the descriptors that the kernel named, nearly always one or none."""
         readers = self._readers
-        return [readers[descriptor] for descriptor, _ in self._epoll.poll(_LINGER, _READY)]
+        return (readers[found[0][0]],) if len(found) == 1 else [readers[descriptor] for descriptor, _ in found]
 
     def _take_turn(self) -> None:
         """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
@@ -95,7 +101,7 @@ class Hub:
                 reader = ready.popleft()
                 if reader.watched:  # it may have gone since the kernel named it
                     left -= max(reader.ready(), _READ)
-            if not self.swept():
+            if not self.on_poll_end():
                 break
 
     def watch(self, reader: Reader) -> None:

@@ -14,8 +14,8 @@ class ServerLimits:
     """
 
     connections: int = 10_000
-    document_time: float = 30
+    document_time: float = 30.0
     pipeline: int = 1024
     outbox: int = 8 * 1024 * 1024
-    linger: float = 1
-    grace: float = 10
+    linger: float = 1.0
+    grace: float = 10.0

@@ -7,6 +7,7 @@ import pytest
 from support.claim_calls import LOTS, acknowledge, claim, part, payloads, receive, release
 from support.engines import Bench, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import (
     ClaimOrderError,
     Draft,
@@ -18,7 +19,6 @@ from qs_server.storage.engine import (
     State,
     StorageError,
 )
-from qs_server.storage.journal.engine import JournalEngine
 
 Reopened = Callable[[Bench], Engine]
 

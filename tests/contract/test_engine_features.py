@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.contract_bench import needs, unguarded
+from support.contract_bench import RemoteAsEngine, needs, unguarded
 from support.engines import Bench, arrived
 
 from qs_server.storage.engine import (
@@ -19,7 +19,6 @@ from qs_server.storage.engine import (
     StorageError,
     UnsupportedError,
 )
-from qs_server.storage.remote.engine import RemoteEngine
 
 LOTS = 1 << 40
 """Bytes: no bound."""
@@ -98,7 +97,7 @@ def can_give_back_at_a_start(bench: Bench) -> bool:
     for part in ("_watch", "_journal"):  # what the end of a process does
         if hasattr(engine, part):
             getattr(engine, part).close()
-    if isinstance(getattr(engine, "remote", None), RemoteEngine):
+    if isinstance(engine, RemoteAsEngine):
         engine.close()
     bench.engine = bench.make(bench.clock)
     found = receive(bench.engine)

@@ -6,7 +6,7 @@ from support.memory_serving import Client, Clock
 from support.operation_calls import FillableDisk
 
 from qs_schemas import OPERATIONS
-from qs_server.operations.messages import HANDLERS
+from qs_server.operations.table import HANDLERS
 
 BODIES = {
     "authenticate": "<token>t</token>",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.serving import PROJECT
 
-from qs_server.tools import ls, purge
+from qs_server.tools import layouts, ls
 from qs_server.tools import qs_dir as dir_command
 from qs_server.tools.layouts import LAYOUTS
 from qs_server.tools.listing import STATES
@@ -40,5 +40,5 @@ def test_every_state_and_layout() -> None:
 def test_defaults() -> None:
     """The page gives the defaults of purge."""
     [temp, lock] = [row for row in TEXT.splitlines() if re.match(r"\| `--max-(temp|lock) S`", row)]
-    assert re.findall(r"default: (\d+)", temp) == [str(purge.MAX_TEMP_VSQS), str(purge.MAX_TEMP)]
-    assert re.findall(r"default: (\d+)", lock) == [str(purge.MAX_LOCK)]
+    assert re.findall(r"default: (\d+)", temp) == [str(layouts.MAX_TEMP_VSQS), str(layouts.MAX_TEMP)]
+    assert re.findall(r"default: (\d+)", lock) == [str(layouts.MAX_LOCK)]

@@ -9,9 +9,10 @@ from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
 from qs_server.storage.engine import Draft, Options
-from qs_server.storage.remote.memcached import capacity, engine, layout, payloads, push_keys, rows, servers, waiting
+from qs_server.storage.remote.memcached import capacity, engine, layout, notifier, payloads, push_keys, rows, servers
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
 KEYS = [key for row in re.findall(r"^\| (`NS:.*?) \|", PAGE, re.MULTILINE) for key in re.findall(r"`([^`]+)`", row)]
 
 
@@ -60,7 +61,7 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
         f"{rows.ROW} bytes of a page",
         f"{servers.CONNECT_TIMEOUT:g} s for the connection, {servers.CALL_TIMEOUT:g} s for an answer",
         f"at most every {capacity._RECOUNT:g} s",
-        "every\nhalf second" if waiting.LOOK_EVERY == 0.5 else "",
+        "every half second" if notifier.POLL_INTERVAL == 0.5 else "",
         f"-l {engine.DEFAULT_SERVERS[0][0]} -p {engine.DEFAULT_SERVERS[0][1]}",
         "choose another namespace",
         "whether it has been done is not known",
@@ -69,4 +70,4 @@ def test_keys(memcached: Memcached, tmp_path: Path) -> None:
 def test_figures(text: str) -> None:
     """Bounds and times, as the code has them."""
     assert text
-    assert text in PAGE
+    assert text in WORDS

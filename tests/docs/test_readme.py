@@ -46,6 +46,12 @@ def test_the_console_blocks(run_console_blocks: Callable[..., int]) -> None:
     assert found, "README.md has no ```console block with a line '$ command'"
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "operations.md"])
+def test_the_examples_of_a_page(page: str, run_console_blocks: Callable[..., int]) -> None:
+    """What the page shows is what happens."""
+    assert run_console_blocks(PROJECT / "docs" / page)
+
+
 def test_the_page_of_the_bus(run_console_blocks: Callable[..., int]) -> None:
     """What docs/bus.md shows is what happens."""
     assert run_console_blocks(PROJECT / "docs" / "bus.md") > 10
@@ -113,3 +119,17 @@ def test_links_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: no file for the link {target}"
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, PROJECT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_to_sections(page: Path) -> None:
+    """Every link to a section of a page, this one or another, has that section."""
+    for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+        other = page.parent / target if target else page
+        if other.suffix == ".md":
+            assert section in anchors_of(other), f"{page.name}: no section for the link {target}#{section}"

@@ -6,42 +6,41 @@ from dataclasses import fields
 from pathlib import Path
 
 from qs_server.storage.engine import Feature
-from qs_server.storage.remote.sqs import Patience, SqsEngine, bodies, mids, names, queues, receipts
+from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, api, messages, names, receipts
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
+WORDS = " ".join(PAGE.split())
 
 
 def test_bounds() -> None:
     """Each bound is on the page, as it is."""
     for bound in (
         f"1 to {names.MOST} of",
-        f"{bodies.MOST_BYTES} bytes",
-        f"at most {bodies.MOST_ENTRIES} messages",
-        f"at most {queues.LONGEST_DELAY} seconds",
-        f"at most {queues.LONGEST_WINDOW // 3600} hours",
+        f"{messages.MOST_BYTES} bytes",
+        f"at most {messages.MOST_ENTRIES} messages",
+        f"at most {api.LONGEST_DELAY} seconds",
+        f"at most {api.LONGEST_WINDOW // 3600} hours",
         f"At most {receipts.MOST:,}",
-        f"`{mids.MID}`",
-        f"`{bodies.ENCODING}`",
+        f"`{messages.MID}`",
+        f"`{messages.ENCODING}`",
     ):
-        assert bound in PAGE, bound
+        assert bound in WORDS, bound
 
 
-def test_patience() -> None:
+def test_call_policy() -> None:
     """Every figure of how long something is tried is named, and its default told."""
-    named = re.search(r"`Patience\((.*)\)`", PAGE)
+    named = re.search(r"`CallPolicy\((.*)\)`", PAGE)
     assert named is not None
-    assert re.findall(r"(\w+)=", named.group(1)) == [field.name for field in fields(Patience)]
-    patience = Patience()
-    assert f"tried {patience.attempts} times, with pauses from {patience.pause} s on" in PAGE
-    assert (
-        f"{patience.connect_timeout:.0f} s are for a connection and {patience.read_timeout:.0f} s for an answer" in PAGE
-    )
-    assert f"for up to {patience.longest_poll} seconds" in PAGE
+    assert re.findall(r"(\w+)=", named.group(1)) == [field.name for field in fields(CallPolicy)]
+    policy = CallPolicy()
+    assert f"tried {policy.attempts} times, with pauses from {policy.pause} s on" in WORDS
+    assert f"{policy.connect_timeout:.0f} s are for a connection and {policy.read_timeout:.0f} s for an answer" in WORDS
+    assert f"for up to {policy.longest_poll} seconds" in WORDS
 
 
 def test_arguments() -> None:
     """The arguments that only this engine has are in the table."""
-    own = set(inspect.signature(SqsEngine).parameters) - {"root", "clock", "disk", "lifecycle"}
+    own = set(inspect.signature(SqsEngine).parameters) - {"root", "clock", "disk"}
     assert own == set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 
 

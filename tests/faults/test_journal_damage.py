@@ -313,7 +313,7 @@ def state_of(root: Path) -> object:
             },
             {name: (each.last, each.staged) for name, each in queue.batches.producers.items()},
         )
-        for queue in session.engine._journal._queues.values()
+        for queue in session.engine._journal.queues.values()
     }
     usage = {segment: size for segment, size in store.usage.live.items() if size}
     session.crash()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.engines import FaultyDisk, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import supply
-from qs_server.storage.journal.engine import JournalEngine
 
 LOTS = 1 << 40
 WINDOW = 10**9

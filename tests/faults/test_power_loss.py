@@ -36,7 +36,7 @@ from support.power_loss_run import Make, Recording, record
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Engine
-from qs_server.storage.staging import Staging
+from qs_server.storage.files.staging import Staging
 
 ONE = os.environ.get("QS_POWER_LOSS")
 KINDS = {"create", "remove", "push", "receive", "get", "delete", "release", "extend", "copy", "purge", "expire"}

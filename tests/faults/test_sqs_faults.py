@@ -30,10 +30,10 @@ from qs_server.storage.engine import (
     Message,
     Options,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     UnsupportedError,
 )
-from qs_server.storage.remote.engine import RemoteError
 from qs_server.storage.remote.sqs import SqsEngine
 from qs_server.storage.vsqs import micros
 
@@ -92,7 +92,7 @@ def receive(engine: SqsEngine, *qids: str, visibility: int | None = None, room: 
 
 
 def wait(engine: SqsEngine, *qids: str) -> list[Message]:
-    return engine.receive_within(qids or ["q"], 10, None, LOTS, wait=LONG, stop=threading.Event())
+    return engine.receive(qids or ["q"], 10, None, LOTS, wait=LONG)
 
 
 # -- what passes
@@ -314,7 +314,7 @@ def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
 def test_queues_of_others(engine: SqsEngine, proxy: FaultySqs, tmp_path: Path) -> None:
     """Who may not make queues may use one that is there, and is told why when it is not."""
     (tmp_path / "second").mkdir()
-    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._sqs._prefix)
+    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._api._prefix)
     proxy.before = failing(1000, RefusedError(400, "AccessDenied", "no right"), "CreateQueue")
     second.create("q", Options())
     [mid] = push(engine, b"x")
@@ -416,7 +416,7 @@ def test_killed_and_restarted(tmp_path: Path) -> None:
         with pytest.raises(RemoteError, match=r"there is no queue '.*-q' at SQS"):  # it kept nothing
             push(engine, b"x")
         made = boto3.session.Session().client("sqs", region_name="us-east-1", endpoint_url=server.url)
-        made.create_queue(QueueName=f"{engine._sqs._prefix}q")
+        made.create_queue(QueueName=f"{engine._api._prefix}q")
         [mid] = push(engine, b"x")
         assert [message.mid for message in wait(engine)] == [mid]
         engine.close()
@@ -439,10 +439,10 @@ def test_not_there_at_the_start(tmp_path: Path, server: SqsServer) -> None:
 def test_slow(tmp_path: Path, server: SqsServer) -> None:
     """An endpoint that hangs is given up after so many attempts, each as long as an answer may take."""
     with cutting(server) as proxy:
-        patience = replace(HASTY, attempts=2, read_timeout=0.2)
-        engine = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", patience=replace(HASTY, read_timeout=LONG))
+        policy = replace(HASTY, attempts=2, read_timeout=0.2)
+        engine = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=replace(HASTY, read_timeout=LONG))
         engine.create("q", Options())
-        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", patience=patience, prefix=engine._sqs._prefix)
+        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._api._prefix)
         proxy.freeze()
         with pytest.raises(RemoteError, match="does not answer, after 2 attempts: Read timeout"):
             push(hasty, b"x")
@@ -456,7 +456,7 @@ def test_slow(tmp_path: Path, server: SqsServer) -> None:
 @pytest.mark.usefixtures("_credentials")
 def test_close_ends_the_attempts(tmp_path: Path) -> None:
     """Who closes does not wait for the pauses between attempts, nor for all of the attempts."""
-    engine = sqs_engine(tmp_path, "http://127.0.0.1:1", patience=replace(HASTY, pause=1000, longest_pause=1000))
+    engine = sqs_engine(tmp_path, "http://127.0.0.1:1", policy=replace(HASTY, pause=1000, longest_pause=1000))
     failed = threading.Event()
 
     def create() -> None:
@@ -465,7 +465,7 @@ def test_close_ends_the_attempts(tmp_path: Path) -> None:
         failed.set()
 
     thread = threading.Thread(target=create)
-    engine._connection._connect()
+    engine._client.connect()
     thread.start()
     engine.close()
     assert failed.wait(LONG)

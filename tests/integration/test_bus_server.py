@@ -205,7 +205,7 @@ def test_not_in_its_hands(connect: Connect, producer: Wire, q: str) -> None:
         for document in (delete(q, which, req="no"), release(q, which, req="no")):
             answer = client.ask(document)
             assert (code(answer), req(answer)) == (404, "no")
-            assert "not in this client's hands" in text(answer)
+            assert "not held by this client" in text(answer)
     assert stored(producer, q) == [mid]
     assert code(wire.ask(delete(q, mid))) == 0
     assert code(wire.ask(delete(q, mid))) == 404
@@ -247,7 +247,7 @@ def test_operations_of_the_server(connect: Connect, shared_server: ServerProcess
         message.req = message.op
         answer = wire.ask(serialize(message))
         assert (code(answer), req(answer)) == (501, message.op), answer
-        assert text(answer).startswith(f"{message.op} is not for the bus")
+        assert text(answer).startswith(f"the bus does not know {message.op}")
         assert ("close the connection" if message.op == "unsubscribe" else f":{shared_server.port}") in text(answer)
 
 

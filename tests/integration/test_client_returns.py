@@ -3,6 +3,7 @@ back."""
 
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from support.scripted_server import GIVE_UP, Conversation, answering, scripted
 
 from qs_client import AsyncQueueClient, Delivery, Message, ProtocolMismatch, QueueClient, ReleaseMessage
 from qs_client.skimming import Skim
+from qs_client.waiting import LINGER
 
 COUNT = 10
 
@@ -176,3 +178,30 @@ def test_skimming(piece: int) -> None:
         skim.feed(document[at : at + piece])
     assert (skim.req, skim.ended) == ("r", True)
     assert [(m.qid, m.mid, m.receives) for m in skim.releases(ReleaseMessage("c"))] == [("a", 1, 2), ("c", 2, None)]
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_giving_back_connects_in_little_time(timeout: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that gives messages back has a second for connecting, whatever the client's timeout is."""
+    spans: list[float | None] = []
+    connect = socket.create_connection
+
+    def noting(address: tuple[str, int], span: float | None = None) -> socket.socket:
+        spans.append(span)
+        return connect(address, span)
+
+    def too_long(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), qid="q", messages=[Delivery(1, b"x" * 100_000, None, 4)])
+        conversation.wait_for_close()
+
+    monkeypatch.setattr(socket, "create_connection", noting)
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    with scripted(too_long, answering(ReleaseMessage("q"), seen=seen)) as server:
+        client = QueueClient(server.host, server.port, timeout=timeout, max_document=50_000)
+        with pytest.raises(ProtocolMismatch):
+            client.receive("q")
+    assert isinstance(seen.get(timeout=GIVE_UP), ReleaseMessage)
+    first, second = spans
+    assert first == timeout
+    assert second is not None
+    assert 0 < second <= LINGER

@@ -1,6 +1,7 @@
 """subscribe() of both queue clients over real sockets: deliveries between answers, and how a subscription ends."""
 
 import gc
+import os
 import queue
 import signal
 import subprocess
@@ -117,6 +118,24 @@ def test_a_break_ends_an_async_subscription(backend: str) -> None:
     with scripted(subscription(seen, 1, 2)) as server:
         run(backend, main)
     check_end(noted(seen, 3)[1:], 2)
+
+
+def test_a_client_that_nobody_refers_to_any_more() -> None:
+    """A client whose subscription is left with a break, and that is dropped without disconnect(), leaves no socket
+    open, also before the garbage collector has run."""
+    seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    gc.collect()
+    gc.disable()
+    try:
+        with scripted(subscription(seen, 1)) as server:
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in client_of(server).subscribe("q"):
+                break
+            noted(seen, 2)
+        # The script has ended, so the client has closed its side; the listener is closed by now, too.
+        assert len(os.listdir("/proc/self/fd")) <= before - 1
+    finally:
+        gc.enable()
 
 
 def test_a_queue_that_does_not_exist() -> None:

@@ -59,7 +59,7 @@ def test_another_file_is_not_overwritten(qs: Run, client: QueueClient, qid: str,
     code, _, err = qs("export", qid, str(tmp_path), "--delete")
     assert (code, err) == (
         1,
-        f"qs: {tmp_path}/{mids[1]} is there already, and is another message: it is not overwritten\n",
+        f"qs: {tmp_path}/{mids[1]} exists with other content, and is not overwritten\n",
     )
     assert list(client.list_messages(qid, state="ready")) == mids
     assert contents(tmp_path) == {str(mids[1]): b"mine"}

@@ -143,7 +143,7 @@ def test_an_unknown_queue(qs: Run) -> None:
 
     with scripted(script) as server:
         code, out, err = qs("tail", "q", at(server))
-    assert (code, out, err) == (1, "", "qs: 404 not-found: no queue 'q' (to make a queue: qs new q)\n")
+    assert (code, out, err) == (1, "", "qs: 404 not-found: no queue 'q' (to create a queue: qs new q)\n")
 
 
 def test_names_with_commas(qs: Run) -> None:

@@ -26,10 +26,10 @@ from qs_server.storage.engine import (
     QueueFullError,
     QueueNotEmptyError,
     Receipt,
+    RemoteError,
     State,
     UnsupportedError,
 )
-from qs_server.storage.remote.engine import RemoteError
 from qs_server.storage.remote.memcached import MemcachedEngine
 from qs_server.storage.remote.memcached.servers import Server
 
@@ -226,7 +226,7 @@ def at_work(
     def receiving(worker: int) -> None:
         engine = engines[worker % len(engines)]
         while len(received) < total:
-            for message in engine.receive_within(["q"], 7, 600 * SECOND, LOTS, wait=1, stop=stop):
+            for message in engine.receive(["q"], 7, 600 * SECOND, LOTS, wait=1, stop=stop):
                 received.append(message.payload or b"")
                 engine.queue("q").delete(Receipt(message.mid, message.receives))
 
@@ -427,8 +427,8 @@ def test_capacity_is_corrected(make: MakeEngine, memcached: Memcached) -> None:
     engine = make(capacity=3)
     push(engine, 2)
     queue = engine.queue("q")
-    look = queue.pages.make()
-    engine._servers.count(queue.pages.keys.count(look.head.generation), 1)
+    look = queue.writer.make()
+    engine._servers.count(queue.reader.keys.count(look.head.generation), 1)
     push(engine, 1)
     with pytest.raises(QueueFullError, match="holds 3 messages; its capacity is 3"):
         push(engine, 1)
@@ -480,20 +480,20 @@ def waiting(engine: MemcachedEngine, wait: float = LONG, stop: threading.Event |
 
 
 class Waiter:
-    """A thread inside receive_within, from the moment on at which it has found nothing."""
+    """A thread inside receive, from the moment on at which it has found nothing."""
 
     def __init__(self, engine: MemcachedEngine, wait: float, stop: threading.Event) -> None:
         looked = threading.Event()
-        original = engine.receive
+        original = engine._receive_visible
 
         def receive(*args: Any, **named: Any) -> Any:
             result = original(*args, **named)
             looked.set()
             return result
 
-        engine.receive = receive  # type: ignore[method-assign]
+        engine._receive_visible = receive  # type: ignore[method-assign]
         self._pool = ThreadPoolExecutor(1)
-        self._future = self._pool.submit(engine.receive_within, ["q"], 1, None, LOTS, wait=wait, stop=stop)
+        self._future = self._pool.submit(engine.receive, ["q"], 1, None, LOTS, wait=wait, stop=stop)
         assert looked.wait(LONG)
 
     def result(self) -> list[int]:
@@ -503,7 +503,7 @@ class Waiter:
 
 def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push of this process wakes who waits, without any look in between."""
-    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.LOOK_EVERY", 1000)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.POLL_INTERVAL", 1000)
     engine = make()
     waiter = waiting(engine)
     mids = push(engine, 1)
@@ -512,7 +512,7 @@ def test_wait_for_push_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -
 
 def test_wait_for_release_here(make: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a release."""
-    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.LOOK_EVERY", 1000)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.POLL_INTERVAL", 1000)
     engine = make()
     [mid] = push(engine, 1)
     engine.receive(["q"], 1, 1000 * SECOND, LOTS)
@@ -531,7 +531,7 @@ def test_wait_for_another_server(make: MakeEngine) -> None:
 
 def test_wait_for_expiry(memcached: Memcached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a window wakes who waits, when it comes."""
-    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.LOOK_EVERY", 1000)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.engine.POLL_INTERVAL", 1000)
     engine = engine_on(memcached, root=tmp_path, clock=lambda: time.time_ns() // 1000)
     engine.create("q", Options())
     mids = push(engine, 1)
@@ -544,7 +544,7 @@ def test_wait_ends(make: MakeEngine) -> None:
     """Without a message the wait ends after its time, or soon after it is told to."""
     engine = make()
     assert waiting(engine, wait=0.05).result() == []
-    assert engine.receive_within(["q"], 1, None, LOTS, wait=0, stop=threading.Event()) == []
+    assert engine.receive(["q"], 1, None, LOTS) == []
     stop = threading.Event()
     waiter = waiting(engine, stop=stop)
     start = time.monotonic()
@@ -569,7 +569,7 @@ def test_many_wait_one_looks(make: MakeEngine, calls: Counter[str]) -> None:
     stop = threading.Event()
     with ThreadPoolExecutor(20) as pool:
         for _ in range(20):
-            pool.submit(engine.receive_within, ["q"], 1, None, LOTS, wait=1.2, stop=stop)
+            pool.submit(engine.receive, ["q"], 1, None, LOTS, wait=1.2, stop=stop)
     assert calls["gets_many"] - before <= 2 * 20 + 2 * 4  # each looks once, then somebody each half second
 
 
@@ -609,6 +609,6 @@ def test_describe(tmp_path: Path) -> None:
 def test_foreign_items(make: MakeEngine, memcached: Memcached, caplog: pytest.LogCaptureFixture) -> None:
     """Something else under a key of a queue is an error that says what to do."""
     engine = make()
-    engine._servers.set_many({engine.queue("q").pages.keys.head: b"somebody else's"})
+    engine._servers.set_many({engine.queue("q").reader.keys.head: b"somebody else's"})
     with pytest.raises(RemoteError, match="choose another namespace"), caplog.at_level(logging.ERROR):
         engine.receive(["q"], 1, None, LOTS)

@@ -30,17 +30,16 @@ from qs_server.storage.engine import (
     QueueFullError,
     QueueNotEmptyError,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     State,
     StorageError,
     UnsupportedError,
 )
-from qs_server.storage.remote.engine import RemoteError
 from qs_server.storage.remote.sqs import SqsEngine
-from qs_server.storage.remote.sqs.bodies import MOST_BYTES
+from qs_server.storage.remote.sqs.long_polls import LongPolls
+from qs_server.storage.remote.sqs.messages import MOST_BYTES, Received
 from qs_server.storage.remote.sqs.names import name_at_sqs
-from qs_server.storage.remote.sqs.polls import Polls
-from qs_server.storage.remote.sqs.queues import Received
 from qs_server.storage.remote.sqs.receipts import Held, Receipts
 from qs_server.storage.vsqs import micros
 
@@ -99,7 +98,7 @@ def other(server: SqsServer) -> Any:
 
 
 def url_of(engine: SqsEngine, qid: str = "q") -> str:
-    return engine._sqs._url(qid)
+    return engine._api._url(qid)
 
 
 def push(engine: SqsEngine, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
@@ -116,7 +115,7 @@ def wait(
     engine: SqsEngine, *qids: str, count: int = 100, visibility: int | None = None, seconds: float = LONG,
     stop: threading.Event | None = None,
 ) -> list[Message]:  # fmt: skip
-    return engine.receive_within(qids or ["q"], count, visibility, LOTS, wait=seconds, stop=stop or threading.Event())
+    return engine.receive(qids or ["q"], count, visibility, LOTS, wait=seconds, stop=stop)
 
 
 def mids(messages: list[Message]) -> list[int]:
@@ -196,7 +195,7 @@ def test_reopened(tmp_path: Path, server: SqsServer) -> None:
     engine.close()
     engine = sqs_engine(tmp_path, server.url, prefix="reopened-")
     assert list(engine.queues()) == ["q"]
-    assert (engine.options("q").visibility, engine.options("q").storage) == (7 * SECOND, "sqs")
+    assert (engine.queue("q").options.visibility, engine.queue("q").options.storage) == (7 * SECOND, "sqs")
     assert engine.queue("q").last_mid == -1
     assert mids(receive(engine)) == [mid]
     assert engine.queue("q").last_mid == mid
@@ -274,7 +273,7 @@ def test_remove_what_sqs_has_not(engine: SqsEngine, other: Any) -> None:
 def test_no_such_queue(engine: SqsEngine) -> None:
     """Every method that names a queue says when there is none."""
     calls: tuple[Callable[[], object], ...] = (
-        lambda: engine.options("no"),
+        lambda: engine.queue("no"),
         lambda: engine.remove("no", force=True),
         lambda: push(engine, b"", qid="no"),
         lambda: receive(engine, "q", "no"),
@@ -640,7 +639,7 @@ def test_stop_just_when_a_message_comes() -> None:
         stop.set()
         return [message]
 
-    polls = Polls(receive_one, given_back.extend, HASTY)
+    polls = LongPolls(receive_one, given_back.extend, HASTY)
     assert polls.wait({"q": 30}, 10, time.monotonic() + LONG, stop) == []
     polls.close()
     assert given_back == [message]
@@ -648,7 +647,7 @@ def test_stop_just_when_a_message_comes() -> None:
 
 def test_close_with_a_poll_that_was_left(tmp_path: Path, server: SqsServer) -> None:
     """Closing waits for polls that nobody waits for, for a moment."""
-    engine = sqs_engine(tmp_path, server.url, patience=replace(HASTY, leave=LONG))
+    engine = sqs_engine(tmp_path, server.url, policy=replace(HASTY, leave=LONG))
     engine.create("left", Options())
     assert wait(engine, "left", seconds=0.05) == []
     engine.close()
@@ -762,7 +761,7 @@ def test_purge(engine: SqsEngine, tmp_path: Path, server: SqsServer) -> None:
     assert not receive(engine)
     with pytest.raises(NoSuchMessageError):
         engine.queue("q").delete(Receipt(found[0]))
-    engine._state.purged["q"] -= 10
+    engine.queue("q")._purged -= 10
     with pytest.raises(RemoteError, match="once a minute, and has done so with 'q': try again in a minute"):
         engine.queue("q").purge(0, 4)
 
@@ -814,16 +813,6 @@ def test_receipts_with_the_same_id() -> None:
     assert receipts.find("q", Receipt(9, 1)) is held[2]
 
 
-def test_receipts_of_long_windows() -> None:
-    """Deleted messages leave nothing behind, however long their windows were."""
-    clock = ManualClock()
-    receipts = Receipts(clock)
-    for number in range(5000):
-        held = Held(str(number), "handle", 1, clock.now + 40_000 * SECOND)
-        assert receipts.drop("q", receipts.add("q", number, held), held)
-    assert len(receipts._ends) <= 1002
-
-
 # -- threads, and what is missing
 
 
@@ -862,7 +851,6 @@ def test_threads(engine: SqsEngine, seconds: float) -> None:
 def test_without_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without boto3 the engine is there, and says what to install when it is needed."""
     monkeypatch.setitem(sys.modules, "boto3", None)
-    monkeypatch.delitem(sys.modules, "qs_server.storage.remote.sqs.calls", raising=False)
     engine = sqs_engine(tmp_path, "http://127.0.0.1:1")
     with pytest.raises(RemoteError, match=r"needs boto3.*pip install 'qsbus\[sqs\]'"):
         engine.create("q", Options())

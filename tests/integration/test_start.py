@@ -132,7 +132,10 @@ def test_flags_of_the_bus(tmp_path: Path) -> None:
     [
         (["--port", "abc"], "argument --port: 'abc' is not a port: a number between 0 and 65535"),
         (["--bus-port", "65536"], "argument --bus-port: '65536' is not a port: a number between 0 and 65535"),
-        (["--port", "65535"], "there is no room for the bus's port, which is two more than --port 65535: give --bus-p"),
+        (
+            ["--port", "65535"],
+            "--port 65535 leaves no port for the bus, which takes the server's plus 2: give --bus-port",
+        ),
         (["--policy", "odd"], "argument --policy: invalid choice: 'odd'"),
     ],
 )

@@ -10,8 +10,8 @@ from support.engines import ManualClock
 from support.serving import ServerProcess, Wire
 
 from qs_client import QueueClient
-from qs_server.storage import foreign
 from qs_server.storage import vsqs as queue
+from qs_server.storage.files import ignored_files
 
 LONG = 20
 """Seconds: only a failure waits that long."""
@@ -220,7 +220,7 @@ def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFix
     with queue.Queue(tmp_path, create=True, sync=False) as q:
         (tmp_path / "later").write_text("")
         for _ in range(2):
-            q._queue.rescan()
+            q._queue.watch.rescan()
             assert q.size() == 0
         assert [record.args[0] for record in caplog.records] == [  # type: ignore[index]
             *(str(tmp_path / name) for name in sorted(("hello.txt", "007"), key=os.listdir(tmp_path).index)),
@@ -229,7 +229,7 @@ def test_files_that_are_no_messages(tmp_path: Path, caplog: pytest.LogCaptureFix
         for number in range(100):
             (tmp_path / f"x{number}").write_text("")
         assert q.size() == 0
-        assert len(caplog.records) == foreign.MOST + 1
+        assert len(caplog.records) == ignored_files.MOST + 1
         assert "no more are named" in caplog.records[-1].getMessage()
 
 

@@ -11,8 +11,8 @@ from support.engines import EPOCH, ManualClock, arrived
 from support.vsqs_original import original, output
 
 from qs_server.storage import vsqs as queue
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.engine import Durability, Receipt, State
-from qs_server.storage.files import FilesEngine
 
 LONG = 20
 """Seconds: only a failure waits that long."""

@@ -21,7 +21,7 @@ from qs_pipeline.command import main
 from qs_pipeline.errors import BadQueryError, NoSuchQueueError, UsageError
 from qs_pipeline.files import LocalFiles
 from qs_pipeline.replay import Replayed, find, replay
-from qs_pipeline.replay_plan import Choice, Plans
+from qs_pipeline.replay_plan import Choice, PlanStore
 from qs_pipeline.running import Step, Stop
 
 START = datetime(2025, 6, 30, 23, 59, tzinfo=UTC)
@@ -110,15 +110,15 @@ def test_an_interrupted_one_goes_on(
     with pytest.raises(Exception, match="InterruptedRun"):
         run(progress=stop_at)
     add(queue.spark, archived, "a", 2, 100, 130)
-    note = Plans.note
+    note = PlanStore.note
 
-    def forgets(self: Plans, plan: Any) -> None:
+    def forgets(self: PlanStore, plan: Any) -> None:
         if plan.done == 2:
             raise InterruptedRun
         note(self, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Plans, "note", forgets)
+        patched.setattr(PlanStore, "note", forgets)
         with pytest.raises(Exception, match="InterruptedRun"):
             run()
     assert run() == Replayed(120, 40, 80)
@@ -131,11 +131,11 @@ def test_a_plan_that_was_not_finished_is_made_anew(
 ) -> None:
     """Nothing was pushed then."""
 
-    def fails(self: Plans, plan: Any) -> None:
+    def fails(self: PlanStore, plan: Any) -> None:
         raise InterruptedRun
 
     with monkeypatch.context() as patched:
-        patched.setattr(Plans, "save", fails)
+        patched.setattr(PlanStore, "save", fails)
         with pytest.raises(Exception, match="InterruptedRun"):
             run()
     assert queue.bodies() == []
@@ -196,7 +196,7 @@ def test_chunks_are_bounded_in_bytes(queue: SparkQueue, archived: Path, monkeypa
     sizes = [1000 if n in (30, 31, 33) else 4 for n in range(60)]
     data = [(START + n * SECOND, "a", n, b"%4d" % n * (size // 4)) for n, size in enumerate(sizes)]
     frame = queue.spark.createDataFrame(data, "pushed_at TIMESTAMP, queue STRING, mid BIGINT, body BINARY")
-    plans = Plans(LocalFiles(str(archived)), "key")
+    plans = PlanStore(LocalFiles(str(archived)), "key")
     plan = plans.make(frame, 1, 40, 25)
     kept = [pq.read_table(archived / plans.directory(1) / name)["body"].to_pylist() for name, _ in plan.chunks]
     assert [body for chunk in kept for body in chunk] == [body for *_, body in data]

@@ -15,7 +15,7 @@ from qs_pipeline.report import plots, series
 from qs_pipeline.report.folder import building, check_target
 from qs_pipeline.report.page import Number, Page, Picture, Section, Table, render
 from qs_pipeline.report.series import SECOND, Bins, bins_between
-from qs_pipeline.report.text import duration, moment, number, plain, share, short, size
+from qs_pipeline.report.text import duration, moment, number, printable, share, short, size
 
 BEGIN = datetime(2025, 11, 21, tzinfo=UTC)
 START = series.micros(BEGIN)
@@ -82,7 +82,7 @@ def test_names_in_plots() -> None:
     assert short("_hidden") == " _hidden"
     assert short("begin-" + "x" * 50 + "-end").startswith("begin-xxx")
     assert short("begin-" + "x" * 50 + "-end").endswith("xxx-end")
-    assert plain("a\x00\ud800é") == "a\ufffd\ufffdé"
+    assert printable("a\x00\ud800é") == "a\ufffd\ufffdé"
 
 
 def is_png(path: Path) -> bool:
@@ -162,7 +162,7 @@ def test_the_page_takes_no_text_for_html() -> None:
         assert page.tags == plain_page.tags
         assert not page.open
         assert page.attributes.keys() == plain_page.attributes.keys()
-        assert sum(plain(text) in shown for shown in page.texts) == 17
+        assert sum(printable(text) in shown for shown in page.texts) == 17
     assert {"script", "link", "iframe", "object"}.isdisjoint(plain_page.tags)
     assert plain_page.attributes["src"] == {"data:image/png;base64,cG5n"}
     assert plain_page.attributes["href"] == {"a.csv"}

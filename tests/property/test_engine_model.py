@@ -11,9 +11,9 @@ from support.engine_machine import WINDOWS, EngineMachine, Known
 from support.engines import EPOCH, WithoutAttributes
 from support.examples import examples
 
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
-from qs_server.storage.files import FilesEngine
 
 
 class FilesMachine(EngineMachine):

@@ -13,10 +13,10 @@ from support.engine_machine import WINDOWS, EngineMachine, Known
 from support.engines import FaultyDisk
 from support.examples import examples
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
 from qs_server.storage.journal import compaction, keeper, supply
 from qs_server.storage.journal.checkpoint import remove_checkpoint
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.store import Store
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])

@@ -30,7 +30,7 @@ class TellingEngine(RemoteAsEngine):
         now = self.remote._clock()
         times = [
             entry.visible_at
-            for page in self.queue("q").pages.scan(-1)
+            for page in self.queue("q").reader.scan(-1)
             for entry in page.entries
             if entry.visible_at > now
         ]
@@ -72,8 +72,8 @@ class MemcachedMachine(EngineMachine):
 def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sequence of operations of two servers, and of reopenings, leaves the queue as the model has it. Some
     10 s: each step is compared with all that the queue holds."""
-    monkeypatch.setattr("qs_server.storage.remote.memcached.storing.PAGE", 3)
-    monkeypatch.setattr("qs_server.storage.remote.memcached.reading._SCAN", 2)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.producer.PAGE", 3)
+    monkeypatch.setattr("qs_server.storage.remote.memcached.page_reader._SCAN", 2)
     with Memcached() as memcached:
         MemcachedMachine.memcached = memcached
         case = MemcachedMachine.TestCase

@@ -204,6 +204,6 @@ def test_after_a_fault(data: bytes) -> None:
     for event in peer.events():
         if isinstance(event, Fault) and event.error.closes:
             return
-    if not peer.begun and not peer._framer._buffer:  # nor the first bytes of a BOM
+    if not peer.begun and not peer._framer.buffer:  # nor the first bytes of a BOM
         peer.receive_data(b"\r\n" + serialize(Ping(req="after")))
         assert list(peer.events()) == [Ping(req="after")]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 from qs_server.storage.journal import compaction, log, supply
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import BLOCK, FRAME_HEAD, Frame, Gap, Header, frame_at
 from qs_server.storage.journal.opening import Opened, find_segments, read_log
 from qs_server.storage.journal.places import place_of

@@ -8,11 +8,11 @@ import trio
 from qs_bus.connection import BusConnection
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
-from qs_bus.later import Later
 from qs_bus.names import queue_of
 from qs_bus.options import BusOptions, Policy
 from qs_bus.share import Share
 from qs_bus.subscription import Subscription
+from qs_bus.timers import Timers
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
 from qs_serving.options import ServerLimits
 from support.documents import mids, payloads
@@ -107,13 +107,13 @@ class FakeBus:
     def __init__(self, options: BusOptions, nursery: trio.Nursery) -> None:
         self.options = options
         self.slow: list[str] = []
-        self.later = Later()
-        nursery.start_soon(self.later.run)
+        self.timers = Timers()
+        nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
         conversation.leave()
 
-    def note_slow(self, text: str) -> None:
+    def log_slow(self, text: str) -> None:
         self.slow.append(text)
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from qs_server.storage.engine import Effects, Engine, Feature, UnsupportedError
-from qs_server.storage.remote.engine import RemoteEngine
+from qs_server.storage.engine import Effects, Engine, Feature, Message, UnsupportedError
+from qs_server.storage.remote_engine import RemoteEngine
 from qs_server.storage.vsqs import micros
 from support.engines import Bench, ManualClock
 from support.memcached_serving import Memcached, engine_on
@@ -93,6 +93,10 @@ class RemoteAsEngine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.remote, name)
+
+    def receive(self, *args: Any, held: bool = False) -> list[Message]:
+        """held: messages come back when their windows end."""
+        return self.remote.receive(*args)
 
     def commit(self) -> Effects:
         return self.effects()

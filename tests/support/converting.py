@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.settings import read_options
 from qs_server.tools.journal.convert import Conversion
 from support.engines import FaultyDisk, ManualClock

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Message, Options, State, UnfinishedError
 from qs_server.storage.journal import supply
-from qs_server.storage.journal.engine import JournalEngine
 from support.engines import FaultyDisk, ManualClock
 
 LOTS = 1 << 40

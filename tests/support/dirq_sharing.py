@@ -10,8 +10,7 @@ from typing import Any
 from dirq.queue import Queue
 from dirq.QueueSimple import QueueSimple
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Message
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
+from qs_server.storage.directories import (
+    DirectoriesEngine,
+    DirqEngine,
+    DirqSimpleEngine,
+    FilesEngine,
+    JournalEngine,
+    NullEngine,
+)
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
-from qs_server.storage.files import FilesEngine
-from qs_server.storage.journal.engine import JournalEngine
 
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""

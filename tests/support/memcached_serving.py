@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -126,11 +125,11 @@ def push_and_receive(address: tuple[str, int], root: str, namespace: str, each: 
     clock = lambda: time.time_ns() // 1000  # noqa: E731
     engine = MemcachedEngine(root, clock=clock, servers=[address], namespace=namespace)
     engine.create("q", Options())
-    stop, found = threading.Event(), []
+    found = []
     for number in range(each):
         engine.queue("q").push([Draft(b"%d" % number)])
         found += [message.mid for message in engine.receive(["q"], 1, 600 * SECOND, 1 << 40)]
-    while messages := engine.receive_within(["q"], 10, 600 * SECOND, 1 << 40, wait=1.5, stop=stop):
+    while messages := engine.receive(["q"], 10, 600 * SECOND, 1 << 40, wait=1.5):
         found += [message.mid for message in messages]
     results.put(found)
     engine.close()

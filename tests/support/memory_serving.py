@@ -12,12 +12,11 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from qs_server.main.opening import wall_clock
 from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import Server
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability
-from qs_server.storage.files import FilesEngine
+from qs_server.storage.engine import Durability, wall_clock
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport
 from support.documents import new_queue

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
-from qs_server.storage.remote.engine import RemoteEngine
+from qs_server.storage.remote.registry import QueueRegistry
 from qs_server.storage.vsqs import Queue
 from support.engines import ManualClock
 from support.power_loss import Image, points
@@ -118,35 +117,22 @@ class Published(Short):
         assert set(found) <= {b"%d" % number * 999 for number in (1, 2)}
 
 
-class Elsewhere(RemoteEngine):
-    """Queues that another server keeps: here are their directories."""
-
-    name = "elsewhere"
-
-    def _make(self, qid: str, options: Options) -> None: ...
-
-    def _unmake(self, qid: str, *, force: bool) -> None: ...
-
-
-Elsewhere.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
-
-
 class RemoteQueues(Short):
     """Queues of another server, of which there is a directory: made, and removed."""
 
     def run(self, disk: RecordingDisk) -> None:
-        engine = Elsewhere(disk.root, clock=ManualClock(), disk=disk)  # type: ignore[abstract]
-        engine.create("q", Options())
+        registry = QueueRegistry(disk.root, "elsewhere", disk)
+        registry.create("q", Options(), lambda options: None)
         disk.mark("answered", 1)
         disk.mark("answered", 2)  # from here on it is being removed
-        engine.remove("q", force=True)
+        registry.remove("q", lambda: None)
         disk.mark("answered", 3)
 
     def look(self, root: str, image: Image, answered: int) -> None:
-        engine = Elsewhere(root, clock=ManualClock())  # type: ignore[abstract]
-        assert answered != 1 or engine.queues()
-        assert answered != 3 or not engine.queues()
-        assert engine.queues() or not Path(root, "q").exists()
+        registry = QueueRegistry(root, "elsewhere")
+        assert answered != 1 or registry.queues()
+        assert answered != 3 or not registry.queues()
+        assert registry.queues() or not Path(root, "q").exists()
 
 
 OF_FILES: dict[str, Callable[[Path], Short]] = {

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.journal.checkpoint import NAME, CheckpointReader, CheckpointWriter
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.frames import FRAME_HEAD
 from qs_server.storage.journal.lock import forget_last, take_lock
 from qs_server.storage.journal.recovery import JournalDamagedError

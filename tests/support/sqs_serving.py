@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qs_server.storage.engine import Clock
-from qs_server.storage.remote.sqs import Patience, SqsEngine
+from qs_server.storage.remote.sqs import CallPolicy, SqsEngine
 from qs_server.storage.vsqs import micros
 
 READY_WITHIN = 60
@@ -28,7 +28,7 @@ NO_METADATA = {
 }
 """What keeps boto3 from looking for credentials anywhere else."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", **NO_METADATA}
-HASTY = Patience(
+HASTY = CallPolicy(
     attempts=4, pause=0.001, longest_pause=0.002, connect_timeout=5.0, read_timeout=20.0, longest_poll=2, leave=0.02
 )
 """For tests: what fails is tried again at once, and a poll that is left does not stay for long."""
@@ -89,12 +89,12 @@ def sqs_serving(port: int = 0) -> Iterator[SqsServer]:
 
 
 def sqs_engine(
-    root: Path, endpoint: str | None, *, clock: Clock | None = None, patience: Patience = HASTY, **named: Any
+    root: Path, endpoint: str | None, *, clock: Clock | None = None, policy: CallPolicy = HASTY, **named: Any
 ) -> SqsEngine:
     """An engine with names at SQS of its own, unless it is told a prefix. clock: the time, unless another is given."""
     named.setdefault("prefix", f"{uuid.uuid4().hex[:8]}-")
     named.setdefault("region", "us-east-1")
-    return SqsEngine(str(root), clock=clock or micros, endpoint=endpoint, patience=patience, **named)
+    return SqsEngine(str(root), clock=clock or micros, endpoint=endpoint, policy=policy, **named)
 
 
 class RefusedError(Exception):

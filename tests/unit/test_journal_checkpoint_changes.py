@@ -96,7 +96,7 @@ def _seen(place: Place) -> object:
     """All that a start found out."""
     store = place.engine._journal.open()
     queues = {}
-    for qid, queue in sorted(place.engine._journal._queues.items()):
+    for qid, queue in sorted(place.engine._journal.queues.items()):
         queue.expire()  # their time has passed, which no record says
         table = queue.table
         mids = table.index.messages.after(-1, 10**6)

@@ -39,7 +39,9 @@ def frame(sequence: int, *payloads: bytes, salt: bytes = SALT, synced: int | Non
             body = records.push(1, mid, 0, None, 0) + payload
             place = start + FRAME_HEAD + len(parts)
             parts += records.HEAD.pack(len(body), crc32(body, seed(salt) ^ place)) + body
-        head = pack_frame_head(salt, sequence, sequence - 1 if synced is None else synced, len(parts), len(payloads))
+        head = pack_frame_head(
+            seed(salt), sequence, sequence - 1 if synced is None else synced, len(parts), len(payloads)
+        )
         return (head + parts).ljust(padded(len(head) + len(parts)), b"\0")
 
     return made
@@ -176,7 +178,7 @@ def test_frames_in_each_others_place() -> None:
 def test_more_or_fewer_records_than_said() -> None:
     """The head gives their number and their bytes."""
     for count in (0, 2):
-        head = pack_frame_head(SALT, 1, 0, 0 if not count else 12, count)
+        head = pack_frame_head(seed(SALT), 1, 0, 0 if not count else 12, count)
         data = segment((head + bytes(BLOCK))[:BLOCK])
         frames, _ = scan(memoryview(data), header_of(data))
         assert len(frames) == (0 if count else 1)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.engines import EPOCH, ManualClock
 
+from qs_server.storage.directories import JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
-from qs_server.storage.journal.engine import JournalEngine
 from qs_server.storage.journal.places import start_of
 from qs_server.storage.journal.queue import LogQueue
 

@@ -25,7 +25,7 @@ from support.documents import (
 )
 from support.memory_serving import Client, Serving, clock_of, serving
 
-from qs_server.operations.messages import HANDLERS
+from qs_server.operations.table import HANDLERS
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 

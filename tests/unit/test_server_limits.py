@@ -22,10 +22,10 @@ from support.stocks import stock
 from qs_schemas import ListMessages, Message
 from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
-from qs_server.main.opening import wall_clock
 from qs_server.main.options import ServerLimits
 from qs_server.operations.service import Service
-from qs_server.session.requests import Group
+from qs_server.session.requests import RequestBatch
+from qs_server.storage.engine import wall_clock
 
 # -- requests and answers ---------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
         service = Service(
             running.storage, Subscriptions(stock(running.storage), wall_clock), lambda: Subscriber(1, lambda: None)
         )
-        group = Group([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
+        group = RequestBatch([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
         group.advance(pushing=False)
         assert len(group.take_answers()) == 11
         assert not group.done

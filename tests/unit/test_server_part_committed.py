@@ -9,7 +9,7 @@ from support.crashing import Place, places, segments_of
 
 from qs_schemas import PushMessage
 from qs_server.broker.committer import Committer
-from qs_server.broker.jobs import Chore
+from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.waiting import Waiters
 from qs_server.storage.engine import Durability, Options
@@ -19,7 +19,7 @@ HALF = 1 << 14
 """Of what pushes may use of a segment, and a little more."""
 
 
-class Ask(Chore):
+class Ask(Job):
     """Work of a client: a function, and whether it was refused."""
 
     refused: Exception | None = None
@@ -70,9 +70,10 @@ def _run(place: Place) -> Callable[..., None]:
 
     def run(*works: Ask) -> None:
         for work in works:
-            committer.gather(work)
-        assert committer.swept()
+            committer.enqueue(work)
+        assert committer.on_poll_end()
 
+    run(Ask(lambda: None))  # a first batch tells the committer that commits are quick
     return run
 
 

@@ -8,7 +8,7 @@ from support.stocks import stock
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer
-from qs_server.broker.jobs import Chore
+from qs_server.broker.jobs import Job
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
@@ -31,7 +31,6 @@ class Work:
 class Upkept:
     """An engine that has nothing but upkeep: so many slices of a tenth of a second, the first one due at a time."""
 
-    commit_is_cheap = True
     early_commits = 0
 
     def roll_back(self) -> int:
@@ -43,7 +42,7 @@ class Upkept:
         self.finished = 0
 
     def effects(self) -> Effects:
-        return Effects({}, {}, None, self.next_upkeep())
+        return Effects({}, {}, None, self.next_upkeep(), commit_is_cheap=True)
 
     commit = effects
 
@@ -128,7 +127,7 @@ def test_nobody_wakes_up_after_the_last_slice(clock: MockClock) -> None:
     assert not [time for time in steps.times if begun + _SLICE < time < 60]  # when it is cancelled
 
 
-class Fault(Chore):
+class Fault(Job):
     """Work that breaks the batch it is in."""
 
     def advance(self, *, pushing: bool | None) -> None:
@@ -143,7 +142,7 @@ async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptur
 
     class Broken:
         def run(self) -> None:
-            trio.from_thread.run_sync(committer.gather, Fault())
+            trio.from_thread.run_sync(committer.enqueue, Fault())
 
     engine.begin_upkeep = lambda: engine.__setattr__("slices", engine.slices - 1) or Broken()  # type: ignore[method-assign]
     committer.next_upkeep = 0

@@ -20,7 +20,7 @@ from support.documents import (
 )
 from support.memory_serving import EPOCH, Client, Clock, Serving
 
-from qs_server.broker.jobs import Chore, Pause
+from qs_server.broker.jobs import Job, Pause
 from qs_server.broker.waiting import Waiters
 
 SECOND = 1_000_000
@@ -136,7 +136,7 @@ async def test_a_list_goes_to_several_at_once(running: Serving, autojump_clock: 
 def test_who_finds_nothing_keeps_the_place() -> None:
     """One who was woken, and found that another one had been faster, stands where it stood."""
     waiters = Waiters()
-    first, second = (Chore(), Pause(("q", "other"))), (Chore(), Pause(("q",)))
+    first, second = (Job(), Pause(("q", "other"))), (Job(), Pause(("q",)))
     waiters.add(*first)
     waiters.add(*second)
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_who_finds_nothing_keeps_the_place() -> None:
 def test_who_was_woken_and_leaves_wakes_the_next() -> None:
     """A waiter that goes after it was woken passes that on, in every queue it waited for; else nobody is woken."""
     waiters = Waiters()
-    leaver, one, other = Chore(), Chore(), Chore()
+    leaver, one, other = Job(), Job(), Job()
     waiters.add(leaver, Pause(("q", "other")))
     waiters.add(one, Pause(("q",)))
     waiters.add(other, Pause(("other",)))

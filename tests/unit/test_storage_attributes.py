@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.engines import Bench, FaultyDisk, WithoutAttributes, always, files_engine
 
-from qs_server.storage.attributes import Attributes, AttributeStore, ExtendedAttributes, SidecarFiles, store_for
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Receipt, State
+from qs_server.storage.files.attributes import Attributes, AttributeStore, in_files, in_sidecars, store_for
 
 STORES: dict[str, Callable[[Path, Disk], AttributeStore]] = {
-    "extended": lambda directory, disk: ExtendedAttributes(disk),
-    "listed": lambda directory, disk: ExtendedAttributes(disk, lists=True),
-    "sidecar": lambda directory, disk: SidecarFiles(str(directory), disk, sync=True),
+    "extended": lambda directory, disk: in_files(disk),
+    "listed": lambda directory, disk: in_files(disk, lists=True),
+    "sidecar": lambda directory, disk: in_sidecars(str(directory), disk, sync=True),
 }
 
 
@@ -103,7 +103,7 @@ def test_choice_of_sidecar(tmp_path: Path, code: int) -> None:
     """A directory that takes no extended attributes gets sidecars."""
     disk = FaultyDisk()
     disk.arm(1, code)
-    assert isinstance(store_for(str(tmp_path), disk, sync=False), SidecarFiles)
+    assert store_for(str(tmp_path), disk, sync=False).beside
 
 
 @pytest.mark.parametrize("code", [None, errno.ENOSPC])
@@ -112,7 +112,7 @@ def test_choice_of_extended(tmp_path: Path, code: int | None) -> None:
     disk = FaultyDisk()
     if code:
         disk.arm(1, code)
-    assert isinstance(store_for(str(tmp_path), disk, sync=False), ExtendedAttributes)
+    assert not store_for(str(tmp_path), disk, sync=False).beside
     assert os.listxattr(tmp_path) == []
 
 
@@ -142,7 +142,7 @@ def test_choice_by_two_at_once(tmp_path: Path) -> None:
             os.removexattr(path, name)
             os.removexattr(path, name)
 
-    assert isinstance(store_for(str(tmp_path), Raced(), sync=False), ExtendedAttributes)
+    assert not store_for(str(tmp_path), Raced(), sync=False).beside
 
 
 def test_sidecars_of_nobody(tmp_path: Path) -> None:

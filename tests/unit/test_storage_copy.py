@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.engines import EPOCH, Crash, FaultyDisk, ManualClock
 
+from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import (
     Draft,
@@ -21,9 +22,7 @@ from qs_server.storage.engine import (
     State,
     UnsupportedError,
 )
-from qs_server.storage.files import FilesEngine
 from qs_server.storage.inotify import Inotify
-from qs_server.storage.journal.engine import JournalEngine
 
 MID = EPOCH + 10
 LOTS = 1 << 40

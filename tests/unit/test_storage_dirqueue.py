@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support.engines import EPOCH, ManualClock
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
-from qs_server.storage.dirqueue.mids import following, mid_at, mid_of, name_of, time_of
+from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
+from qs_server.storage.dirq.mids import following, mid_at, mid_of, name_of, time_of
 from qs_server.storage.engine import (
     SECOND,
     Draft,
@@ -27,7 +26,6 @@ from qs_server.storage.engine import (
     StorageError,
     UnsupportedError,
 )
-from qs_server.storage.files import FilesEngine
 
 LOTS = 1 << 40
 

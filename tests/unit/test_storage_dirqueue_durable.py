@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.engines import EPOCH, ManualClock, WithoutAttributes
 
-from qs_server.storage.dirqueue.engines import DirqEngine, DirqSimpleEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
 

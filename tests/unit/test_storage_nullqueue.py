@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from support.engines import EPOCH, ManualClock, arrived
 
-from qs_server.storage.directories import DirectoriesEngine
-from qs_server.storage.dirqueue.engines import NullEngine
+from qs_server.storage.directories import DirectoriesEngine, NullEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.engines import EPOCH, Crash, FaultyDisk, ManualClock, failed
 
+from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Options, State
-from qs_server.storage.files import FilesEngine
 
 DRAFTS = [Draft(b"a"), Draft(b"b", 50), Draft(b"c")]
 

@@ -11,7 +11,6 @@ import pytest
 from support.engines import Bench, FaultyDisk, arrived, files_engine
 
 from qs_server.storage import inotify
-from qs_server.storage.directory import MessageDirectory
 from qs_server.storage.engine import (
     Draft,
     Durability,
@@ -22,6 +21,7 @@ from qs_server.storage.engine import (
     Receipt,
     State,
 )
+from qs_server.storage.files.directory import MessageDirectory
 from qs_server.storage.watch import Watch
 
 
@@ -175,7 +175,7 @@ def test_late_report_of_a_close(bench: Bench) -> None:
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, 50, 100)
     queue = bench.engine._queues["q"]  # type: ignore[attr-defined]
-    queue.changed(b"%d" % mid, appeared=True)
+    queue.watch.changed(b"%d" % mid, appeared=True)
     assert listed(bench, State.IN_FLIGHT) == [mid]
 
 

@@ -1,4 +1,4 @@
-"""The job `report`: what happened in the queues, from the server's history record, as tables, plots and a page."""
+"""The job `report`: tables, plots and a page from the server's history record."""
 
 from .job import ReportSummary, report
 

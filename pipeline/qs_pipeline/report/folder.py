@@ -1,4 +1,4 @@
-"""The directory of a report: made beside its place under a hidden name, and put there when it is complete."""
+"""The directory of a report: built beside its place under a hidden name, and moved there when complete."""
 
 import contextlib
 import json
@@ -11,15 +11,15 @@ from pathlib import Path
 from ..errors import PipelineError, UsageError
 
 MARK = "report.json"
-"""The file by which a directory is known as a report of ours."""
+"""The file that marks a directory as a report."""
 KIND = "qs-pipeline report"
 
 
 def check_target(to: str) -> Path:
-    """The place of the report, without symlinks. UsageError when something else is there: nothing but an empty
-    directory or an earlier report is replaced."""
+    """Returns the place of the report, without symlinks. UsageError unless it is missing, empty, or an earlier
+    report."""
     if "://" in to:
-        raise UsageError(f"{to} is not a path of this machine: a report is written to a directory here")
+        raise UsageError(f"{to} is not a path of this machine: name a local directory for the report")
     place = Path(to).resolve()
     try:
         names = os.listdir(place)
@@ -30,7 +30,7 @@ def check_target(to: str) -> Path:
     except OSError as error:
         raise UsageError(f"{to} cannot be read: {error.strerror}") from error
     if names and not _is_report(place):
-        raise UsageError(f"{to} is not empty, and no report of an earlier run: name another directory, or remove it")
+        raise UsageError(f"{to} is neither empty nor an earlier report: name another directory, or remove it")
     return place
 
 
@@ -44,8 +44,8 @@ def _is_report(place: Path) -> bool:
 
 @contextlib.contextmanager
 def building(place: Path) -> Iterator[Path]:
-    """A hidden directory beside the place, for the length of a with block. When that ends well, it takes the place, and
-    what was there is removed; otherwise the place is left as it is. PipelineError when it cannot be written."""
+    """Yields a hidden directory beside the place, which replaces the place after the block. If the block raises, the
+    place stays unchanged. PipelineError when it cannot be written."""
     token = uuid.uuid4().hex[:8]
     work = place.with_name(f".{place.name}.{token}")
     old = place.with_name(f".{place.name}.{token}.old")

@@ -1,4 +1,4 @@
-"""The job: reads the record once, computes the tables with Spark, draws and writes the rest here."""
+"""The job `report`: reads the record once, computes the tables with Spark, then draws plots and writes the page."""
 
 import contextlib
 import json
@@ -12,34 +12,34 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from ..active import keeping_active
+from ..active import restoring_active_session
 from ..errors import PipelineError, UsageError
 from ..translate import translate
 from . import tables
+from .contents import Results, write_page
 from .folder import KIND, MARK, building, check_target
-from .lifecycles import with_lives
+from .lifecycles import with_lifecycles
 from .record import Record, find_record, read_events
 from .saved import save, write_csv
 from .series import EPOCH, Bins, bins_between, bins_of
-from .story import Material, tell
 
 Progress = Callable[[str], None]
 MOST_ROWS = 1000
-"""Of a list of messages: it is for a person, and it is held in memory."""
+"""The longest list of messages: a person reads it, and memory holds it."""
 _PARTITION = 64 << 20
-"""Bytes of the record that are sorted at once: in memory they are about as many."""
+"""Bytes of the record that are sorted at once; about as many in memory."""
 _DEPTHS = 500
 """Points of a queue in the table of depths, at most."""
 _POINTS = 120
-"""Points of a plot, at most, where it is not drawn by the hour."""
+"""Points of a plot, at most, unless it is drawn by the hour."""
 _SHORT = 12 * tables.HOUR
-"""A record that is shorter is drawn in steps of less than an hour: else there is little to see."""
+"""A shorter record is drawn in steps of less than an hour, to show more points."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """What was reported on. page: the path of the HTML page; files, events: how many there were; unreadable: lines that
-    are no events of the record; queues: how many; begin, end: the first and the last event, in UTC."""
+    """The result of a report. page: the path of the HTML page; files, events, queues: how many; unreadable: lines that
+    are no events; begin, end: the first and the last event, in UTC."""
 
     page: str
     files: int
@@ -58,40 +58,39 @@ def report(
     top: int = 20,
     progress: Progress | None = None,
 ) -> ReportSummary:
-    """Makes a report of a history record (docs/report.md), whole or not at all.
+    """Makes a report of a history record (docs/report.md), completely or not at all.
 
-    spark: of its settings only copies are changed; history_dir: what `queue-server.py --history` was given, or a copy
-    of it, maybe of several servers, here or on any file system that Hadoop knows; to: a directory of this machine that
-    is missing, empty, or an earlier report, which is then replaced; top: rows of the two lists of messages, 1 to 1000;
-    progress: is told what is being done.
+    spark: its settings stay unchanged; history_dir: the directory of `queue-server.py --history`, or a copy, maybe of
+    several servers, on any file system that Hadoop knows; to: a directory of this machine that is missing, empty, or an
+    earlier report, which is replaced; top: rows of the two lists of messages, 1 to 1000; progress: is told each step.
 
-    UsageError when there is nothing to read, or something else is in the way; PipelineError when Spark fails, or the
-    disk.
+    UsageError when there is nothing to read, or `to` holds something else; PipelineError when Spark or the disk fails.
     """
     say = progress or (lambda text: None)
     if not 1 <= top <= MOST_ROWS:
         raise UsageError(f"the lists can have 1 to {MOST_ROWS:,} messages, not {top}")
     place = check_target(fspath(to))
-    with _translated(), keeping_active(spark):
+    with _translated(), restoring_active_session(spark):
         session = _session(spark)
         record = find_record(session, fspath(history_dir))
-    with building(place) as work, _translated(), keeping_active(spark):
+    with building(place) as work, _translated(), restoring_active_session(spark):
         say("reading the record")
-        lives = _lives(session, record).persist(StorageLevel.MEMORY_AND_DISK)
+        lifecycles = _lives(session, record).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            material = _compute(lives, work, fspath(history_dir), record, top=top, say=say)
+            results = _compute(lifecycles, work, fspath(history_dir), record, top=top, say=say)
         finally:
-            lives.unpersist()
+            lifecycles.unpersist()
         say("drawing")
-        tell(material, work)
-        summary = _summary(material, place, record)
+        write_page(results, work)
+        summary = _summary(results, place, record)
         (work / MARK).write_text(_mark(summary), encoding="utf-8")
     return summary
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """What Spark raises becomes an error of the pipeline. What the disk says is left to `building`: it knows where."""
+    """Turns Spark's errors into errors of the pipeline. Leaves those of the disk to `building`, which knows the
+    place."""
     try:
         yield
     except PipelineError:
@@ -103,7 +102,7 @@ def _translated() -> Iterator[None]:
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    """A session of the same Spark, whose settings are ours."""
+    """Returns a new session of the same Spark with our own settings."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -116,15 +115,15 @@ def _lives(session: SparkSession, record: Record) -> DataFrame:
     partitions = int(plan.stats().sizeInBytes()) // _PARTITION + 1
     configured = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
     session.conf.set("spark.sql.shuffle.partitions", str(min(max(partitions, configured), 10_000)))
-    return with_lives(events)
+    return with_lifecycles(events)
 
 
-def _compute(lives: DataFrame, work: Path, source: str, record: Record, *, top: int, say: Progress) -> Material:
-    """The tables, and what the rest is made of. Whatever is computed with Spark is computed here."""
-    found = _overview(lives)
+def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, top: int, say: Progress) -> Results:
+    """Computes all that needs Spark: the tables, and the data of plots and page."""
+    found = _overview(lifecycles)
     if not found["events"]:
-        raise UsageError(f"{source} has no event: none of its {found['unreadable']:,} lines is one of a history record")
-    good = lives.where(~F.col("broken"))
+        raise UsageError(f"{source} has no event: none of its {found['unreadable']:,} lines is of a history record")
+    good = lifecycles.where(~F.col("broken"))
     begin, end = found["begin"], found["end"]
     depth_bins = bins_between(begin, end, _DEPTHS)
     plot_bins = _plot_bins(begin, end)
@@ -142,13 +141,13 @@ def _compute(lives: DataFrame, work: Path, source: str, record: Record, *, top: 
         write_csv(saved[name])
     drawn = saved["per_hour"]
     if plot_bins.width != tables.HOUR:
-        say("computing what is drawn")
+        say("computing the plots")
         drawn = save(tables.figures(good, plot_bins.width), work, ".drawn")
-    return Material(
+    return Results(
         source=source,
         events=found["events"],
         unreadable=found["unreadable"],
-        torn_files=_torn_files(lives) if found["unreadable"] else [],
+        torn_files=_torn_files(lifecycles) if found["unreadable"] else [],
         files=record.files,
         begin=_time(begin),
         end=_time(end),
@@ -159,8 +158,8 @@ def _compute(lives: DataFrame, work: Path, source: str, record: Record, *, top: 
     )
 
 
-def _overview(lives: DataFrame) -> Row:
-    [found] = lives.agg(
+def _overview(lifecycles: DataFrame) -> Row:
+    [found] = lifecycles.agg(
         F.count_if(~F.col("broken")).alias("events"),
         F.count_if("broken").alias("unreadable"),
         F.min("time").alias("begin"),
@@ -173,9 +172,9 @@ def _plot_bins(begin: int, end: int) -> Bins:
     return bins_between(begin, end, _POINTS) if end - begin < _SHORT else bins_of(begin, end, tables.HOUR)
 
 
-def _torn_files(lives: DataFrame) -> list[tuple[str, int]]:
-    """The files with the most lines that are no events, three at most."""
-    counted = lives.where("broken").groupBy("queue").count().orderBy(F.desc("count"), "queue").limit(3)
+def _torn_files(lifecycles: DataFrame) -> list[tuple[str, int]]:
+    """Returns the files with the most lines that are no events, three at most."""
+    counted = lifecycles.where("broken").groupBy("queue").count().orderBy(F.desc("count"), "queue").limit(3)
     return [(row["queue"], row["count"]) for row in counted.collect()]
 
 
@@ -183,15 +182,15 @@ def _time(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
-def _summary(material: Material, place: Path, record: Record) -> ReportSummary:
+def _summary(results: Results, place: Path, record: Record) -> ReportSummary:
     return ReportSummary(
         page=str(place / "index.html"),
         files=record.files,
-        events=material.events,
-        unreadable=material.unreadable,
-        queues=material.queues(),
-        begin=material.begin,
-        end=material.end,
+        events=results.events,
+        unreadable=results.unreadable,
+        queues=results.queues(),
+        begin=results.begin,
+        end=results.end,
     )
 
 

@@ -1,11 +1,11 @@
-"""What became of each message: the events of the record, each with what it ended.
+"""The lifecycles of messages: adds to each event of the record what it ended.
 
-A message is `(queue, mid)`. Its events are put in order by time, then by `receives` (all events of a batch have one
-time, and that number only grows), then as a life goes: pushed, received, extended, released or expired, deleted. Each
-event but `extended`, which ends nothing, ends what the one before it began:
+A message is `(queue, mid)`. Its events are ordered by time, then by `receives` (events of a batch have the same time,
+and that number only grows), then by lifecycle: pushed, received, extended, released or expired, deleted. Each event
+except `extended` ends what the previous one began:
 
-- waiting: from pushed, released or expired to what follows;
-- handling: from received to deleted. A release or an expiry is a handling that failed: it has no handling time.
+- waiting: from pushed, released or expired to the next event;
+- handling: from received to deleted. A release or an expiry is a failed handling, without a handling time.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -14,20 +14,20 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from .record import EVENTS
 
 WAITING = ("pushed", "released", "expired")
-"""After these a message waits."""
+"""After these events a message waits."""
 
 
-def with_lives(events: DataFrame) -> DataFrame:
-    """Rows as `read_events` gives them, each with what it ended:
+def with_lifecycles(events: DataFrame) -> DataFrame:
+    """Adds to the rows of `read_events` what each event ended:
 
-    - `known` (boolean): something of the message is in the record before this;
-    - `last` (boolean): nothing is in it after this;
-    - `waited` (long, microseconds): a wait ended here, be it with a receive or with a deletion; otherwise null. Of the
-      first event of a message it is null, as nobody knows when that wait began;
-    - `handled` (long, microseconds): a handling ended here well; otherwise null. A deletion without `receives` came
-      with the queue's, and is no end of a handling.
+    - `seen_before` (boolean): an earlier event of the message is in the record;
+    - `last` (boolean): no later event of it is in the record;
+    - `waited` (long, microseconds): the wait that ended here, by a receive or a deletion; otherwise null. Null for the
+      first event of a message too, as nothing tells when that wait began;
+    - `handled` (long, microseconds): the handling that ended well here; otherwise null. A deletion without `receives`
+      came with the queue's, and ends no handling.
 
-    One shuffle and one sort. The id comes first in both: numbers are compared faster than names.
+    Needs one shuffle and one sort. Both start with the id: numbers compare faster than names.
     """
     rank = F.array_position(F.array(*map(F.lit, EVENTS)), F.col("event")).cast("tinyint")
     life = Window.partitionBy("mid", "queue").orderBy("time", F.asc_nulls_last("receives"), "rank")
@@ -37,10 +37,10 @@ def with_lives(events: DataFrame) -> DataFrame:
         *events.columns,
         F.last(F.when(counts, F.col("event")), ignorenulls=True).over(earlier).alias("before"),
         F.last(F.when(counts, F.col("time")), ignorenulls=True).over(earlier).alias("since"),
-        F.lag("broken").over(life).isNotNull().alias("known"),
+        F.lag("broken").over(life).isNotNull().alias("seen_before"),
         F.lead("broken").over(life).isNull().alias("last"),
     )
-    return joined.select(*events.columns, "known", "last", _waited().alias("waited"), _handled().alias("handled"))
+    return joined.select(*events.columns, "seen_before", "last", _waited().alias("waited"), _handled().alias("handled"))
 
 
 def _waited() -> Column:

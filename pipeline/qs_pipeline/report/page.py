@@ -1,11 +1,11 @@
-"""The page of a report: one HTML file that needs nothing else, no network and no scripts. Every text is escaped."""
+"""The page of a report: one HTML file without network access or scripts. All text is escaped."""
 
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from .text import plain
+from .text import printable
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2126; --soft: #5c636d; --line: #dfe2e7; --back: #f6f7f9; --card: #fff }
@@ -44,7 +44,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A headline: what it is, how much, and a word more."""
+    """A headline: name, value, and a short note."""
 
     name: str
     value: str
@@ -53,7 +53,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """png: the bytes of the file."""
+    """A plot. png: the bytes of the file; alt: its description."""
 
     png: bytes
     alt: str
@@ -61,7 +61,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: their heads. text: the numbers of the columns that are text, and begin at the left. cells: as texts."""
+    """A table. columns: their heads; text: indices of columns with left-aligned text; cells: as texts."""
 
     columns: Sequence[str]
     cells: Sequence[Sequence[str]]
@@ -70,8 +70,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence or two on how to read what follows, a picture or a table; `empty` is said when it has
-    neither."""
+    """A heading, an explanation, and a picture or a table; without both, the text `empty`."""
 
     title: str
     says: str
@@ -82,7 +81,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the page shows, from top to bottom. files: names of files beside it, with what each is."""
+    """The content of the page, from top to bottom. files: names of files beside it, with a description of each."""
 
     title: str
     subtitle: str
@@ -93,7 +92,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Returns the page as HTML."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -113,7 +112,7 @@ def render(page: Page) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(plain(text))
+    return escape(printable(text))
 
 
 def _number(each: Number) -> str:

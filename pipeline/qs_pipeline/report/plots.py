@@ -1,6 +1,6 @@
-"""The plots of a report: PNG files from small series. No display, no state of pyplot.
+"""The plots of a report: PNG files from small series. Uses no display and no state of pyplot.
 
-Colours are those of Okabe and Ito, which differ for everybody; the same queue has the same one in every plot.
+The colours are those of Okabe and Ito, which colour-blind people can tell apart; a queue keeps its colour in all plots.
 """
 
 import math
@@ -34,7 +34,7 @@ _EVENTS = {
 _UNITS = ((1, "second"), (60, "minute"), (3600, "hour"))
 _WIDE = 11.0
 _STYLE: Any = {
-    "text.parse_math": False,  # a name is a name, also with two dollars in it
+    "text.parse_math": False,  # names may contain dollars
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
@@ -48,19 +48,19 @@ _STYLE: Any = {
     "legend.frameon": False,
 }
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 70 * 86_400)
-"""Where an axis of durations has its marks: what clocks have."""
+"""Marks of an axis of durations, as on clocks."""
 _LEAST = 1e-5
-"""Seconds: below this a time is drawn as this. The record counts in microseconds, and a logarithmic axis has no 0."""
+"""Seconds: shorter times are drawn as this. The record counts microseconds, and a logarithmic axis has no 0."""
 
 
 class Colours:
-    """A colour for each queue, given out in turn and kept."""
+    """Assigns each queue a colour."""
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
 
     def of(self, queue: str | None) -> str:
-        """None: all others."""
+        """Returns the colour of a queue; None stands for all others."""
         if queue is None:
             return _OTHERS
         return self._given.setdefault(queue, _PALETTE[len(self._given) % len(_PALETTE)])
@@ -68,7 +68,7 @@ class Colours:
 
 @contextmanager
 def _drawing(high: float, path: Path) -> Iterator[Figure]:
-    """A figure with the style of all, saved at the end. A letter that the font lacks is drawn as a box."""
+    """Yields a styled figure, and saves it after the block. A letter that the font lacks is drawn as a box."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=(_WIDE, high), layout="constrained")
@@ -77,23 +77,23 @@ def _drawing(high: float, path: Path) -> Iterator[Figure]:
 
 
 def flow(
-    path: Path, bins: Bins, together: dict[str, list[float]], stack: Stack, colours: Colours, *, by_queue: str
+    path: Path, bins: Bins, totals: dict[str, list[float]], stack: Stack, colours: Colours, *, by_queue: str
 ) -> Path:
-    """Two panels: what happened in all queues, a line for each kind, the first filled; and one kind of it by queue.
-    Both as rates: the counts of each bin, by the unit of time that gives numbers that can be read."""
-    most = max(max(counts, default=0.0) for counts in together.values())
+    """Draws two panels of rates: the events of all queues, a line for each kind, and one kind by queue. The unit of
+    time is the shortest that gives readable numbers."""
+    most = max(max(counts, default=0.0) for counts in totals.values())
     unit, word = _unit(most / (bins.width / SECOND))
     each = bins.width / SECOND / unit
     with _drawing(5.6, path) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True)
         edges = [*bins.times(), bins.times(1)[-1]]
-        for at, (name, counts) in enumerate(together.items()):
+        for at, (name, counts) in enumerate(totals.items()):
             rates = [count / each for count in counts]
             upper.stairs(rates, edges, baseline=None, color=_EVENTS[name], linewidth=1.6 if at else 2.6, label=name)
             if not at:
                 upper.stairs(rates, edges, fill=True, color=_EVENTS[name], alpha=0.13, linewidth=0)
         upper.set_title(f"All queues, per {word}, in steps of {duration(bins.width / SECOND)}")
-        _legend(upper, len(together))
+        _legend(upper, len(totals))
         _stack(lower, edges, [(name, [count / each for count in counts]) for name, counts in stack], colours)
         lower.set_title(f"{by_queue}, per {word}")
         for axes in (upper, lower):
@@ -103,12 +103,12 @@ def flow(
 
 
 def _unit(a_second: float) -> tuple[int, str]:
-    """Seconds of the unit, and its name: the shortest in which one thing happened, or the hour."""
+    """Returns seconds and name of the shortest unit in which one event happened, or the hour."""
     return next(((unit, word) for unit, word in _UNITS if a_second * unit >= 1), _UNITS[-1])
 
 
 def depth(path: Path, bins: Bins, stack: Stack, colours: Colours) -> Path:
-    """How many messages the queues had, the deepest apart."""
+    """Draws the number of messages in the queues, the deepest queues separately."""
     with _drawing(3.6, path) as figure:
         axes = figure.subplots()
         _stack(axes, [*bins.times(), bins.times(1)[-1]], stack, colours)
@@ -119,8 +119,8 @@ def depth(path: Path, bins: Bins, stack: Stack, colours: Colours) -> Path:
 
 
 def times(path: Path, bins: Bins, queues: dict[str, dict[str, list[float]]], kind: str) -> Path:
-    """A panel for each queue, all with the same axes: median, the range up to p95, p99 and the longest, by the time at
-    which they ended. kind: `waiting` or `handling`, how the columns' names begin."""
+    """Draws a panel for each queue, all with the same axes: median, range up to p95, p99 and maximum, by the time of
+    the end. kind: `waiting` or `handling`, the prefix of the columns."""
     columns = 1 if len(queues) == 1 else 2
     high = math.ceil(len(queues) / columns)
     with _drawing(0.7 + 2.0 * high, path) as figure:
@@ -142,7 +142,7 @@ def times(path: Path, bins: Bins, queues: dict[str, dict[str, list[float]]], kin
 
 
 def _percentiles(axes: Any, at: Sequence[Any], ranks: dict[str, list[float]]) -> None:
-    lonely = {"marker": "o", "markersize": 2.2}  # a bin without neighbours has no line
+    lonely = {"marker": "o", "markersize": 2.2}  # a single bin has no line
     axes.fill_between(at, ranks["p50"], ranks["p95"], color="#0072b2", alpha=0.18, linewidth=0, label="p50 to p95")
     axes.plot(at, ranks["p50"], color="#0072b2", linewidth=1.8, label="p50", **lonely)
     axes.plot(at, ranks["p99"], color="#d55e00", linewidth=1.2, label="p99", **lonely)
@@ -154,7 +154,7 @@ def _drawable(seconds: Sequence[float]) -> list[float]:
 
 
 def _stack(axes: Any, edges: Sequence[Any], stack: Stack, colours: Colours) -> None:
-    """Layers in steps, the first at the bottom; the legend has them from the top."""
+    """Draws layers in steps, the first at the bottom; the legend lists them from the top."""
     below = [0.0] * (len(edges) - 1)
     for name, counts in stack:
         above = [low + count for low, count in zip(below, counts, strict=True)]
@@ -194,7 +194,7 @@ def _time_axis(axes: Any) -> None:
 
 
 def _duration_axis(axes: Any, queues: dict[str, dict[str, list[float]]], kind: str) -> None:
-    """Logarithmic, with marks that clocks have. Of axes that are shared, one says it for all."""
+    """Makes a logarithmic axis with the marks of clocks. Shared axes follow the first one."""
     seen = [
         value
         for found in queues.values()

@@ -1,6 +1,6 @@
-"""Reads the history record: each line once, in no order. What is no event of it is carried along and counted.
+"""Reads the history record: each line once, in no order. Lines that are no events are kept and counted.
 
-Finished files only: those still being written have names that begin with a dot, which Spark does not see.
+Reads finished files only: Spark ignores names that begin with a dot, as those of unfinished files do.
 """
 
 import re
@@ -13,26 +13,26 @@ from ..errors import UsageError
 from ..files import open_files
 
 EVENTS = ("pushed", "received", "extended", "released", "expired", "deleted")
-"""Those of one moment, in the order of a life."""
+"""The kinds of events, ordered by lifecycle for those of the same time."""
 
 _NAME = re.compile(r"history-.+\.jsonl(\.gz)?")
 _GLOB = "history-*.jsonl{,.gz}"
 _BROKEN = "_corrupt_record"
 _SCHEMA = f"time BIGINT, event STRING, queue STRING, mid BIGINT, size BIGINT, receives INT, {_BROKEN} STRING"
-"""Of what a line has, what is looked at: the peer is not."""
+"""The fields of a line that the report uses: all but the peer."""
 _END_OF_TIME = 253_402_300_800_000_000
-"""The year 10000, in microseconds: where Spark's timestamps, and Python's, end."""
+"""The year 10000, in microseconds, where the timestamps of Spark and Python end."""
 
 
 class Record(NamedTuple):
-    """Where the lines are. uri: of the directory, as Spark takes it for reading; files: how many there are."""
+    """The files of the record. uri: of the directory, for Spark; files: how many there are."""
 
     uri: str
     files: int
 
 
 def find_record(spark: SparkSession, directory: str) -> Record:
-    """Looks whether there is something to read. UsageError, with what to do, when there is not."""
+    """Finds the record in a directory. UsageError, with what to do, when there is none."""
     files = open_files(spark, directory)
     try:
         names = files.names("")
@@ -49,7 +49,7 @@ def find_record(spark: SparkSession, directory: str) -> Record:
     if not count:
         open_ones = sum(name.startswith(".history-") for name in names)
         more = (
-            "; one is being written: it is finished when it is full, when it is old (--history-age), and at the stop"
+            "; one is being written: it is finished when it is full or old (--history-age), or when the server stops"
             if open_ones
             else ": name the directory that queue-server.py --history writes to"
         )
@@ -58,10 +58,10 @@ def find_record(spark: SparkSession, directory: str) -> Record:
 
 
 def read_events(spark: SparkSession, record: Record) -> DataFrame:
-    """A row for each line: time (microseconds), event, queue, mid, size, receives, broken.
+    """Returns a row for each line: time (microseconds), event, queue, mid, size, receives, broken.
 
-    broken: the line is torn, or no event of the record, or of a kind that is not known here. Such a row has an event of
-    null and a mid of its own; its queue is the name of its file.
+    broken: the line is torn, or no event of a known kind. Such a row has an event of null, a unique mid, and the file's
+    name as queue.
     """
     lines = (
         spark.read.schema(_SCHEMA)

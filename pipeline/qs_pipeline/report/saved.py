@@ -1,4 +1,4 @@
-"""Tables on disk: written by Spark as Parquet, read here row by row, and written again as CSV, which a person opens."""
+"""Tables on disk: written by Spark as Parquet, read here by row, and written again as CSV for people."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ Row = dict[str, Any]
 
 
 def save(table: DataFrame, folder: Path, name: str) -> Path:
-    """NAME.parquet, a directory with one file in it. The folder is one of this machine."""
+    """Writes a table to NAME.parquet, a directory with one file. folder: of this machine."""
     path = folder / f"{name}.parquet"
     table.write.parquet(f"file:{path}")
     return path
 
 
 def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
-    """The rows of a saved table, in their order, a few thousand at a time in memory. columns: None for all."""
+    """Yields the rows of a saved table in order, with a few thousand in memory. columns: None for all."""
     for part in sorted(path.glob("part-*.parquet")):
         with pq.ParquetFile(part) as file:
             for batch in file.iter_batches(batch_size=8192, columns=list(columns) if columns else None):
@@ -28,8 +28,8 @@ def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
 
 
 def write_csv(path: Path) -> Path:
-    """NAME.csv beside NAME.parquet: UTF-8, with a header, quoted as RFC 4180 says; times as ISO 8601 in UTC, durations
-    in seconds, empty where there is none."""
+    """Writes NAME.csv beside NAME.parquet: UTF-8, with a header, quoted as in RFC 4180; times in ISO 8601 and UTC,
+    durations in seconds, empty for null."""
     target = path.with_suffix(".csv")
     columns = _columns(path)
     with target.open("w", encoding="utf-8", errors="replace", newline="") as file:
@@ -50,5 +50,5 @@ def _text(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0").rstrip(".")  # microseconds is what there is
+        return f"{value:.6f}".rstrip("0").rstrip(".")  # precise to microseconds
     return value

@@ -1,4 +1,4 @@
-"""What is drawn: numbers by queue and time, from rows of the tables. Pure Python; of a few queues."""
+"""Series for plots: numbers by queue and time, from rows of the tables. Pure Python."""
 
 import math
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ WIDTHS = tuple(
     SECOND * seconds
     for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 28 * 86_400)
 )
-"""Bins that a person reads easily, in microseconds."""
+"""Widths of bins that are easy to read, in microseconds."""
 
 
 def micros(time: datetime) -> int:
@@ -23,7 +23,7 @@ def micros(time: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Equal spans of time, one after the other. start, width: microseconds."""
+    """Consecutive equal spans of time. start, width: microseconds."""
 
     start: int
     width: int
@@ -33,14 +33,14 @@ class Bins:
         return (micros(time) - self.start) // self.width
 
     def times(self, offset: float = 0.0) -> list[datetime]:
-        """Of each bin: its begin, or what is so many widths after it."""
+        """Returns for each bin its start plus so many widths."""
         return [
             EPOCH + timedelta(microseconds=self.start + round((at + offset) * self.width)) for at in range(self.count)
         ]
 
 
 def bins_between(begin: int, end: int, most: int) -> Bins:
-    """The narrowest bins of which at most so many hold all times from begin to end, microseconds."""
+    """Returns the narrowest bins of which at most `most` cover all times from begin to end, in microseconds."""
     for width in WIDTHS:
         bins = bins_of(begin, end, width)
         if bins.count <= most:
@@ -50,13 +50,13 @@ def bins_between(begin: int, end: int, most: int) -> Bins:
 
 
 def bins_of(begin: int, end: int, width: int) -> Bins:
-    """Bins of that width, in microseconds, that begin where a multiple of it is."""
+    """Returns bins of that width, in microseconds, aligned to multiples of it."""
     start = begin - begin % width
     return Bins(start, width, (end - start) // width + 1)
 
 
 def leading(rows: Iterable[Row], most: int, weight: Callable[[Row], float]) -> list[str]:
-    """The names of the queues with the greatest sums, greatest first; none without any."""
+    """Returns the queues with the greatest sums above 0, greatest first."""
     sums: Counter[str] = Counter()
     for row in rows:
         sums[row["queue"]] += weight(row)  # type: ignore[assignment]
@@ -65,7 +65,7 @@ def leading(rows: Iterable[Row], most: int, weight: Callable[[Row], float]) -> l
 
 
 def peaks(rows: Iterable[Row], most: int) -> list[str]:
-    """The names of the queues that were deepest at some time, deepest first."""
+    """Returns the queues that were deepest at some time, deepest first."""
     highest: dict[str, int] = {}
     for row in rows:
         highest[row["queue"]] = max(row["depth"], highest.get(row["queue"], 0))
@@ -74,11 +74,11 @@ def peaks(rows: Iterable[Row], most: int) -> list[str]:
 
 
 Stack = list[tuple[str | None, list[float]]]
-"""A layer for each queue, and last, if there are more, one for all others: its name is None."""
+"""A layer for each queue, and last, if needed, one for all others with the name None."""
 
 
 def stacked(rows: Iterable[Row], bins: Bins, names: Sequence[str], column: str, time: str) -> Stack:
-    """The column's numbers by queue and bin, 0 where there is no row."""
+    """Returns the column's numbers by queue and bin, 0 where there is no row."""
     layers = {name: [0.0] * bins.count for name in names}
     others = [0.0] * bins.count
     for row in rows:
@@ -87,7 +87,7 @@ def stacked(rows: Iterable[Row], bins: Bins, names: Sequence[str], column: str, 
 
 
 def levels(rows: Iterable[Row], bins: Bins, names: Sequence[str]) -> Stack:
-    """Depths at the end of each bin, by queue: where there is no row, it is as before. A row's time is the end of its
+    """Returns depths at the end of each bin, by queue; without a row, the depth stays. A row's time is the end of its
     bin; the rows of a queue are in order, and the first is that of the start."""
     layers = {name: [0.0] * bins.count for name in names}
     others = [0.0] * bins.count
@@ -115,7 +115,7 @@ def _stack(layers: dict[str, list[float]], others: list[float]) -> Stack:
 
 
 def totals(rows: Iterable[Row], bins: Bins, columns: Sequence[str], time: str) -> dict[str, list[float]]:
-    """The columns' numbers by bin, of all queues together."""
+    """Returns the columns' numbers by bin, summed over all queues."""
     found = {column: [0.0] * bins.count for column in columns}
     for row in rows:
         at = bins.index(row[time])
@@ -127,7 +127,7 @@ def totals(rows: Iterable[Row], bins: Bins, columns: Sequence[str], time: str) -
 def lines(
     rows: Iterable[Row], bins: Bins, names: Sequence[str], columns: Sequence[str], time: str
 ) -> dict[str, dict[str, list[float]]]:
-    """Of each of the queues the columns' numbers by bin, NaN where there is none."""
+    """Returns for each of the queues the columns' numbers by bin, NaN where there is none."""
     found: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in names:
         for column in columns:

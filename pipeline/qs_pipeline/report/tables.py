@@ -1,7 +1,7 @@
-"""The tables of a report, as Spark computes them: figures by queue and time, depths, and what stands out.
+"""The tables of a report, computed with Spark: figures by queue and time, depths, and conspicuous messages.
 
-`lives` is everywhere what `with_lives` gives, without what is broken. Times are microseconds while they are
-computed with; what is given back has timestamps, and durations in seconds.
+`lifecycles` is always the result of `with_lifecycles` without broken lines. Times are microseconds during the
+computation; results have timestamps, and durations in seconds.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -11,18 +11,18 @@ from .lifecycles import WAITING
 
 HOUR = 3_600_000_000
 ACCURACY = 1000
-"""Of `percentile_approx`: a percentile's rank is off by at most one thousandth of what was measured."""
+"""For `percentile_approx`: the rank of a percentile is off by at most one thousandth of the values."""
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TIMES = ("waiting", "handling")
 COUNTS = ("pushed", "received", "redelivered", "released", "expired", "extended", "deleted")
-"""Columns of whole numbers: how often it happened."""
+"""Columns of whole numbers: how often each event happened."""
 
 
-def figures(lives: DataFrame, width: int, column: str = "hour") -> DataFrame:
-    """A row for each queue and so many microseconds in which something happened: the counts, `depth` at the end of it,
-    and the times that ended in it. Sorted."""
+def figures(lifecycles: DataFrame, width: int, column: str = "hour") -> DataFrame:
+    """Returns a row for each queue and span of `width` microseconds with events: the counts, `depth` at its end, and
+    the times that ended in it. Sorted."""
     begin = F.col("time") - F.col("time") % width
-    found = _grouped(lives, F.col("queue"), begin.alias("begin"))
+    found = _grouped(lifecycles, F.col("queue"), begin.alias("begin"))
     queue = Window.partitionBy("queue")
     earlier = queue.orderBy("begin").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     depth = F.sum("found").over(queue) + F.sum(F.col("pushed") - F.col("deleted")).over(earlier)
@@ -30,10 +30,10 @@ def figures(lives: DataFrame, width: int, column: str = "hour") -> DataFrame:
     return shown.repartition(1).sortWithinPartitions("queue", column)
 
 
-def queues(lives: DataFrame) -> DataFrame:
-    """A row for each queue, over the whole record: also its first and last event, and `at_start`, how many messages
-    were there before. The one with most receives comes first."""
-    found = _grouped(lives, F.col("queue"))
+def queues(lifecycles: DataFrame) -> DataFrame:
+    """Returns a row for each queue over the whole record, with its first and last event, and `at_start`, the messages
+    that were there before. Sorted by receives, most first."""
+    found = _grouped(lifecycles, F.col("queue"))
     depth = F.col("found") + F.col("pushed") - F.col("deleted")
     shown = found.select(
         "queue", _at(F.col("begin"), "first"), _at(F.col("end"), "last"), *COUNTS, "pushed_bytes",
@@ -42,15 +42,15 @@ def queues(lives: DataFrame) -> DataFrame:
     return shown.repartition(1).sortWithinPartitions(F.desc("received"), F.desc("pushed"), "queue")
 
 
-def _grouped(lives: DataFrame, *by: Column) -> DataFrame:
+def _grouped(lifecycles: DataFrame, *by: Column) -> DataFrame:
     event = F.col("event")
     counts = {name: event == name for name in COUNTS} | {"redelivered": (event == "received") & (F.col("receives") > 1)}
     times = {"waiting": F.when(event == "received", F.col("waited")), "handling": F.col("handled")}
     ranks = F.array(*map(F.lit, PERCENTILES.values()))
-    return lives.groupBy(*by).agg(
+    return lifecycles.groupBy(*by).agg(
         *(F.count_if(condition).alias(name) for name, condition in counts.items()),
         F.coalesce(F.sum(F.when(event == "pushed", F.col("size"))), F.lit(0)).alias("pushed_bytes"),
-        F.count_if(~F.col("known") & (event != "pushed")).alias("found"),
+        F.count_if(~F.col("seen_before") & (event != "pushed")).alias("found"),
         F.min("time").alias("begin" if len(by) == 1 else "first"),
         F.max("time").alias("end"),
         *(F.count(time).alias(f"{name}_count") for name, time in times.items()),
@@ -60,7 +60,7 @@ def _grouped(lives: DataFrame, *by: Column) -> DataFrame:
 
 
 def _shown() -> list[Column]:
-    """For each time: how many were measured, percentiles and maximum, in seconds, null where there was none."""
+    """Returns for each time the number of values, percentiles and maximum, in seconds; null where there is none."""
     found = []
     for name in TIMES:
         found.append(F.col(f"{name}_count"))
@@ -74,14 +74,14 @@ def _at(time: Column, name: str) -> Column:
     return F.timestamp_micros(time).alias(name)
 
 
-def depths(lives: DataFrame, start: int, width: int) -> DataFrame:
-    """A row for each queue and so many microseconds in which something happened: `depth` at their end; and, first, what
-    was in it at the start. Sorted."""
+def depths(lifecycles: DataFrame, start: int, width: int) -> DataFrame:
+    """Returns a row for each queue and span of `width` microseconds with events: `depth` at its end; and first the
+    depth at the start. Sorted."""
     bin_ = F.floor((F.col("time") - start) / width).cast("long")
     event = F.col("event")
-    changed = lives.groupBy("queue", bin_.alias("bin")).agg(
+    changed = lifecycles.groupBy("queue", bin_.alias("bin")).agg(
         (F.count_if(event == "pushed") - F.count_if(event == "deleted")).alias("change"),
-        F.count_if(~F.col("known") & (event != "pushed")).alias("found"),
+        F.count_if(~F.col("seen_before") & (event != "pushed")).alias("found"),
     )
     queue = Window.partitionBy("queue")
     by_time = queue.orderBy("bin")
@@ -100,9 +100,9 @@ def depths(lives: DataFrame, start: int, width: int) -> DataFrame:
     return shown.repartition(1).sortWithinPartitions("queue", "time")
 
 
-def top_received(lives: DataFrame, top: int) -> DataFrame:
-    """The messages received most often, more than once: that many at most. `state`: at the end of the record."""
-    again = lives.where((F.col("event") == "received") & (F.col("receives") > 1))
+def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
+    """Returns the `top` messages that were received most often, more than once. `state`: at the end of the record."""
+    again = lifecycles.where((F.col("event") == "received") & (F.col("receives") > 1))
     most = again.groupBy("mid", "queue").agg(F.max("receives").alias("times"))
     chosen = most.orderBy(F.desc("times"), "queue", "mid").limit(top)
     event, time = F.col("event"), F.col("time")
@@ -112,7 +112,7 @@ def top_received(lives: DataFrame, top: int) -> DataFrame:
         .otherwise("handed out")
     )
     found = (
-        lives.join(F.broadcast(chosen), ["mid", "queue"])
+        lifecycles.join(F.broadcast(chosen), ["mid", "queue"])
         .groupBy("mid", "queue")
         .agg(
             F.max("times").alias("receives"),
@@ -132,12 +132,12 @@ def top_received(lives: DataFrame, top: int) -> DataFrame:
     return shown.repartition(1).sortWithinPartitions(F.desc("receives"), "queue", "mid")
 
 
-def waited_longest(lives: DataFrame, top: int, end: int) -> DataFrame:
-    """The messages with the longest waits, that many at most, each with its longest. `ended_by`: received, deleted, or,
-    for what still waited at the end of the record (`end`, microseconds), nothing."""
+def waited_longest(lifecycles: DataFrame, top: int, end: int) -> DataFrame:
+    """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted, or
+    `nothing` for those that still waited at the end of the record (`end`, microseconds)."""
     event, time = F.col("event"), F.col("time")
     still = F.col("last") & event.isin(*WAITING)
-    waits = lives.select(
+    waits = lifecycles.select(
         "queue",
         "mid",
         "size",

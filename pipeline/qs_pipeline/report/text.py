@@ -1,4 +1,4 @@
-"""How a report says numbers, durations and times; and names, which anybody may have chosen."""
+"""Formats numbers, durations, times and names. Anybody may have chosen a name."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-
 
 
 def duration(seconds: float | None) -> str:
-    """`1.5 s`, `230 ms`, `2.1 h`: two or three digits. A dash when there is none."""
+    """Formats a duration with two or three digits: `1.5 s`, `230 ms`, `2.1 h`. A dash for None."""
     if seconds is None:
         return "-"
     for size, unit in _UNITS:
@@ -18,12 +18,12 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """`12,345`."""
+    """Formats a number: `12,345`."""
     return f"{value:,.0f}"
 
 
 def size(value: float) -> str:
-    """Bytes: `1.2 GB`."""
+    """Formats bytes: `1.2 GB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":
             return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
@@ -32,24 +32,24 @@ def size(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Per cent; a dash of nothing."""
+    """Formats a share in per cent; a dash when the whole is 0."""
     return f"{100 * part / whole:.2g} %" if whole else "-"
 
 
 def moment(time: datetime | None, missing: str = "-") -> str:
-    """To the second, in UTC."""
+    """Formats a time to the second, in UTC."""
     return missing if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def plain(name: str) -> str:
-    """Without characters that control anything, or stand for none."""
+def printable(name: str) -> str:
+    """Replaces control characters and unassigned ones."""
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs", "Cn") else c for c in name)
 
 
 def short(name: str, most: int = 28) -> str:
-    """A name for a plot: one line, cut in the middle, so that it can be told from its neighbours at both ends."""
-    name = " ".join(plain(name).split()) or "(blank)"
+    """Shortens a name for a plot: one line, cut in the middle, so that both ends distinguish it."""
+    name = " ".join(printable(name).split()) or "(blank)"
     if len(name) > most:
         keep = (most - 1) // 2
         name = f"{name[:keep]}…{name[-keep:]}"
-    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin so
+    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin with _

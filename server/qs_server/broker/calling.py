@@ -1,4 +1,4 @@
-"""Calls in threads, and tasks that wait for them: whoever is not to wait any longer still gets what came of them."""
+"""Calls in threads, and tasks that wait for them. A task that stops waiting still learns what its call has returned."""
 
 import threading
 from collections.abc import Callable
@@ -6,21 +6,21 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ..storage.remote.engine import RemoteError
+from ..storage.engine import RemoteError
 
 T = TypeVar("T")
 
-_LEAVE = 10
-"""Seconds that a call is given to end once nobody wants to wait for it: a server that hangs must not keep this one from
-stopping for minutes."""
+_STOP_TIMEOUT = 10
+"""Seconds that a call may take to end after it was told to stop, so that another server which hangs does not keep this
+one from stopping."""
 
 
 class Call(Generic[T]):
-    """Something that takes long, and so is done in a thread of its own while its handler waits."""
+    """A function that may take long, to be run in a thread."""
 
     def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
-        """function: is given what is set when nobody wants to wait any longer; waits: whether it may well take very
-        long."""
+        """function: is given an event that is set when it should stop; waits: it waits for messages, and so may well
+        take very long."""
         self.stop = threading.Event()
         self.waits = waits
         self._function = function
@@ -28,19 +28,18 @@ class Call(Generic[T]):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Does it, in whatever thread."""
+        """Runs the function in the calling thread."""
         try:
             self._result.append(self._function(self.stop))
         except Exception as error:
             self._error = error
 
     def found(self) -> list[Any]:
-        """What came of it, if that is a list; empty when it failed."""
+        """Returns the result if the function has returned a list; an empty one if not."""
         return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
 
     def result(self) -> T:
-        """What came of it, once it has been run: the result, or the exception. RemoteError when it was not waited for
-        to its end."""
+        """Returns what the function returned, or raises what it raised. RemoteError when nobody waited for its end."""
         if self._error is not None:
             raise self._error
         if not self._result:
@@ -51,8 +50,8 @@ class Call(Generic[T]):
 
 
 async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
-    """Until it is done. When the task is cancelled, the call is told to stop, and its end is waited for, but not for
-    long: it goes on by itself then, and its result is an error."""
+    """Runs a call in a thread. When the task is cancelled, the call is told to stop, and its end is waited for, but not
+    for long: after that it goes on by itself, and its result is an error."""
     done = trio.Event()
     running = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
@@ -63,7 +62,7 @@ async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
             call.stop.set()
             raise
         finally:
-            with trio.move_on_after(_LEAVE, shield=True):
+            with trio.move_on_after(_STOP_TIMEOUT, shield=True):
                 await done.wait()
             running.cancel()
 

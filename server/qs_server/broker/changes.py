@@ -29,5 +29,6 @@ class Changes:
     def ready(self) -> int:
         """There are reports, or may be."""
         if not self._committer.notice():
+            self._committer.batch_done = self.watch
             self._hub.drop(self)
         return 0

@@ -1,7 +1,7 @@
-"""Where requests meet the engine: batches of groups, each batch with one commit.
+"""Group commit: what the connections ask for at the same time is run as one batch, with one commit.
 
-While one batch is being made durable in the worker thread, the next one gathers. Where there is nothing to wait for (no
-sync asked for, or a lone client, whom a thread would only cost time), the batch runs in the loop instead.
+While the worker thread makes one batch durable, the next one fills. A batch runs in the loop instead where a thread
+would only cost time: when no sync was asked for, when commits are quick, or when there is one client.
 """
 
 import logging
@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ..storage.engine import Durability, Effects, Engine
-from .jobs import Chore, Record, Work
+from ..storage.lifecycle import Record
+from .jobs import Job, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
 from .waiting import Waiters
@@ -33,10 +34,13 @@ class Committer:
         self._waiting: list[Work] = []
         self._more = trio.Event()
         self._dirty = trio.Event()
-        self._rest: Chore | None = None
+        self._rest: Job | None = None
         self._outdated = False
-        self.batch_done: Callable[[], None] = lambda: None
-        """Called in the loop at the end of every batch."""
+        self._syncs = durability is Durability.ALWAYS
+        self._cheap = self._pushes_first = False  # as the engine said last
+        self._served = False  # whether the last batch had something to do with subscribers
+        self.batch_done: Callable[[], None] | None = None
+        """Called in the loop at the end of the next batch, once."""
         self.record: Record | None = None
         self.busy = False
         self.clients = 0
@@ -51,7 +55,7 @@ class Committer:
     @property
     def _in_loop(self) -> bool:
         """Whether the next batch is run in the loop: a thread would only cost time."""
-        return self._durability is not Durability.ALWAYS or self._storage.commit_is_cheap or self.clients <= 1
+        return self._cheap or not self._syncs or self.clients <= 1
 
     async def run(self, work: Work) -> None:
         """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
@@ -71,38 +75,42 @@ class Committer:
         self._waiting.append(work)
         self._more.set()
 
-    def gather(self, work: Work) -> None:
-        """Has the work advanced with what else comes in this sweep of the hub: `swept`, or `hurry`, is called later."""
+    def enqueue(self, work: Work) -> None:
+        """Has the work advanced with what else this poll cycle brings. The caller makes sure that `on_poll_end` or
+        `hurry` is called later."""
         self._waiting.append(work)
 
-    def swept(self) -> bool:
-        """At the end of a sweep: runs what has gathered, at once if that is for the loop. False when there is something
-        left that `serve` has to do."""
-        if (self._waiting or self._outdated) and not self.busy and self._in_loop:
-            self._run_in_loop(self._next_batch())
+    def on_poll_end(self) -> bool:
+        """Runs what was enqueued in this poll cycle, if that is for the loop. Returns False when something is left that
+        `serve` has to do."""
+        if (self._waiting or self._outdated) and not self.busy and (self._cheap or self._in_loop):
+            batch = self._next_batch() if len(self._waiting) > 1 else self._waiting
+            if batch is self._waiting:
+                self._waiting = []
+            self._finish(batch, self._batch(batch))
         if not self._waiting:
             return True
         self._more.set()
         return False
 
     def notice(self) -> bool:
-        """Others may have changed something of the engine's, or it has itself: before the end of this sweep it looks.
-        False when it cannot look now: it does in a batch, of which `batch_done` tells the end."""
+        """Schedules a refresh of the engine in this poll cycle, as its files may have changed. Returns False when that
+        has to wait for a batch; `batch_done` tells its end."""
         if not self.busy and self._in_loop:
             self._outdated = True
             return True
         if not self.busy:
-            self.post(Chore())
+            self.post(Job())
         return False
 
     def hurry(self) -> None:
-        """No sweep is under way: what has been gathered is run soon."""
+        """Has what was enqueued run soon, as no poll cycle is under way."""
         self._more.set()
 
     async def give_back(self) -> None:
         """Once nobody is connected any more: finishes what those held who have gone."""
         while self._subscriptions.leaving:
-            await self.run(Chore(self._subscriptions.give_back))
+            await self.run(Job(self._subscriptions.give_back))
             await trio.lowlevel.checkpoint()
 
     async def serve(self) -> None:
@@ -164,7 +172,9 @@ class Committer:
         if effects.failed:
             for work in works:
                 work.fail_pushes(effects.failed)
-        if self._subscriptions.busy:
+        self._cheap, self._pushes_first = effects.commit_is_cheap, effects.pushes_first
+        self._served = self._subscriptions.busy
+        if self._served:
             effects = self._hand_out(effects)
         if self.record is not None:
             self.record.commit()
@@ -195,22 +205,22 @@ class Committer:
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].weight > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
-        if self._durability is Durability.ALWAYS and not self._storage.commit_is_cheap:
+            works = [work for work in works if work.runnable]
+        if self._syncs and self._pushes_first:
             self._advance_by_kind(works)
         else:
             self._advance_each(works, None)
         return self._storage.commit()
 
     def _advance_each(self, works: Sequence[Work], pushing: bool | None) -> None:
-        record = self.record
+        record, storage = self.record, self._storage
         for work in works:
             if record is not None:
                 record.begin(work.peer)
-            if work.runnable:
-                try:
-                    work.advance(pushing=pushing)
-                finally:
-                    work.early_commits = self._storage.early_commits
+            try:
+                work.advance(pushing=pushing)
+            finally:
+                work.early_commits = storage.early_commits
         if record is not None:
             record.begin("")
 
@@ -236,25 +246,32 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
-        for subscriber in self._subscriptions.take_mail():
-            subscriber.deliver()
-        if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
-            self._rest = Chore(self._subscriptions.give_back, SLICE)
-            self.post(self._rest)
+        if self._served:
+            self._serve_subscribers()
         for work in works:
             pause = work.pause
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
-        for qid, count in effects.arrived.items():
-            self._waiters.wake(qid, count)
+        if self._waiters.any:
+            for qid, count in effects.arrived.items():
+                self._waiters.wake(qid, count)
         self._note_times(effects.next_expiry, effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        self.batch_done()
+        if self.batch_done is not None:
+            done, self.batch_done = self.batch_done, None
+            done()
         for work in works:
             ended, work.ended = work.ended, None
             if ended is not None:
                 ended()
+
+    def _serve_subscribers(self) -> None:
+        for subscriber in self._subscriptions.take_mail():
+            subscriber.deliver()
+        if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
+            self._rest = Job(self._subscriptions.give_back, SLICE)
+            self.post(self._rest)
 
     def _note_times(self, expiry: int | None, upkeep: int | None) -> None:
         self._expiry = expiry

@@ -71,7 +71,7 @@ class Work(Protocol):
         """The commit has failed: nothing that was done can be answered for."""
 
 
-class Chore:
+class Job:
     """A function to run once on the engine, for nobody in particular."""
 
     pause = None
@@ -106,16 +106,3 @@ class Chore:
     def fail(self, error: Exception) -> None:
         self.failed = True
         _logger.error("leases or changes of other programs could not be followed: %s", error)
-
-
-class Record(Protocol):
-    """What keeps a record of what batches do. Nothing that it is asked to raises anything."""
-
-    def begin(self, peer: str) -> None:
-        """What follows is done for a client, by its address; empty: for nobody."""
-
-    def commit(self) -> None:
-        """What has been done since the last call is there to stay."""
-
-    def discard(self) -> None:
-        """It is not."""

@@ -14,14 +14,15 @@ class Leases:
     def __init__(self) -> None:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
         """By queue, and by id. A queue of which nothing is held is not in it."""
-        self._count = 0
+        self.count = 0
+        """How many messages are held."""
         self._ends: list[tuple[int, Key]] = []
         """A heap; entries of leases that have ended otherwise may still be in it."""
 
     def begin(self, key: Key, subscription: Subscription, receives: int, end: int) -> None:
         """A message has been sent, which nobody holds. end: of its window."""
         subscription.receives[key] = receives
-        self._count += 1
+        self.count += 1
         self._note(key, subscription, end)
 
     def move(self, key: Key, end: int) -> None:
@@ -40,7 +41,7 @@ class Leases:
 
     def _tidy(self) -> None:
         """Takes out what is over, all at once, when it is the greater part."""
-        if len(self._ends) > 2 * self._count + 64:
+        if len(self._ends) > 2 * self.count + 64:
             held = self._leases.items()
             self._ends = [(end, (qid, mid)) for qid, leases in held for mid, (_, end) in leases.items()]
             heapq.heapify(self._ends)
@@ -53,7 +54,7 @@ class Leases:
             return None
         if not leases:
             del self._leases[key[0]]
-        self._count -= 1
+        self.count -= 1
         del found[0].receives[key]
         return found[0]
 

@@ -1,4 +1,4 @@
-"""Queues whose messages another server keeps, beside those of the root: which there are, and who asks for them."""
+"""Queues whose messages another server keeps: which engine has which queue, and receiving from such an engine."""
 
 import logging
 import threading
@@ -6,16 +6,23 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from ..storage.engine import Message as Stored
-from ..storage.engine import NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError, UnsupportedError
+from ..storage.engine import (
+    Message,
+    NoSuchMessageError,
+    NoSuchQueueError,
+    Receipt,
+    RemoteError,
+    StaleReceiptError,
+    UnsupportedError,
+)
 from ..storage.lifecycle import Event, Lifecycle
-from ..storage.remote.engine import RemoteEngine, RemoteError
+from ..storage.remote_engine import RemoteEngine
 
 _logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """The engines of such queues, by the names of their storages. Its methods ask nobody else."""
+    """The engines of such queues, by the names of their storages. Its methods answer from memory."""
 
     def __init__(
         self,
@@ -25,69 +32,68 @@ class Remotes:
         lifecycle: Lifecycle | None = None,
         out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: storages that there would be if their libraries were installed; default: the storage of new queues
-        that name none, if it is one of these; lifecycle: is told of what is done here with messages; out_of_reach: the
-        queues of missing storages, each with its storage."""
+        """missing: storages whose libraries are not installed; default: the storage of new queues that name none, if it
+        is a remote one; lifecycle: is told of what this server does with messages; out_of_reach: the queues of missing
+        storages, each with its storage."""
         self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
         self._default = default
         self._lifecycle = lifecycle
+        self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
+        """Whether there is or was such a queue. An attribute, as every request asks."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Something has happened to a message: see Lifecycle. Only where the storage's own engine is used."""
+        """Tells the lifecycle record what has happened to a message; see Lifecycle."""
         if self._lifecycle is not None:
             self._lifecycle.note(event, qid, mid, size, receives)
 
-    @property
-    def used(self) -> bool:
-        """Whether there is any such queue."""
-        for engine in self.engines.values():  # at each request: no generator
-            if engine.registered:
-                return True
-        return bool(self.out_of_reach)
-
-    def of(self, qid: str) -> RemoteEngine | None:
-        """Who keeps a queue; None: nobody here. UnsupportedError when it is out of reach."""
+    def engine_of(self, qid: str) -> RemoteEngine | None:
+        """Returns the engine of a queue; None if it is no remote one. UnsupportedError when it is out of reach."""
         if qid in self.out_of_reach:
-            raise self.absent(self.out_of_reach[qid], qid)
+            raise self.library_missing(self.out_of_reach[qid], qid)
         for engine in self.engines.values():
-            if qid in engine.registered:
+            if qid in engine.queues():
                 return engine
         return None
 
-    def of_storage(self, name: str | None) -> RemoteEngine | None:
-        """Who is to make a queue for which that storage was asked; None: somebody else. UnsupportedError when it is
-        missing."""
-        name = name or self._default or ""
+    def engine_for(self, storage: str | None) -> RemoteEngine | None:
+        """Returns the engine that makes a new queue of that storage, None being the default; None if it is no remote
+        one. UnsupportedError when its library is missing."""
+        name = storage or self._default or ""
         if name in self._missing:
-            raise self.absent(name)
-        return self.engines.get(name)
+            raise self.library_missing(name)
+        engine = self.engines.get(name)
+        self.has_queues = self.has_queues or engine is not None
+        return engine
 
-    def absent(self, name: str, qid: str | None = None) -> UnsupportedError:
-        """What to say when a storage is needed that is missing. qid: the queue for which it is."""
+    @staticmethod
+    def library_missing(storage: str, qid: str | None = None) -> UnsupportedError:
+        """Returns the error for when a missing storage is needed. qid: the queue for which it is."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
-            f"{needed}the storage {name!r} needs a library that is not installed here: install qsbus[{name}]"
+            f"{needed}the storage {storage!r} needs a library that is not installed here: install qsbus[{storage}]"
         )
 
-    def of_all(self, qids: Iterable[str]) -> RemoteEngine | None:
-        """Who keeps all of these. UnsupportedError when no one does, but somebody keeps some."""
+    def engine_of_all(self, qids: Iterable[str]) -> RemoteEngine | None:
+        """Returns the engine of all these queues; None if none is a remote one. UnsupportedError when they are not of
+        one engine."""
         named = list(qids)
-        keepers = [self.of(qid) for qid in named]
-        if all(keeper is keepers[0] for keeper in keepers):
-            return keepers[0]
-        one, other = next((a, b) for a, b in pairwise(named) if self.of(a) is not self.of(b))
-        raise UnsupportedError(
-            f"queues {one!r} and {other!r} are of storages that cannot be asked together: ask for each by itself"
-        )
+        engines = [self.engine_of(qid) for qid in named]
+        for (one, engine), (other, next_engine) in pairwise(zip(named, engines, strict=True)):
+            if engine is not next_engine:
+                raise UnsupportedError(
+                    f"queues {one!r} and {other!r} are of storages that cannot be asked together: "
+                    "ask for each by itself"
+                )
+        return engines[0]
 
     def queues(self) -> set[str]:
-        """The names of all of them."""
+        """Returns the names of all such queues."""
         return {*self.out_of_reach, *(qid for engine in self.engines.values() for qid in engine.queues())}
 
     def close(self) -> None:
-        """Lets go of them."""
+        """Closes the engines."""
         for engine in self.engines.values():
             engine.close()
 
@@ -101,17 +107,16 @@ def receive_wanted(
     *,
     max_bytes: int,
     wait: float,
-) -> list[Stored]:
-    """As `receive_within`, but gives back what comes when the wait has been stopped: there may be nobody any more to
-    take it. A queue that is deleted meanwhile does not hide what the others have."""
+) -> list[Message]:
+    """Receives as RemoteEngine.receive does, but gives back what comes after `stop` is set: nobody may be there to take
+    it. A queue that is deleted meanwhile does not hide what the others have."""
     until = time.monotonic() + wait
     while True:
         left = max(until - time.monotonic(), 0)
         try:
-            found = engine.receive_within(qids, most, visibility, max_bytes, wait=left, stop=stop)
+            found = engine.receive(qids, most, visibility, max_bytes, wait=left, stop=stop)
         except NoSuchQueueError:
-            known = engine.queues()
-            others = [qid for qid in qids if qid in known]
+            others = [qid for qid in qids if qid in engine.queues()]
             if not others or len(others) == len(qids):
                 raise
             qids = others
@@ -122,8 +127,9 @@ def receive_wanted(
         return found
 
 
-def give_back(engine: RemoteEngine, messages: Sequence[Stored]) -> None:
-    """Makes messages visible again that were received and are not wanted. Logs what cannot be: its window ends."""
+def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
+    """Makes messages visible again that were received and are not wanted. Logs how many cannot be: their windows
+    end."""
     for at, message in enumerate(messages):
         try:
             engine.queue(message.qid).release(Receipt(message.mid, message.receives), 0)

@@ -12,10 +12,10 @@ from functools import partial
 import trio
 
 from ..storage.engine import Engine, Message, NoSuchQueueError, Receipt, StorageError
-from ..storage.remote.engine import RemoteEngine
+from ..storage.remote_engine import RemoteEngine
 from .calling import Call, run_call
 from .committer import Committer
-from .jobs import Chore
+from .jobs import Job
 from .remotes import Remotes, give_back, receive_wanted
 from .subscriptions import Subscriptions
 
@@ -40,7 +40,7 @@ class _Names(Collection[str]):
         self._remotes = remotes
 
     def __contains__(self, qid: object) -> bool:
-        return qid in self._storage.queues() or (isinstance(qid, str) and self._remotes.of(qid) is not None)
+        return qid in self._storage.queues() or (isinstance(qid, str) and self._remotes.engine_of(qid) is not None)
 
     def __iter__(self) -> Iterator[str]:
         return iter({*self._storage.queues(), *self._remotes.queues()})
@@ -76,7 +76,7 @@ class Stock:
     ) -> list[Message]:
         """See Engine; of one queue. What there is not is fetched."""
         [qid] = qids
-        if self._remotes.of(qid) is None:
+        if self._remotes.engine_of(qid) is None:
             return self._storage.receive(qids, count, visibility, max_bytes, held=held)
         found = self._fetched.pop(qid, [])
         if len(found) > count:
@@ -90,7 +90,7 @@ class Stock:
 
     def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
         """See Engine. At another server it is done a little later."""
-        if self._remotes.of(qid) is None:
+        if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
         message = Message(qid, receipt.mid, "delivered", receipt.receives or 0, 0)
@@ -165,15 +165,15 @@ class Fetching:
 
     async def _return(self, qid: str) -> None:
         returned = self.stock.returned.get(qid, ())
-        while returned and (engine := self._remotes.of(qid)) is not None:
+        while returned and (engine := self._remotes.engine_of(qid)) is not None:
             await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
         self._returning.discard(qid)
 
     async def _fetch_wanted(self, qid: str) -> None:
-        while (wanted := self.stock.wanted.pop(qid, None)) and (engine := self._remotes.of(qid)) is not None:
+        while (wanted := self.stock.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
             if not await self._fetch(engine, qid, wanted):
                 await trio.sleep(_TRY_AGAIN)
-                await self._committer.run(Chore(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
+                await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
         self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
@@ -209,11 +209,11 @@ class Fetching:
             self._subscriptions.has_come(qid)
 
         left: list[Message] = []
-        await self._committer.run(Chore(put))
+        await self._committer.run(Job(put))
         while self._subscriptions.is_waiting(qid):  # others had their turn
-            await self._committer.run(Chore())
+            await self._committer.run(Job())
             await trio.lowlevel.checkpoint()
-        await self._committer.run(Chore(lambda: left.extend(self.stock.take_left(qid))))
+        await self._committer.run(Job(lambda: left.extend(self.stock.take_left(qid))))
         await _give_back(engine, left)
 
 

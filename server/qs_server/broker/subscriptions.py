@@ -16,7 +16,7 @@ from qs_serving.answers import new_resp
 
 from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from ..storage.engine import Message as Received
-from .jobs import Record
+from ..storage.lifecycle import Record
 from .leases import Key, Leases
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
@@ -53,7 +53,8 @@ class Subscriptions:
         """Who is sent messages of a queue; whose turn it is comes first."""
         self._leases = Leases()
         self._hungry: dict[str, None] = {}  # in the order in which they are to be served
-        self._mail: set[Subscriber] = set()
+        self.mail: set[Subscriber] = set()
+        """Who has been handed something since `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
         """Those of connections that have ended, and what each has still to give back, the first last."""
         self._failed: set[str] = set()
@@ -112,7 +113,7 @@ class Subscriptions:
     def drop(self, subscriber: Subscriber) -> None:
         """The connection has ended: it is sent nothing more. What it has not acknowledged stays its own until
         `give_back` has come to it: until then its window may end, and whoever knows of it may delete or release it."""
-        self._mail.discard(subscriber)
+        self.mail.discard(subscriber)
         for subscription in subscriber.subscriptions.values():
             subscription.closed = True
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
@@ -155,7 +156,7 @@ class Subscriptions:
 
     def settled(self, qid: str, mid: int) -> None:
         """A message has been deleted, released or received anew: nobody holds it any more."""
-        subscription = self._end((qid, mid))
+        subscription = self._end((qid, mid)) if self._leases.count else None
         if subscription is not None and not subscription.closed:
             self.feed(subscription)
 
@@ -240,7 +241,7 @@ class Subscriptions:
     @property
     def busy(self) -> bool:
         """Whether `dispatch` has to be called at the end of each batch."""
-        return bool(self._rings or self._hungry or self._leaving) or self.next_due() is not None
+        return bool(self._rings or self._hungry or self._leaving or self._leases.count or self._failed or self.mail)
 
     @property
     def active(self) -> bool:
@@ -312,11 +313,11 @@ class Subscriptions:
 
     def _post(self, subscriber: Subscriber, message: Message) -> None:
         subscriber.mail.append(message)
-        self._mail.add(subscriber)
+        self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
         """Those who have been handed something since the last call."""
-        mail, self._mail = self._mail, set()
+        mail, self.mail = self.mail, set()
         return mail
 
 

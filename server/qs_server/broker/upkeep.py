@@ -9,7 +9,7 @@ import trio
 
 from ..storage.engine import SECOND, Background, Clock, Engine
 from .committer import Committer
-from .jobs import Chore
+from .jobs import Job
 
 
 class UpkeepLoop:
@@ -32,7 +32,7 @@ class UpkeepLoop:
             if begun is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(begun.run)
-                    await self._run(Chore(partial(self._storage.finish_upkeep, begun)))
+                    await self._run(Job(partial(self._storage.finish_upkeep, begun)))
             rested = trio.current_time() + rest
 
     async def _wait_until_due(self, rested: float) -> None:
@@ -47,7 +47,7 @@ class UpkeepLoop:
                 continue
             return
 
-    async def _run(self, chore: Chore) -> None:
+    async def _run(self, chore: Job) -> None:
         """Has the engine do something in a batch, whatever becomes of the batch."""
         while chore.runnable:  # a fault of what was before it in the batch leaves it undone
             await self._committer.run(chore)
@@ -55,5 +55,5 @@ class UpkeepLoop:
     async def _run_slice(self) -> Background | None:
         """Has the engine do a slice in a batch. Returns what is left to be done in a thread, if anything is."""
         begun: list[Background | None] = []
-        await self._run(Chore(lambda: begun.append(self._storage.begin_upkeep())))
+        await self._run(Job(lambda: begun.append(self._storage.begin_upkeep())))
         return begun[0] if begun else None

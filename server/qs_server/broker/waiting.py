@@ -16,10 +16,13 @@ class Waiters:
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
         self._places: dict[Work, tuple[trio.Event, Pause]] = {}
+        self.any = False
+        """Whether anybody waits."""
 
     def add(self, work: Work, pause: Pause) -> None:
         """Takes a place in every one of the queues, before those that began to wait later."""
         self._places[work] = trio.Event(), pause
+        self.any = True
         for qid in pause.qids:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
@@ -58,3 +61,4 @@ class Waiters:
                 del line[at]
                 if not line:
                     del self._lines[qid]
+        self.any = bool(self._lines)

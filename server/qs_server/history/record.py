@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from qs_serving.listening import StartError
 
-from ..main.options import HistoryOptions
 from ..storage.disk import reason_of
 from ..storage.engine import Clock
 from ..storage.lifecycle import Event
@@ -31,6 +31,17 @@ _TRY_AGAIN = 1.0
 """Seconds for which nothing is tried after a write has failed: a full disk is not asked, and logged, for each batch."""
 _INSIDE = ".history"
 """Where in the root a record may be: no queue can have the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Says where the record is kept, and when one of its files is finished: at so many bytes, or so many seconds after
+    its first line. keep: bytes of finished files that stay, None: all."""
+
+    folder: str
+    size: int = 64 * 1024 * 1024
+    age: float = 60.0
+    keep: int | None = None
 
 
 class _Quoted(dict[str, str]):

@@ -1,10 +1,9 @@
-"""Opening what a server keeps its queues in: the engine on the root directory, and those that ask other servers."""
+"""Opens what a server keeps its queues in: the engine on the root directory, and the engines that ask other servers."""
 
 import errno
 import logging
 import os
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import TypeVar
@@ -12,18 +11,21 @@ from typing import TypeVar
 from qs_serving.listening import StartError
 
 from ..broker.remotes import Remotes
-from ..history.record import History
-from ..storage.directories import DirectoriesEngine
-from ..storage.dirqueue.engines import DirqEngine, DirqSimpleEngine, NullEngine
+from ..storage.directories import (
+    DirectoriesEngine,
+    DirqEngine,
+    DirqSimpleEngine,
+    FilesEngine,
+    JournalEngine,
+    NullEngine,
+)
 from ..storage.disk import Disk, reason_of
 from ..storage.engine import Clock, Durability, Engine, StorageError
-from ..storage.files import FilesEngine
-from ..storage.journal.engine import JournalEngine
-from ..storage.names import qid_of
-from ..storage.remote.engine import RemoteEngine
+from ..storage.lifecycle import Lifecycle
 from ..storage.remote.memcached import MemcachedEngine
+from ..storage.remote.registry import queues_in
 from ..storage.remote.sqs import SqsEngine
-from ..storage.settings import read_options
+from ..storage.remote_engine import RemoteEngine
 from .options import ServerOptions
 
 _logger = logging.getLogger(__name__)
@@ -41,14 +43,9 @@ REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
 """The storages of other servers, and the library that each needs."""
 
 
-def wall_clock() -> int:
-    """Microseconds since the Epoch."""
-    return time.time_ns() // 1000
-
-
-def open_storage(options: ServerOptions, clock: Clock, history: History | None = None) -> Engine:
-    """The engine on the root directory. history: is told of what happens to messages. StartError when the root cannot
-    be used."""
+def open_storage(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Engine:
+    """Opens the engine on the root directory, which is made if it is missing. lifecycle: is told of what happens to
+    messages. StartError when the root cannot be used."""
     root = os.path.abspath(options.root)
 
     def make() -> Engine:
@@ -56,62 +53,48 @@ def open_storage(options: ServerOptions, clock: Clock, history: History | None =
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         engine = ENGINES.get(options.storage, JournalEngine)
-        return engine(root, clock=clock, durability=options.durability, cache=options.cache, lifecycle=history)
+        return engine(root, clock=clock, durability=options.durability, cache=options.cache, lifecycle=lifecycle)
 
-    return _opened(root, make)
+    return _start(root, f"cannot use root {root}", make)
 
 
-def open_remotes(options: ServerOptions, clock: Clock, history: History | None = None) -> Remotes:
-    """The engines of the other storages, as far as their libraries are there. Asks no other server for anything yet.
-    history: is told of what is done with messages. StartError when one is needed and its library is not there."""
+def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
+    """Opens the engines of the other storages whose libraries are installed. Asks no other server for anything yet.
+    lifecycle: is told of what is done with messages. StartError when the library of the default storage is missing."""
     root = os.path.abspath(options.root)
-    engines: dict[str, RemoteEngine] = {}
-    missing: list[str] = []
-    for name, library in REMOTE.items():
-        if find_spec(library) is None:
-            missing.append(name)
-        elif name == "memcached":
-            made = partial(MemcachedEngine, root, clock=clock, servers=options.memcached)
-            engines[name] = _opened(root, made, "the storage 'memcached' cannot be used")
-        else:
-            engines[name] = _opened(root, partial(_sqs, root, clock, options), "the storage 'sqs' cannot be used")
-    out_of_reach = _opened(root, lambda: _queues_of(root, missing))
+    sqs = options.sqs
+    makers: dict[str, Callable[[], RemoteEngine]] = {
+        "memcached": partial(MemcachedEngine, root, clock=clock, servers=options.memcached),
+        "sqs": partial(SqsEngine, root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix),
+    }
+    missing = [name for name, library in REMOTE.items() if find_spec(library) is None]
+    engines = {
+        name: _start(root, f"the storage {name!r} cannot be used", make)
+        for name, make in makers.items()
+        if name not in missing
+    }
+    found = _start(root, f"cannot use root {root}", lambda: queues_in(root, missing, Disk())) if missing else {}
+    out_of_reach = {qid: queue.storage for qid, queue in found.items()}
     default = options.storage if options.storage in REMOTE else None
-    remotes = Remotes(engines, missing, default, history, out_of_reach)
+    remotes = Remotes(engines, missing, default, lifecycle, out_of_reach)
     if options.storage in missing:
-        raise StartError(str(remotes.absent(options.storage)))
+        raise StartError(str(remotes.library_missing(options.storage)))
     for name in sorted(set(out_of_reach.values())):
         qids = ", ".join(repr(qid) for qid, storage in sorted(out_of_reach.items()) if storage == name)
-        _logger.warning("%s; requests about its queues are refused: %s", remotes.absent(name), qids)
+        _logger.warning("%s; requests about its queues are refused: %s", remotes.library_missing(name), qids)
     for name, engine in engines.items():
         if (engine.queues() or name == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
     return remotes
 
 
-def _queues_of(root: str, storages: Collection[str]) -> dict[str, str]:
-    """Those in the root that have one of these storages, each with its storage."""
-    found = {}
-    for name in Disk().directories_in(root) if storages else ():
-        if not name.startswith(".") and (qid := qid_of(name)) is not None:
-            storage = read_options(f"{root}/{name}", "").storage
-            if storage in storages:
-                found[qid] = storage
-    return found
-
-
-def _sqs(root: str, clock: Clock, options: ServerOptions) -> SqsEngine:
-    sqs = options.sqs
-    return SqsEngine(root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix)
-
-
-def _opened(root: str, make: Callable[[], Opened], refused: str | None = None) -> Opened:
-    """refused: what a StorageError means; None: that the root cannot be used."""
+def _start(root: str, refused: str, make: Callable[[], Opened]) -> Opened:
+    """Calls make. StartError instead of an OSError, which is about the root, or a StorageError, which begins with
+    `refused`."""
     try:
         return make()
     except OSError as error:
-        reason = reason_of(error)
         where = f" ({error.filename})" if error.filename not in (None, root) else ""
-        raise StartError(f"cannot use root {root}: {reason}{where}; name another with --root") from None
+        raise StartError(f"cannot use root {root}: {reason_of(error)}{where}; name another with --root") from None
     except StorageError as error:
-        raise StartError(f"{refused or f'cannot use root {root}'}: {error}") from None
+        raise StartError(f"{refused}: {error}") from None

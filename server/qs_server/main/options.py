@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 
+from ..history.record import HistoryOptions
 from ..storage.engine import Durability
-from ..storage.journal.store import CACHE
+from ..storage.journal.cache import CACHE
 
 __all__ = ["PORT", "HistoryOptions", "ServerLimits", "ServerOptions", "SqsOptions"]
 
@@ -14,20 +15,9 @@ PORT = 9876
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryOptions:
-    """Where the lifecycle record is kept, and when one of its files is finished: at so many bytes, or seconds after its
-    first line. keep: bytes of finished files that stay, None: all."""
-
-    folder: str
-    size: int = 64 * 1024 * 1024
-    age: float = 60.0
-    keep: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SqsOptions:
-    """Where queues of the storage `sqs` are: endpoint: a URL, None for Amazon's; region: None for that of the
-    environment; prefix: of all names there."""
+    """Says where queues of the storage `sqs` are. endpoint: a URL, None for Amazon's; region: None for that of the
+    environment; prefix: what all names begin with there."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -36,10 +26,13 @@ class SqsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """root: the directory of the queues, made when missing; port 0: any free one; storage: the default engine; history:
-    None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and port of
-    each server that keeps queues of that storage; early: every client is taken for one that ends its documents with an
-    empty line."""
+    """Everything that a server can be told.
+
+    root: the directory of the queues, made when missing; port: 0 for any free one; storage: the default engine;
+    history: None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and
+    port of each server that keeps queues of that storage; early: treats every client as one that ends its documents
+    with an empty line.
+    """
 
     root: str
     host: str = "127.0.0.1"

@@ -1,29 +1,22 @@
 """The queue server: the parts put together, from the listening socket to the last answer."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-
 import trio
 
 from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
-from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
-from qs_serving.stopping import StopError, serve_until_signalled
 from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
 from ..broker.committer import Committer
-from ..broker.jobs import Chore
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.stock import Fetching
 from ..broker.subscriptions import Subscriptions
 from ..broker.upkeep import UpkeepLoop
 from ..broker.waiting import Waiters
-from ..history.record import History, recording
+from ..history.record import History
 from ..session.connection import Connection
-from ..storage.engine import SECOND, Clock, Engine, UnfinishedError
-from .opening import open_remotes, open_storage, wall_clock
+from ..storage.engine import SECOND, Clock, Engine, wall_clock
 from .options import ServerOptions
 
 _EXPIRE_SLICE = 500
@@ -55,7 +48,7 @@ class Server(Acceptor[Connection]):
         self._subscriptions = Subscriptions(self._fetching.stock, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
-        self._hub.swept = self._committer.swept
+        self._hub.on_poll_end = self._committer.on_poll_end
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Until `stop` has been called and what was begun is finished. Closes the listeners, not the engine."""
@@ -66,7 +59,7 @@ class Server(Acceptor[Connection]):
             background.start_soon(UpkeepLoop(self._storage, self._committer, self._clock).serve)
             background.start_soon(self._fetching.serve, self._committer, self._subscriptions)
             if (descriptor := self._storage.fileno()) is not None:
-                self._committer.batch_done = Changes(descriptor, self._hub, self._committer).watch
+                Changes(descriptor, self._hub, self._committer)
             await self.accept(listeners)
             await self._committer.give_back()
             background.cancel_scope.cancel()
@@ -105,40 +98,7 @@ class Server(Acceptor[Connection]):
                 await self._expire()
 
     async def _expire(self) -> None:
-        chore = Chore(lambda: self._storage.expire(_EXPIRE_SLICE))
+        chore = Job(lambda: self._storage.expire(_EXPIRE_SLICE))
         await self._committer.run(chore)
         if chore.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due
-
-
-async def run_server(options: ServerOptions, announce: Announce) -> None:
-    """Serves until SIGTERM or SIGINT. StartError, StopError."""
-    raise_descriptor_limit(options.limits.connections)
-    with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
-        remotes = open_remotes(options, wall_clock, history)
-        try:
-            listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history, remotes=remotes)
-            serve = partial(server.serve, listeners)
-            await serve_until_signalled(server, serve, listeners, announce, options.limits.grace)
-        finally:
-            remotes.close()
-
-
-@contextmanager
-def _storage_of(options: ServerOptions, history: History | None) -> Iterator[Engine]:
-    """The engine on the root, for the length of a with block. StartError; StopError when it could not be closed as it
-    should be, unless the block has failed already."""
-    storage = open_storage(options, wall_clock, history)
-    try:
-        yield storage
-    except BaseException:
-        with suppress(OSError, UnfinishedError):
-            storage.close()
-        raise
-    try:
-        storage.close()
-    except UnfinishedError as error:
-        raise StopError(str(error)) from None
-    except OSError as error:
-        raise StopError(f"the last changes may not survive a power loss: {error}") from None

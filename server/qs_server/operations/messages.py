@@ -1,7 +1,7 @@
-"""The operations: one small function each, from a request to its answer, and the table that finds them.
+"""The operations: one small function each, from a request to its answer.
 
-Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; what all handlers have in common is in
-`service.py`.
+Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`; `table.py` finds them, and
+`service.py` has what all of them need.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,13 @@ from ..storage.engine import (
     Options,
     Queue,
     Receipt,
+    RemoteError,
     StaleReceiptError,
     State,
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
-from ..storage.remote.engine import RemoteError
-from .claiming import (
-    ack_claim,
-    claim_messages,
-    get_claim,
-    list_claims,
-    publish_staged,
-    release_claim,
-    stage_messages,
-)
-from .service import Answer, BadRequestError, Handler, Service, microseconds, mid_of, qid_of
-from .subscribing import subscribe, unsubscribe
+from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
 """Seconds: the age of a message as the protocol can say it. An id that somebody chose may be of 1970."""
@@ -88,8 +78,10 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
             for draft in request.messages
         ]
         return wire.PushMessage(request.qid, mids=service.storage.queue(qid_of(request)).push(drafts))
-    draft = Draft(_bytes(request.payload), microseconds(request.delay) or 0, request.key)
-    return wire.PushMessage(request.qid, mid=service.storage.queue(qid_of(request)).push([draft])[0])
+    delay = 0 if request.delay is None else round(request.delay * SECOND)
+    payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
+    queue = service.storage.queue(request.qid or "")
+    return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, request.key)])[0])
 
 
 def is_plain_push(request: wire.PushMessage) -> bool:
@@ -126,26 +118,33 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
     return found if found.visible_at is not None else None
 
 
-def receive_message(service: Service, request: wire.ReceiveMessage) -> Answer:
+def receive_message(service: Service, request: wire.ReceiveMessage) -> Message | Answer:
     qids, most, visibility = what_to_receive(service, request)
-    pause = Pause(qids, request.wait or 0)
-    over = not pause.wait
+    found = service.storage.receive(qids, most, visibility, service.document)
+    return received(found) if found or not request.wait else _wait_to_receive(service, request, qids)
+
+
+def _wait_to_receive(service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...]) -> Answer:
+    """Receives as soon as there is something in one of the queues, or answers with nothing when the time is over."""
+    _, most, visibility = what_to_receive(service, request)
+    pause = Pause(qids, request.wait or 0)  # always the same, and with it the place in line
     while True:
-        found = service.storage.receive(qids, most, visibility, service.document)
-        if found or over:
-            return received(found)
-        over = bool((yield pause))  # always the same, and with it the place in line
+        over = bool((yield pause))
         # One that was deleted meanwhile must not hide what the others have: they were woken for nobody else.
         known = service.storage.queues()
         qids = tuple(qid for qid in qids if qid in known) or qids
+        found = service.storage.receive(qids, most, visibility, service.document)
+        if found or over:
+            return received(found)
 
 
 def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tuple[str, ...], int, int | None]:
     """Queues, how many messages at most, and their visibility window in microseconds."""
     if request.qid is not None and request.queues:
         raise BadRequestError("receive-message takes either 'qid' or 'queues', and this one has both")
-    qids = tuple(dict.fromkeys(request.queues)) or (qid_of(request),)
-    return qids, _count(service, request.max, 1), microseconds(request.visibility)
+    qids = tuple(dict.fromkeys(request.queues)) if request.queues else (request.qid or "",)
+    most = 1 if request.max is None else min(request.max, service.list_length)
+    return qids, most, None if request.visibility is None else round(request.visibility * SECOND)
 
 
 def received(found: Sequence[Stored]) -> Message:
@@ -265,34 +264,6 @@ def ping(service: Service, request: wire.Ping) -> Message:
 
 def _count(service: Service, asked: int | None, default: int) -> int:
     return min(default if asked is None else asked, service.list_length)
-
-
-HANDLERS: dict[type[Message], Handler] = {
-    wire.ListQueues: list_queues,
-    wire.NewQueue: new_queue,
-    wire.DeleteQueue: delete_queue,
-    wire.ListMessages: list_messages,
-    wire.PushMessage: push_message,
-    wire.GetMessage: get_message,
-    wire.ReceiveMessage: receive_message,
-    wire.DeleteMessage: delete_message,
-    wire.ReleaseMessage: release_message,
-    wire.ExtendMessage: extend_message,
-    wire.CopyMessage: copy_message,
-    wire.Subscribe: subscribe,
-    wire.Unsubscribe: unsubscribe,
-    wire.PurgeQueue: purge_queue,
-    wire.QueueStats: queue_stats,
-    wire.Ping: ping,
-    wire.ClaimMessages: claim_messages,
-    wire.GetClaim: get_claim,
-    wire.AckClaim: ack_claim,
-    wire.ReleaseClaim: release_claim,
-    wire.ListClaims: list_claims,
-    wire.StageMessages: stage_messages,
-    wire.PublishStaged: publish_staged,
-}
-"""The handler of each operation. What is not in it is answered with 501."""
 
 
 def first_mid(answer: Message) -> tuple[str, int] | None:

@@ -1,6 +1,6 @@
-"""Requests about queues that another server keeps: the same handlers, run in a thread, as it answers when it likes.
+"""Requests about queues that another server keeps: the same handlers, run in a thread, because it may answer late.
 
-What a handler tells the subscriptions there is told them afterwards, here, where everything else about them happens.
+What a handler tells the subscriptions is recorded in the thread, and told them afterwards in the server's own.
 """
 
 import logging
@@ -16,108 +16,108 @@ from ..broker.calling import Call
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriptions import Subscriptions
-from ..storage.engine import Engine, Feature, NoSuchQueueError, Receipt, UnsupportedError
+from ..storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
 from ..storage.lifecycle import Event
-from ..storage.remote.engine import RemoteEngine, RemoteError
+from ..storage.remote_engine import RemoteEngine
 from .messages import queue_stats, received, stats_of, what_to_receive
 from .service import Answer, Handler, Service, mid_of, qid_of
 
 _logger = logging.getLogger(__name__)
-_FIGURES = 5
+_STATS_TIMEOUT = 5
 """Seconds after which a server that has failed is not asked for the figures of its other queues."""
 
 
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
-    """Who handles a request. usual: who does, unless it is about queues that another server keeps."""
+    """Returns the handler of a request: `usual`, unless the request is about queues that another server keeps."""
     remotes = service.remotes
-    if not (remotes.used or isinstance(request, wire.NewQueue)):
+    if not (remotes.has_queues or isinstance(request, wire.NewQueue)):
         return usual
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
         return _all_stats
-    engine = _keeper(service, remotes, request)
+    engine = _engine_for(service, remotes, request)
     if engine is None:
         return usual
     if isinstance(request, wire.ReceiveMessage):
         return partial(_receive, engine)
-    return partial(_elsewhere, engine, usual)
+    return partial(_run_in_thread, engine, usual)
 
 
-def _keeper(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
+def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
     if isinstance(request, wire.NewQueue):
-        return remotes.of_storage(request.options.storage if request.options else None)
+        return remotes.engine_for(request.options.storage if request.options else None)
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):
         for each in request.queues or [qid or ""]:
-            remotes.of(each)  # not of one that is out of reach
+            remotes.engine_of(each)  # an error if it is out of reach
         return None
     if isinstance(request, wire.CopyMessage):
-        return _keeper_of_copies(service, remotes, request)
+        return _engine_for_copies(service, remotes, request)
     if isinstance(request, wire.ReceiveMessage) and qid is None:
-        return _keeper_of_all(service, remotes, request.queues)
-    return None if qid is None else remotes.of(qid)
+        return _engine_for_all(service, remotes, request.queues)
+    return None if qid is None else remotes.engine_of(qid)
 
 
-def _keeper_of_all(service: Service, remotes: Remotes, qids: Sequence[str]) -> RemoteEngine | None:
+def _engine_for_all(service: Service, remotes: Remotes, qids: Sequence[str]) -> RemoteEngine | None:
     try:
-        return remotes.of_all(qids)
+        return remotes.engine_of_all(qids)
     except UnsupportedError:
         for qid in qids:
-            if remotes.of(qid) is None:
+            if remotes.engine_of(qid) is None:
                 service.storage.queue(qid)  # that there is no such queue comes first
         raise
 
 
-def _keeper_of_copies(service: Service, remotes: Remotes, request: wire.CopyMessage) -> RemoteEngine | None:
-    keepers = {qid: remotes.of(qid) for qid in (qid_of(request), *request.queues)}
-    source = keepers[qid_of(request)]
-    for qid, keeper in keepers.items():
-        if keeper is None and (source is not None or any(keepers.values())):
+def _engine_for_copies(service: Service, remotes: Remotes, request: wire.CopyMessage) -> RemoteEngine | None:
+    engines = {qid: remotes.engine_of(qid) for qid in (qid_of(request), *request.queues)}
+    source = engines[qid_of(request)]
+    for qid, engine in engines.items():
+        if engine is None and any(engines.values()):
             service.storage.queue(qid)  # that there is no such queue comes first
-    for qid, keeper in keepers.items():
-        if keeper is not source:
+    for qid, engine in engines.items():
+        if engine is not source:
             raise UnsupportedError(
                 f"queues {qid_of(request)!r} and {qid!r} are of storages that cannot copy to each other"
             )
     return source
 
 
-class _Notes:
-    """Takes down what is to be said to the subscriptions."""
+class _RecordedCalls:
+    """Takes the place of the subscriptions in a thread, and records what they are told."""
 
     def __init__(self, held: Receipt | None) -> None:
         """held: of the message that is asked for, when it was delivered to this very client."""
         self._held = held
-        self._said: list[tuple[str, tuple[Any, ...]]] = []
+        self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def receipt(self, *_: object) -> Receipt | None:
         """See Subscriptions."""
         return self._held
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args: self._said.append((name, args))
+        return lambda *args: self._calls.append((name, args))
 
-    def tell(self, subscriptions: Subscriptions) -> None:
-        """Says it."""
-        for name, args in self._said:
+    def replay(self, subscriptions: Subscriptions) -> None:
+        """Makes the calls that were recorded."""
+        for name, args in self._calls:
             getattr(subscriptions, name)(*args)
 
 
-def _elsewhere(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
-    notes = _Notes(_held(engine, service, request))
+def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, request: Message) -> Answer:
+    recorded = _RecordedCalls(_held(engine, service, request))
     there = Service(
-        cast(Engine, engine),  # of which the handlers of these requests use what a RemoteEngine has too
-        cast(Subscriptions, notes),
+        cast(Engine, engine),  # the handlers of these requests use only what a RemoteEngine has too
+        cast(Subscriptions, recorded),
         service.become_subscriber,
         service.list_length,
         service.document,
         service.peer,
         service.subscriber,
     )
-    call = Call(lambda stop: _to_its_end(handler(there, request)))
+    call = Call(lambda stop: _run_to_end(handler(there, request)))
     yield Pause(call=call)
-    notes.tell(service.subscriptions)
+    recorded.replay(service.subscriptions)
     answer = call.result()
     for event, mid, size, receives in _events(request, answer):
         service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
@@ -131,7 +131,7 @@ def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt |
 
 
 def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None]]:
-    """What an answer says has happened: the event, the message, its size and receives as far as they are known."""
+    """Yields what has happened by an answer: the event, the message, its size and receives as far as they are known."""
     if isinstance(answer, wire.PushMessage) and isinstance(request, wire.PushMessage):
         drafts = request.messages or [wire.Draft(request.payload or b"")]
         mids = answer.mids or [answer.mid or 0]
@@ -146,12 +146,12 @@ def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int
         yield "received", answer.mid or 0, len(answer.payload), answer.receives
 
 
-def _to_its_end(answer: Message | Iterator[Pause]) -> Message:
+def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
     if isinstance(answer, Message):
         return answer
     while True:
         try:
-            next(answer)  # it only lets others go first, whom it does not keep waiting here
+            next(answer)  # its pauses let others go first, who do not wait for a thread
         except StopIteration as end:
             return cast(Message, end.value)
 
@@ -172,19 +172,19 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
-    """Those of the other servers' queues too; of one that cannot be asked, its name and storage."""
+    """Answers with the figures of the other servers' queues too; of one that cannot be asked, name and storage."""
     answer = cast(wire.QueueStats, (yield from queue_stats(service, request)))
     remotes = service.remotes
-    call = Call(lambda stop: _figures(remotes))
+    call = Call(lambda stop: _remote_stats(remotes))
     yield Pause(call=call)
     answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
     return answer
 
 
-def _figures(remotes: Remotes) -> list[wire.QueueInfo]:
+def _remote_stats(remotes: Remotes) -> list[wire.QueueInfo]:
     found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items()]
     for engine in remotes.engines.values():
-        until = time.monotonic() + _FIGURES
+        until = time.monotonic() + _STATS_TIMEOUT
         failed = False
         for qid in engine.queues():
             try:

@@ -1,8 +1,7 @@
-"""One connection: its requests, in groups of what is at hand, applied and answered in order.
+"""One connection: reads requests, hands those at hand to the committer together, and sends their answers in order.
 
-A group that is answered at once never wakes the connection's task: from the hub's sweep it goes into the committer's
-batch, and when that is over its answers go straight to the socket. The task takes over, with everything as it is, where
-there is something to wait for, or something to do but to answer.
+Requests that can be answered at once never wake the connection's task: the hub reads them, the committer runs them in
+its next batch, and the answers go straight to the socket. The task takes over where something has to be waited for.
 """
 
 from functools import partial
@@ -17,16 +16,16 @@ from qs_serving.transport import Transport
 
 from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
-from ..broker.jobs import Chore
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..broker.waiting import Waiters
 from ..operations.service import Service
 from ..storage.engine import Engine
-from .requests import Group, weight
+from .requests import RequestBatch, weight
 
-_GROUP = 256
+_REQUESTS = 256
 """Requests of one connection that one batch takes, so that a busy one does not keep the others waiting."""
 _MESSAGES = 1000
 """And messages, where the requests are lists."""
@@ -66,9 +65,9 @@ class Connection(Conversation):
         )
         self._committer = committer
         self._waiters = waiters
-        self._group: Group | None = None  # that is under way
+        self._requests: RequestBatch | None = None  # that is under way
         self._sent = True  # the answers that were made last have been taken by the socket
-        self._landed: trio.Event | None = None  # set when it has come out of its batch, for a task that has to go
+        self._landed: trio.Event | None = None  # set when the requests' batch is over, for a task that has to go
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
@@ -87,46 +86,46 @@ class Connection(Conversation):
     def _written(self, token: Any) -> None:
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.has_read(token):
-            self._committer.post(Chore(partial(self._subscriptions.feed_all, subscriber)))
+            self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     async def _begin_subscriptions(self) -> None:
         """After the answers that say so."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
-            await self._committer.run(Chore(partial(self._subscriptions.start, subscriber)))
+            await self._committer.run(Job(partial(self._subscriptions.start, subscriber)))
 
     async def leave(self) -> None:
         """The client has gone: what it was sent and has not acknowledged becomes visible again, batch by batch."""
         subscriber = self._service.subscriber
         if subscriber is not None:
-            await self._committer.run(Chore(partial(self._subscriptions.drop, subscriber)))
+            await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
 
     # -- requests -------------------------------------------------------------------------------------------------
 
     @property
     def _at_hand(self) -> bool:
-        return self._group is not None or super()._at_hand
+        return self._requests is not None or super()._at_hand
 
-    def _next_group(self) -> Group:
+    def _next_requests(self) -> RequestBatch:
         queue = self._events
         events = [queue.popleft()]  # nearly always the only one, and of one message
         held = weight(events[0])
-        while queue and len(events) < _GROUP and (more := held + weight(queue[0])) <= _MESSAGES:
+        while queue and len(events) < _REQUESTS and (more := held + weight(queue[0])) <= _MESSAGES:
             events.append(queue.popleft())
             held = more
-        return Group(events, self._service, self._limits.outbox, held)
+        return RequestBatch(events, self._service, self._limits.outbox, held)
 
     # without the task
 
     def _begin(self) -> None:
         self._stream.hold()
         self._interruptible = None  # what is begun is finished
-        self._group = group = self._next_group()
-        group.ended = self._advanced
-        self._committer.gather(group)
+        self._requests = requests = self._next_requests()
+        requests.ended = self._advanced
+        self._committer.enqueue(requests)
 
     def _advanced(self) -> None:
-        """The batch with the group is over, and the task is asleep, or has to go and waits for this."""
+        """Sends the answers when the batch is over. The task is asleep, or has to go and waits for this."""
         try:
             if not self._settle():
                 self._stream.rouse()
@@ -143,16 +142,16 @@ class Connection(Conversation):
             self._landed.set()
 
     def _settle(self) -> bool:
-        """Sends the answers that the group has. Whether that is all there is to do about it."""
-        group = self._group
-        if group is None or not self._put(group.take_answers()):
+        """Sends the answers that are ready. Returns True if every request has been answered and sent."""
+        requests = self._requests
+        if requests is None or not self._put(requests.take_answers()):
             return False
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
-            self._committer.post(Chore(partial(self._subscriptions.start, subscriber)))
-        if group.unsettled or self._stopping:
+            self._committer.post(Job(partial(self._subscriptions.start, subscriber)))
+        if self._stopping or requests.unsettled:
             return False
-        self._group = None
+        self._requests = None
         if self._more:
             self._parse()
         return True
@@ -161,48 +160,48 @@ class Connection(Conversation):
         try:
             await super()._listen()
         except BaseException:
-            if self._group is not None:
-                await self._abandon(self._group)
+            if self._requests is not None:
+                await self._abandon(self._requests)
             raise
 
-    async def _abandon(self, group: Group) -> None:
-        """The task has to go, and the group is under way: what is begun is finished."""
-        if group.ended is not None:
+    async def _abandon(self, requests: RequestBatch) -> None:
+        """Lets requests that are under way be finished, as the task has to go."""
+        if requests.ended is not None:
             self._landed = trio.Event()
             with trio.CancelScope(shield=True):
                 await self._landed.wait()
-        self._waiters.leave(group)
+        self._waiters.leave(requests)
 
     # with the task
 
     async def _answer(self) -> bool:
-        group = self._group
-        if group is None:
-            self._group = group = self._next_group()
-            await self._advance(group)
+        requests = self._requests
+        if requests is None:
+            self._requests = requests = self._next_requests()
+            await self._advance(requests)
         try:
             while True:
                 if not self._sent:
                     await self._outbox.drained()
                 await self._begin_subscriptions()
-                if group.pause is not None:
-                    await self._wait(group)
-                if group.done:
+                if requests.pause is not None:
+                    await self._wait(requests)
+                if requests.done:
                     break
-                await self._advance(group)
-            if not self._put(group.take_answers()):  # of a wait that was ended
+                await self._advance(requests)
+            if not self._put(requests.take_answers()):  # of a wait that was ended
                 await self._outbox.drained()
         finally:
-            self._group = None
-            self._waiters.leave(group)
-        if group.closes:
+            self._requests = None
+            self._waiters.leave(requests)
+        if requests.closes:
             return False
         self._parse()
         return True
 
-    async def _advance(self, group: Group) -> None:
-        await self._committer.run(group)
-        self._put(group.take_answers())
+    async def _advance(self, requests: RequestBatch) -> None:
+        await self._committer.run(requests)
+        self._put(requests.take_answers())
 
     def _put(self, answers: list[Message]) -> bool:
         """Whether the socket has taken them all."""
@@ -212,36 +211,36 @@ class Connection(Conversation):
             self._sent = not answers or self._outbox.put(b"".join(map(self._peer.send, answers)))
         return self._sent
 
-    async def _wait(self, group: Group) -> None:
-        """Until what the group waits for is over. Meanwhile, what comes in is taken up to the bound."""
-        pause = group.pause
+    async def _wait(self, requests: RequestBatch) -> None:
+        """Waits until the pause is over. Takes more requests meanwhile, up to the bound."""
+        pause = requests.pause
         if pause is not None and pause.call is not None:
             await self._wait_for_call(pause.call)
-            group.resume()
+            requests.resume()
             return
         if pause is None or not pause.qids:
             await trio.lowlevel.checkpoint()
-            group.resume()
+            requests.resume()
             return
-        woken = self._waiters.woken(group)
+        woken = self._waiters.woken(requests)
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             if self._stopping or self._ended:
                 nursery.cancel_scope.cancel()
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
             # On the loop's clock, which nobody sets.
-            group.deadline = trio.current_time() + pause.wait if group.deadline is None else group.deadline
-            with trio.move_on_at(group.deadline) as time:
+            requests.deadline = trio.current_time() + pause.wait if requests.deadline is None else requests.deadline
+            with trio.move_on_at(requests.deadline) as time:
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = None
         if self._stopping or self._ended:
             # Nobody may be there any more to take what comes: it answers with nothing, and the next in line is woken.
-            self._waiters.leave(group)
-            group.end_wait()
+            self._waiters.leave(requests)
+            requests.end_wait()
         else:
-            self._waiters.resume(group)
-            group.resume(over=time.cancelled_caught)
+            self._waiters.resume(requests)
+            requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, call: Call[Any]) -> None:
         """Until it is done. It is told when nobody wants to wait any longer."""

@@ -6,6 +6,7 @@ Groups of many connections are advanced together in a batch, and share one commi
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, cast
 
 from qs_schemas import (
@@ -29,25 +30,21 @@ from qs_serving.answers import new_resp
 
 from ..broker.jobs import Pause
 from ..operations.errors import disk_error, error_answer, refused, storage_error
-from ..operations.messages import HANDLERS, first_mid, is_plain_push
+from ..operations.messages import first_mid, is_plain_push
 from ..operations.remote_requests import handler_of
 from ..operations.service import Answer, BadRequestError, Service
+from ..operations.table import HANDLERS
 from ..storage import engine
 
 _logger = logging.getLogger(__name__)
 
-_WEIGHTS: dict[type, Callable[[Any], int]] = {
-    PushMessage: lambda push: len(push.messages) or 1,
-    CopyMessage: lambda copy: len(copy.mids or [0]) * len(copy.queues),
-    DeleteMessage: lambda delete: len(delete.mids) or 1,
-    StageMessages: lambda stage: len(stage.messages),
-}
+_payload = attrgetter("payload")
 
 # About how long an answer is when it is written, if it can be long.
 _SIZES: dict[type, Callable[[Any], int]] = {
-    ReceiveMessage: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    ReceiveMessage: lambda answer: sum(map(len, map(_payload, answer.messages))),
     GetMessage: lambda answer: len(answer.payload or b""),
-    GetClaim: lambda answer: sum(len(delivery.payload) for delivery in answer.messages),
+    GetClaim: lambda answer: sum(map(len, map(_payload, answer.messages))),
     ListClaims: lambda answer: 512 * len(answer.claims),
     ListMessages: lambda answer: 32 * len(answer.mids),
     ListQueues: lambda answer: 256 * len(answer.queues),
@@ -56,12 +53,15 @@ _SIZES: dict[type, Callable[[Any], int]] = {
 
 
 def weight(event: Message | Fault) -> int:
-    """How many messages a request is about: a list counts with its length."""
-    count = _WEIGHTS.get(type(event))
-    return 1 if count is None else count(event)
+    """Returns how many messages a request is about: a list counts with its length."""
+    if isinstance(event, PushMessage | StageMessages):
+        return len(event.messages) or 1
+    if isinstance(event, DeleteMessage):
+        return len(event.mids) or 1
+    return len(event.mids or [0]) * len(event.queues) if isinstance(event, CopyMessage) else 1
 
 
-class Group:
+class RequestBatch:
     """Requests and faults in the order in which they came, and their answers."""
 
     def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int, weight: int = 1) -> None:
@@ -96,7 +96,7 @@ class Group:
 
     @property
     def runnable(self) -> bool:
-        return self.pause is None and not self.done and self._held <= self._outbox
+        return self.pause is None and self._at != len(self._events) and self._held <= self._outbox
 
     @property
     def unsettled(self) -> bool:
@@ -118,7 +118,7 @@ class Group:
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._answer(ReceiveMessage(req=self._events[self._at].req))
+            self._add(ReceiveMessage(), self._events[self._at].req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -136,7 +136,7 @@ class Group:
         events = self._events
         for mid in mids:
             request = events[self._at]
-            self._answer(PushMessage(request.qid, mid=mid, req=request.req))  # type: ignore[union-attr] # see `pushes`
+            self._add(PushMessage(request.qid, mid=mid), request.req)  # type: ignore[union-attr] # see `pushes`
 
     def advance(self, *, pushing: bool | None) -> None:
         events, bound, count = self._events, self._outbox, len(self._events)
@@ -144,56 +144,58 @@ class Group:
             event = events[self._at]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
-            self._step(event)
+            answer = self._answer_to(event)
+            if answer is not None:
+                self._add(answer, event.req)
 
-    def _step(self, event: Message | Fault) -> None:
+    def _answer_to(self, event: Message | Fault) -> Message | None:
+        """Returns the answer, an error's too, or None when the handler waits."""
         if isinstance(event, Fault):
             self.closes = event.error.closes
-            self._answer(event.message())
-            return
+            return event.message()
         try:
-            answer = self._run(event)
+            return self._handle(event) if self._running is None else self._continue()
         except engine.StorageError as error:
-            answer = refused(event, error)
+            return refused(event, error)
         except BadRequestError as error:
-            answer = error_answer(event, table.BAD_REQUEST, str(error))
+            return error_answer(event, table.BAD_REQUEST, str(error))
         except OSError as error:
-            answer = disk_error(event, error, self._service.storage)
+            return disk_error(event, error, self._service.storage)
         except Exception:
             answer = error_answer(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
             _logger.exception("resp %s: %s failed", answer.resp, event.op)
-        if answer is not None:
-            answer.req = event.req
-            self._answer(answer)
+            return answer
 
-    def _run(self, request: Message) -> Message | None:
-        """The answer, or None when the handler waits."""
-        if self._running is None:
+    def _handle(self, request: Message) -> Message | None:
+        handler = HANDLERS.get(type(request))
+        if handler is None:
             if isinstance(request, Error):
                 return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
-            handler = HANDLERS.get(type(request))
-            if handler is None:
-                return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
-            handler = handler_of(self._service, request, handler)
-            answer = handler(self._service, request)
-            if isinstance(answer, Message):
-                return answer
-            self._running, self._over, self.deadline = answer, None, None
+            return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+        answer = handler_of(self._service, request, handler)(self._service, request)
+        if isinstance(answer, Message):
+            return answer
+        self._running, self._over, self.deadline = answer, None, None
+        return self._continue()
+
+    def _continue(self) -> Message | None:
+        """Runs the handler that has begun until it has an answer, or waits."""
+        running, self._running = self._running, None
         try:
-            self.pause = self._running.send(self._over)
+            self.pause = cast(Answer, running).send(self._over)
         except StopIteration as stop:
-            self._running = None
             return cast(Message, stop.value)
-        except BaseException:
-            self._running = None
-            raise
+        self._running = running
         return None
 
-    def _answer(self, answer: Message) -> None:
+    def _add(self, answer: Message, req: str | None) -> None:
+        """Adds the answer to the request at which the batch stands."""
         if not isinstance(answer, Error):
-            answer.answers(new_resp())
-        elif answer.resp is None:
-            answer.resp = new_resp()
+            answer.answers(new_resp(), req)
+        else:
+            answer.req = req
+            if answer.resp is None:
+                answer.resp = new_resp()
         self._answers.append(answer)
         size = _SIZES.get(type(answer))
         if size is not None:

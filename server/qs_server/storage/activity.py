@@ -15,7 +15,8 @@ class Activity:
         """How many messages that are, in all queues; each may have an open file."""
         self.dirty: set[str] = set()
         self.arrived: set[str] = set()
-        self._expiries: list[tuple[int, str]] = []
+        self.expiries: list[tuple[int, str]] = []
+        """A heap of announced times and queues. Its first may be out of date: ask the queue, and `drop` it then."""
         self._announced: dict[str, int] = {}
 
     def announce(self, qid: str, expiry: int) -> None:
@@ -23,15 +24,11 @@ class Activity:
         known = self._announced.get(qid)
         if known is None or expiry < known:
             self._announced[qid] = expiry
-            heapq.heappush(self._expiries, (expiry, qid))
-
-    def first(self) -> tuple[int, str] | None:
-        """The earliest announcement. It may be out of date: ask the queue, and if so, `drop` it."""
-        return self._expiries[0] if self._expiries else None
+            heapq.heappush(self.expiries, (expiry, qid))
 
     def drop(self) -> None:
         """Forgets the earliest announcement."""
-        expiry, qid = heapq.heappop(self._expiries)
+        expiry, qid = heapq.heappop(self.expiries)
         if self._announced.get(qid) == expiry:
             del self._announced[qid]
 

@@ -7,6 +7,7 @@ program that knows the layouts may share the root while they run; the journal ha
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
+from typing import ClassVar
 
 from .disk import Disk
 from .engine import (
@@ -14,15 +15,16 @@ from .engine import (
     Clock,
     Durability,
     Effects,
+    Feature,
     Message,
     Options,
     StorageError,
     UnfinishedError,
     UnsupportedError,
 )
+from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
-from .journal.store import CACHE
 from .lifecycle import Lifecycle
 from .queues import EngineQueue
 from .root import RootDirectory
@@ -45,7 +47,7 @@ class DirectoriesEngine(RootDirectory):
         the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
         server's."""
         disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, disk, cache)
+        self._journal = LogKeeper(root, clock, durability, disk, cache, self._count_early_commit)
         if self.name == "journal":
             self._journal.open()
         try:
@@ -133,36 +135,47 @@ class DirectoriesEngine(RootDirectory):
 
     # -- time, durability --------------------------------------------------------------------------------
 
-    @property
-    def _has_files(self) -> bool:
-        """Whether there are queues of files."""
-        return len(self._queues) > self._journal.queues
-
-    @property
-    def commit_is_cheap(self) -> bool:
-        return self._journal.commit_is_cheap and not self._has_files
-
     def commit(self) -> Effects:
-        self._publish_staged()
-        self._journal.commit(before=self._commit_files)
+        activity = self._activity
+        if activity.staged:
+            self._publish_staged()
+        if activity.dirty or self._root_dirty:
+            try:
+                self._commit_files()
+            except OSError:
+                self._journal.roll_back()
+                raise
+        self._journal.commit()
         return self.effects()
 
     def effects(self) -> Effects:
-        self._publish_staged()
-        failed, self._failures = self._failures, {}
-        first = self._first_expiry()
-        return Effects(self._take_arrivals(), failed, None if first is None else first[0], self._journal.next_upkeep())
+        activity, journal = self._activity, self._journal
+        if activity.staged:
+            self._publish_staged()
+        failed: dict[tuple[str, int], OSError] = {}
+        if self._failures:
+            failed, self._failures = self._failures, failed
+        first = self._first_expiry() if activity.expiries else None
+        arrived = self._take_arrivals() if activity.arrived or self._gone else {}
+        has_files = len(self._queues) > len(journal.queues)
+        return Effects(
+            arrived,
+            failed,
+            None if first is None else first[0],
+            journal.next_upkeep(),
+            commit_is_cheap=not has_files and journal.commit_is_cheap,
+            pushes_first=has_files,
+        )
 
-    @property
-    def early_commits(self) -> int:
-        return self._journal.early_commits
+    def _count_early_commit(self) -> None:
+        self.early_commits += 1
 
     def roll_back(self) -> int:
         self._journal.roll_back()
         changed = self._activity.staged or self._activity.dirty or self._root_dirty
         if self._durability is Durability.ALWAYS and changed:
             return 0  # what was changed in directories is not durable, whoever did it
-        return self._journal.early_commits
+        return self.early_commits
 
     def _commit_files(self) -> None:
         if self._durability is not Durability.ALWAYS:
@@ -214,8 +227,9 @@ class DirectoriesEngine(RootDirectory):
         return self._watch.fileno()
 
     def _first_expiry(self) -> tuple[int, EngineQueue] | None:
-        while (announced := self._activity.first()) is not None:
-            expiry, qid = announced
+        expiries = self._activity.expiries
+        while expiries:
+            expiry, qid = expiries[0]
             queue = self._queues.get(qid)
             actual = None if queue is None else queue.next_expiry()
             if queue is not None and actual == expiry:
@@ -242,12 +256,14 @@ class DirectoriesEngine(RootDirectory):
             raise failure
 
     def _take_arrivals(self) -> dict[str, int]:
-        if not self._activity.arrived and not self._gone:
-            return {}
         arrived, self._activity.arrived = self._activity.arrived, set()
-        found = ((qid, self._queues[qid].ready) for qid in arrived if qid in self._queues)
-        arrivals = {qid: ready for qid, ready in found if ready}
-        arrivals.update(dict.fromkeys(self._gone, sys.maxsize))
+        arrivals: dict[str, int] = {}
+        for qid in arrived:
+            queue = self._queues.get(qid)
+            if queue is not None and (ready := queue.ready):
+                arrivals[qid] = ready
+        for qid in self._gone:
+            arrivals[qid] = sys.maxsize
         self._gone.clear()
         return arrivals
 
@@ -309,3 +325,42 @@ def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
     found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
     first = min(found, key=itemgetter(0), default=None)
     return None if first is None else first[1:]
+
+
+class JournalEngine(DirectoriesEngine):
+    """New queues, and directories without options, are queues of the journal."""
+
+    name = "journal"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
+
+
+class FilesEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the vsqs layout."""
+
+    name = "files"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
+
+
+_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.MILLISECONDS})
+"""An id is the name of an element, and the elements of a list get their names one after the other."""
+
+
+class DirqSimpleEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the layout of dirq's QueueSimple."""
+
+    name = "dirq-simple"
+    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
+
+
+class DirqEngine(DirectoriesEngine):
+    """New queues, and directories without options, are in the layout of dirq's Queue."""
+
+    name = "dirq"
+    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
+
+
+class NullEngine(DirectoriesEngine):
+    """New queues, and directories without options, keep nothing."""
+
+    name = "null"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEEP, Feature.DURABLE})

@@ -12,6 +12,8 @@ from .listing import file_blocks
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Opens a file to read it; it may be anything that somebody has put there."""
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """Errors that mean that the kernel does not copy between these two files."""
 _PART = 1 << 20
@@ -57,6 +59,16 @@ class Disk:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
+    def read_all(self, fd: int, size: int) -> bytes:
+        """Reads what is left of an open file. size: bytes that it probably is."""
+        data = self.read(fd, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while part := self.read(fd, _PART):
+            parts.append(part)
+        return b"".join(parts)
+
     def write(self, fd: int, data: bytes) -> None:
         """All of the data."""
         written = self._write(fd, data)
@@ -69,20 +81,17 @@ class Disk:
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
 
-    def copy(self, source: int, target: int) -> int:
-        """Writes what is left of an open file to another, inside the kernel where it can: the file systems may share
-        the blocks then. How many bytes."""
-        copied = 0
+    def copy(self, source: int, target: int) -> None:
+        """Writes what is left of an open file to another, inside the kernel where it can: the file system may share the
+        blocks then."""
         try:
-            while part := self._copy_range(source, target, 1 << 30):
-                copied += part
+            while self._copy_range(source, target, 1 << 30):
+                pass
         except OSError as error:
             if error.errno not in _NO_RANGES:
                 raise
         while data := self.read(source, _PART):  # nothing, if the kernel has copied it all
             self.write(target, data)
-            copied += len(data)
-        return copied
 
     def begin_writing(self, fd: int) -> None:
         """Starts the write-out of a file, without waiting. With it, the syncs of many new files share journal

@@ -7,6 +7,7 @@ What is asked of a queue happens at once, for everybody to see. Engine.commit ma
 that many requests share one sync. A push that fails after it was answered is one of the effects of that commit.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ DEFAULT_VISIBILITY = 30 * SECOND
 
 Clock = Callable[[], int]
 """Gives the time in microseconds since the Epoch."""
+
+
+def wall_clock() -> int:
+    """Microseconds since the Epoch, by the system's clock."""
+    return time.time_ns() // 1000
 
 
 class StorageError(Exception):
@@ -77,6 +83,11 @@ class BadQueueNameError(StorageError):
 
 class UnsupportedError(StorageError):
     """The engine cannot do that."""
+
+
+class RemoteError(StorageError):
+    """The server that keeps the messages is not there, does not answer, or refuses. The text says which server, what
+    happened, and what to do."""
 
 
 class Durability(Enum):
@@ -296,12 +307,17 @@ class Effects(NamedTuple):
     """What has happened in an engine since it was last asked. arrived: queues in which messages have become visible,
     and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that came to
     nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by itself,
-    None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do."""
+    None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
+    commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
+    pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
+    together."""
 
     arrived: dict[str, int]
     failed: dict[tuple[str, int], OSError]
     next_expiry: int | None
     next_upkeep: int | None
+    commit_is_cheap: bool = False
+    pushes_first: bool = False
 
 
 class Background(Protocol):
@@ -318,11 +334,8 @@ class Engine(ABC):
     cannot: ClassVar[frozenset[Feature]] = frozenset()
     """What queues of its own storage lack. Without KEEP every queue is always empty, and the others mean nothing; a
     method or an option for what is lacking raises UnsupportedError; without TELLS nothing ever arrives or expires."""
-
-    @property
-    def commit_is_cheap(self) -> bool:
-        """Whether a batch with its commit is over so soon that a thread for it would only cost time."""
-        return False
+    early_commits: int = 0
+    """How many commits there were in the middle of a batch: each made durable what was changed before it."""
 
     # -- queues
 
@@ -373,12 +386,6 @@ class Engine(ABC):
     @abstractmethod
     def effects(self) -> Effects:
         """Returns what has happened since the last call, or the last commit, without a commit."""
-
-    @property
-    def early_commits(self) -> int:
-        """How many commits there were, since ever, in the middle of a batch: each made durable what was changed before
-        it."""
-        return 0
 
     def roll_back(self) -> int:
         """Takes back what was changed since the last commit, as a batch has failed, with whatever error. Returns a

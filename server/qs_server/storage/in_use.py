@@ -4,10 +4,8 @@ import os
 
 from .engine import StorageError
 from .journal.lock import is_in_use
+from .names import JOURNAL
 from .settings import read_options
-
-JOURNAL = ".journal"
-"""In a root, as `journal.keeper` has it: to import that would take as long as all the rest."""
 
 
 class QueueInUseError(StorageError):

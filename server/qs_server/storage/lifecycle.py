@@ -24,3 +24,16 @@ class Lifecycle(Protocol):
     ) -> None:
         """Something has happened. size: bytes of payload; receives: how often the message was received by now, this
         time included; None: nobody knows. peer: whose doing it is, None for whose request is being done."""
+
+
+class Record(Protocol):
+    """What keeps a record of what batches do. Its methods raise nothing."""
+
+    def begin(self, peer: str) -> None:
+        """Names the client, by its address, for whom the following is done; empty: for nobody."""
+
+    def commit(self) -> None:
+        """What has been done since the last call is there to stay."""
+
+    def discard(self) -> None:
+        """What has been done since the last call has come to nothing."""

@@ -5,6 +5,8 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from .engine import BadQueueNameError
 
+JOURNAL = ".journal"
+"""The directory of a root that holds the log: no queue can have the name."""
 MAX_QID = 200
 _MAX_DIRECTORY = 255  # bytes: NAME_MAX of every file system in use
 _SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
@@ -15,6 +17,8 @@ _MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
+FAR = MAX_MID // 10
+"""Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
 WITHHELD = MAX_MID - 1
 """The extension of a message that is in a claim: hidden from every program that knows the layout, and not by a time."""
 NEW = -1

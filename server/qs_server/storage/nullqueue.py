@@ -1,14 +1,13 @@
 """The queue that keeps nothing: pushes are given ids, and that is all. As dirq's QueueNull, for load that is not to be
 stored, or a queue that somebody wants switched off."""
 
-import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from .directory import Shared
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
 from .queues import EngineQueue
+from .shared import DirectoryIdentity, Shared
 
 
 class NullQueue:
@@ -26,21 +25,10 @@ class NullQueue:
         self.last_mid = -1
         self._shared = shared
         self._counts = Stats(storage=options.storage)
-        self._identity = self._look_up()
+        self.in_place = DirectoryIdentity(path, shared.disk).in_place
 
     def __len__(self) -> int:
         return 0
-
-    def _look_up(self) -> tuple[int, int]:
-        status = os.lstat(self.path)
-        return status.st_dev, status.st_ino
-
-    def in_place(self) -> bool:
-        """Whether the directory is still the one that was opened."""
-        try:
-            return self._look_up() == self._identity
-        except FileNotFoundError:
-            return False
 
     # -- pushing: ids, and nothing else
 

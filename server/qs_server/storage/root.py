@@ -12,8 +12,8 @@ from functools import partial
 from threading import Thread
 
 from .activity import Activity
-from .directory import Shared
-from .dirqueue.queue import DirqQueue
+from .directory_queue import DirectoryQueue
+from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -27,7 +27,7 @@ from .engine import (
     StorageError,
     UnsupportedError,
 )
-from .filequeue import FileQueue
+from .files.queue import open_files_queue
 from .journal.intake import PRIVATE
 from .lifecycle import Lifecycle
 from .making import MAKING, make_queue
@@ -35,13 +35,14 @@ from .names import directory_of, parse_message, qid_of
 from .nullqueue import NullQueue
 from .queues import EngineQueue
 from .settings import read_options, write_options
+from .shared import Shared
 from .watch import Watch
 
 _logger = logging.getLogger(__name__)
 _KINDS: dict[str, Callable[[str, str, Options, Shared], EngineQueue]] = {
-    "files": FileQueue,
-    "dirq-simple": DirqQueue,
-    "dirq": DirqQueue,
+    "files": open_files_queue,
+    "dirq-simple": open_dirq_queue,
+    "dirq": open_dirq_queue,
     "null": NullQueue,
 }
 STORAGES = ("journal", *_KINDS)
@@ -167,13 +168,12 @@ class RootDirectory(Engine):
         return queue is not None and queue.in_place()
 
     def queue(self, qid: str) -> EngineQueue:
-        if qid not in self._queues:
-            self.refresh()  # somebody may just have made it
-        elif self._watch.pending > _REPORTS:
-            self.refresh()
         queue = self._queues.get(qid)
-        if queue is None:
-            raise NoSuchQueueError(f"there is no queue {qid!r}")
+        if queue is None or len(self._watch.expected) > _REPORTS:
+            self.refresh()  # somebody may just have made it
+            queue = self._queues.get(qid)
+            if queue is None:
+                raise NoSuchQueueError(f"there is no queue {qid!r}")
         return queue
 
     def _publish_staged(self) -> None:
@@ -233,8 +233,8 @@ def _remove_empty(queue: EngineQueue, disk: Disk) -> None:
     """Removes the directory of a queue without messages. rmdir refuses in one step what somebody has put there by then,
     so nothing can be lost."""
     try:
-        if isinstance(queue, DirqQueue):
-            queue.remove_directories()
+        if isinstance(queue, DirectoryQueue):
+            queue.dismantle()
         for name in os.listdir(queue.path):
             if not _is_ours(name):
                 raise QueueNotEmptyError(f"queue {queue.qid!r} is not empty: its directory holds {name!r}")

@@ -22,13 +22,14 @@ from collections.abc import Callable
 from types import TracebackType
 
 from .activity import Activity
-from .directory import Shared
+from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .filequeue import FileQueue
-from .in_use import JOURNAL, QueueInUseError, check_no_server
-from .names import parse_message
+from .files.queue import open_files_queue
+from .in_use import QueueInUseError, check_no_server
+from .names import JOURNAL, parse_message
 from .settings import FILE, read_options
+from .shared import Shared
 from .watch import Watch
 
 _POLL = 0.1
@@ -46,13 +47,6 @@ class QueueException(StorageError):  # noqa: N818 - named as in vsqs
 
 class QueueFullException(QueueException):
     """`publish` found the queue at its capacity for as long as it was willing to wait."""
-
-
-class _PublishedQueue(FileQueue):
-    """One whose claims and batches are a server's business."""
-
-    def _settle(self) -> None:
-        """They are left alone."""
 
 
 class Queue:
@@ -102,15 +96,14 @@ class Queue:
             self._watch.close()
             raise
 
-    def _open(self) -> FileQueue:
+    def _open(self) -> DirectoryQueue:
         self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
         if not self._publish_only:
             try:
                 check_no_server(self.path)
             except QueueInUseError as error:
                 raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
-        kind = _PublishedQueue if self._publish_only else FileQueue
-        return kind(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+        return open_files_queue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
 
     def _vanished(self, name: str) -> None:
         self._gone = True
@@ -224,8 +217,8 @@ class Queue:
             self._gone = False
             self._queue.close()
             self._queue = self._open()
-        if not self._queue.watched:
-            self._queue.rescan()
+        if not self._queue.watch.watched:
+            self._queue.watch.rescan()
 
     def _commit(self) -> None:
         if self._activity.dirty:
@@ -240,7 +233,7 @@ class Queue:
             return False
         if until is not None:
             waits.append(max((until - self._clock()) / SECOND, 0.0))
-        if not self._queue.watched:
+        if not self._queue.watch.watched:
             waits.append(_POLL)
         self._start_watching()
         self._changes.wait(min(waits) if waits else None)

@@ -36,7 +36,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
-        self._expected: deque[tuple[int, int, bytes]] = deque()
+        self.expected: deque[tuple[int, int, bytes]] = deque()
+        """Reports of our own changes that wait to be read."""
         self._reporting = False
         self._inotify: inotify.Inotify | None = None
         try:
@@ -74,28 +75,23 @@ class Watch:
     def expect_rename(self, watch: int, old: str, new: str) -> None:
         """A rename of ours has been done."""
         if watch >= 0:
-            self._expected.append((watch, inotify.MOVED_FROM, old.encode()))
-            self._expected.append((watch, inotify.MOVED_TO, new.encode()))
+            self.expected.append((watch, inotify.MOVED_FROM, old.encode()))
+            self.expected.append((watch, inotify.MOVED_TO, new.encode()))
 
     def expect_arrival(self, watch: int, new: str) -> None:
         """A rename of ours has been done, from a name that is reported to nobody."""
         if watch >= 0:
-            self._expected.append((watch, inotify.MOVED_TO, new.encode()))
+            self.expected.append((watch, inotify.MOVED_TO, new.encode()))
 
     def expect_delete(self, watch: int, name: str) -> None:
         """An unlink of ours has been done."""
         if watch >= 0:
-            self._expected.append((watch, inotify.DELETE, name.encode()))
+            self.expected.append((watch, inotify.DELETE, name.encode()))
 
     def expect(self, watch: int, event: int, name: str) -> None:
         """A change of ours has been done that is reported as this: see `inotify`."""
         if watch >= 0:
-            self._expected.append((watch, event, name.encode()))
-
-    @property
-    def pending(self) -> int:
-        """How many reports of our own changes wait to be read."""
-        return len(self._expected)
+            self.expected.append((watch, event, name.encode()))
 
     def refresh(self) -> None:
         """Reports what has happened since the last call. Raises nothing: what cannot be looked at is logged."""
@@ -103,7 +99,7 @@ class Watch:
             return  # whoever asks while it handles a report gets the next ones after this one
         self._reporting = True
         try:
-            expected = self._expected
+            expected = self.expected
             for event in self._inotify.events():
                 if expected and expected[0] == event:
                     expected.popleft()
@@ -116,7 +112,7 @@ class Watch:
     def _foreign(self, watch: int, mask: int, name: bytes) -> None:
         if mask & inotify.OVERFLOW:
             _logger.warning("more changes by other programs than the kernel could report; the queues are listed again")
-            self._expected.clear()
+            self.expected.clear()
             for each in list(self._owners):
                 self._tell(each, lambda owner: owner.rescan())
         elif mask & inotify.IGNORED:

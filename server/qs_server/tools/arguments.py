@@ -1,17 +1,15 @@
 """The arguments of `qs-dir`: its subcommands, their options, what --help says of them."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from qs_serving.version import ShowVersion
 
 from .bodies import DEFAULT, Body
-from .layouts import LAYOUTS
-from .ls import ls
-from .pump import MAX_SIZE, pump
-from .purge import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, purge
-from .sink import sink
+from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
+MAX_SIZE = 1 << 30
+"""Bytes of a payload that --size may ask for: it is in memory as a whole."""
 _EXAMPLES = """\
 examples:
   qs-dir pump spool --count 1000 --size 200       1000 messages, as fast as it goes
@@ -47,7 +45,7 @@ more than --max-lock seconds, and removes intermediate directories that are empt
 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments, checked: exits with 2 and says why when they are wrong. `run` is the subcommand's function."""
+    """The arguments, checked: exits with 2 and says why when they are wrong. `command` names the subcommand."""
     return _parser().parse_args(argv)
 
 
@@ -60,17 +58,16 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=ShowVersion, const="qs")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
 
-    def add(run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(
-            run.__name__,
+            name,
             help=summary,
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        added.set_defaults(run=run)
         added.add_argument("directory", metavar="DIR")
         added.add_argument(
             "--layout",
@@ -79,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
         )
         return added
 
-    _pump(add(pump, "store messages, and show how fast", f"{_PUMP}\n{_LAYOUT}\n{_DEFAULT}"))
-    _sink(add(sink, "take messages out, and show how fast", f"{_SINK}\n{_LAYOUT}\n{_DEFAULT}"))
-    _ls(add(ls, "list the messages and their states", f"{_LS}\n{_LAYOUT}"))
-    _purge(add(purge, "remove what was left behind, or everything", f"{_PURGE}\n{_LAYOUT}"))
+    _pump(add("pump", "store messages, and show how fast", f"{_PUMP}\n{_LAYOUT}\n{_DEFAULT}"))
+    _sink(add("sink", "take messages out, and show how fast", f"{_SINK}\n{_LAYOUT}\n{_DEFAULT}"))
+    _ls(add("ls", "list the messages and their states", f"{_LS}\n{_LAYOUT}"))
+    _purge(add("purge", "remove what was left behind, or everything", f"{_PURGE}\n{_LAYOUT}"))
     return parser
 
 

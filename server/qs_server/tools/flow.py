@@ -1,6 +1,5 @@
 """What `qs-dir pump` and `qs-dir sink` have in common. Ctrl-C ends either between two messages."""
 
-import sys
 from argparse import Namespace
 
 from ..storage.engine import StorageError
@@ -24,11 +23,6 @@ def opened_layout(arguments: Namespace, *, exists: bool) -> str:
     if arguments.schema is None:
         arguments.schema = Body(DEFAULT)
     return layout or VSQS
-
-
-def meter_for(done: str, *, live: bool) -> Meter:
-    """On stderr, live if that is a terminal and live is wanted. done: as in `stored`."""
-    return Meter(done, sys.stderr, live=live and sys.stderr is not None and sys.stderr.isatty())
 
 
 def cut_short(error: OSError | StorageError | MemoryError, directory: str, meter: Meter, done: str) -> CutShortError:

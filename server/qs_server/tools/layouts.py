@@ -4,11 +4,13 @@ import os
 
 from ..storage.dirq.names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
 from ..storage.engine import StorageError
-from ..storage.in_use import JOURNAL
-from ..storage.names import parse_message
+from ..storage.names import JOURNAL, parse_message
 from ..storage.settings import FILE
 
 VSQS, DIRQ_SIMPLE, DIRQ = LAYOUTS = ("vsqs", "dirq-simple", "dirq")
+MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
+"""Seconds after which a purge takes what is being written, or locked, for left behind. The first and the last are
+dirq's; the second is how long our engines wait at a start."""
 _EMPTY_SIMPLE = "?"
 
 

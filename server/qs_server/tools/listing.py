@@ -5,7 +5,6 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..storage.attributes import ExtendedAttributes, SidecarFiles
 from ..storage.dirq.names import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
@@ -17,6 +16,7 @@ from ..storage.dirq.names import (
 )
 from ..storage.disk import Disk
 from ..storage.engine import SECOND
+from ..storage.files.attributes import in_files, in_sidecars
 from ..storage.names import NEW, message_name, parse_message
 from ..storage.settings import read_options
 from .layouts import DIRQ, DIRQ_SIMPLE, VSQS, intermediates, names_in
@@ -77,7 +77,7 @@ class _Delays:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._stores = (ExtendedAttributes(Disk()), SidecarFiles(path, Disk(), sync=False))
+        self._stores = (in_files(Disk()), in_sidecars(path, Disk(), sync=False))
 
     def end_of(self, name: str, mid: int) -> int:
         return max(store.read(os.path.join(self._path, name), mid).delayed for store in self._stores)

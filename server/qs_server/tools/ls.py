@@ -1,7 +1,6 @@
 """`qs-dir ls`: the messages of a directory, and how many there are of each state."""
 
 import json
-import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from .layouts import layout_of
 from .listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
 from .meter import counted
-from .output import ToStdout
+from .output import say
 
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
@@ -20,12 +19,9 @@ _NAME, _FIGURE = 23, 8
 def ls(arguments: Namespace) -> int:
     """Lists; the exit code."""
     layout = layout_of(arguments.directory, arguments.layout)
-    to_stdout = ToStdout()
     for line in _lines(arguments, layout):
-        with to_stdout:
-            sys.stdout.write(line)
-    with to_stdout:
-        sys.stdout.flush()
+        say(line, flush=False)
+    say("")
     return 0
 
 

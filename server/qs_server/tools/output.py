@@ -24,7 +24,15 @@ class ToStdout:
             raise OSError(error.errno, error.strerror, STDOUT) from None
 
 
+def say(text: str, *, flush: bool = True) -> None:
+    """Writes to standard output. OSError."""
+    with ToStdout():
+        sys.stdout.write(text)
+        if flush:
+            sys.stdout.flush()
+
+
 def silence() -> None:
-    """So that the interpreter's last flush does not fail, and say so, after the reader has gone or the disk is full."""
+    """Keeps the interpreter's last flush from failing, and saying so, after the reader has gone or the disk is full."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from ..storage.engine import StorageError
 from .ends import End, open_end
 from .errors import UsageError
-from .flow import TICK, cut_short, meter_for, opened_layout
+from .flow import TICK, cut_short, opened_layout
 from .interrupts import Interrupts
 from .layouts import DIRQ, VSQS
-from .meter import Meter
+from .meter import Meter, meter_for
 
 _PIECE = 1024 * 1024
 """Bytes of input at a time."""
-MAX_SIZE = 1 << 30
-"""Bytes of a payload that --size may ask for: it is in memory as a whole."""
 _CATCH_UP = 0.1
 """Seconds: what was late by more, because the input or the disk was, does not make the next ones come faster."""
 
@@ -31,7 +29,7 @@ def pump(arguments: Namespace) -> int:
         raise UsageError(
             f"--schema: {', '.join(arguments.schema.others)} would be missing in each element (a ? allows that)"
         )
-    meter = meter_for("stored", live=True)
+    meter = meter_for("stored")
     with Interrupts() as interrupts:
         end = open_end(
             arguments.directory,

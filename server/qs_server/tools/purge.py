@@ -8,26 +8,22 @@ from argparse import Namespace
 from typing import Any
 
 from ..storage.activity import Activity
-from ..storage.directory import Shared
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
-from ..storage.engine import Durability
-from ..storage.filequeue import FileQueue
+from ..storage.engine import Durability, wall_clock
+from ..storage.files.queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
-from ..storage.vsqs import micros
+from ..storage.shared import Shared
 from ..storage.watch import Watch
 from .bodies import Body
 from .ends import open_dirq
 from .errors import UsageError
-from .layouts import VSQS, layout_of, names_in
+from .layouts import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, VSQS, layout_of, names_in
 from .listing import LOCKED, UNFINISHED, elements
 from .meter import counted
-from .output import ToStdout
-
-MAX_TEMP, MAX_TEMP_VSQS, MAX_LOCK = 300, 600, 600
-"""Seconds. The first and the last are dirq's; the second is how long our engines wait at a start."""
+from .output import say
 
 
 def purge(arguments: Namespace) -> int:
@@ -47,9 +43,7 @@ def purge(arguments: Namespace) -> int:
         told = _purge_vsqs(directory, arguments.max_temp, everything=arguments.all)
     else:
         told = _purge_dirq(arguments, layout)
-    with ToStdout():
-        sys.stdout.buffer.write(os.fsencode(f"{directory}: {told}\n"))  # a directory's name need not be text
-        sys.stdout.flush()
+    say(f"{directory}: {told}\n")
     return 0
 
 
@@ -68,20 +62,15 @@ def _is_sure(arguments: Namespace, layout: str | None) -> bool:
 # -- vsqs -----------------------------------------------------------------------------------------------------------
 
 
-class _Patient(FileQueue):
-    """Removes nothing that is being written, however old: that is decided here."""
-
-    def is_staged(self, name: str) -> bool:
-        """As if it were ours."""
-        return True
-
-
 def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
     path = os.path.abspath(path)
     watch, activity = Watch(), Activity()
     try:
-        shared = Shared(micros, Durability.ALWAYS, Disk(), watch, activity)
-        queue = _Patient(path, os.path.basename(path), read_options(path, "files"), shared)
+        shared = Shared(wall_clock, Durability.ALWAYS, Disk(), watch, activity)
+        # Files that are being written are removed here, as old as the user says.
+        queue = open_files_queue(
+            path, os.path.basename(path), read_options(path, "files"), shared, clears_unfinished=False
+        )
         expired = queue.expire()
         removed = queue.purge(MAX_MID, len(queue)) if everything else 0
         written = _remove_written(path, MAX_TEMP_VSQS if max_temp is None else max_temp)

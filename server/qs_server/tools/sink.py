@@ -8,10 +8,10 @@ from ..storage.disk import Disk
 from ..storage.engine import StorageError
 from .ends import End, Taken, open_end
 from .errors import UsageError
-from .flow import TICK, cut_short, meter_for, opened_layout
+from .flow import TICK, cut_short, opened_layout
 from .interrupts import Interrupts
 from .layouts import VSQS
-from .meter import Meter
+from .meter import Meter, meter_for
 from .output import ToStdout
 
 _FEWER = 3

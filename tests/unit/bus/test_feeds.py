@@ -159,7 +159,7 @@ async def test_one_that_was_silent_stays_so(world: World) -> None:
     assert (client.got, world.deleted(q)) == ([first], [])
     client.reader.stop_reading()
     second = world.push(q)
-    subscription.be_sure()
+    subscription.confirm_silent()
     assert world.deleted(q) == [first]
     client.reader.take()
     await settled()
@@ -184,7 +184,7 @@ async def test_one_that_was_silent_beside_another(world: World, speaks: bool, fi
     silent.reader.take()
     await settled()
     assert world.deleted(q) == [mid]
-    subscription.leave() if speaks else subscription.be_sure()
+    subscription.leave() if speaks else subscription.confirm_silent()
     assert (world.deleted(q), world.released(q)) == ([], [])
     assert nothing_left(q)
 
@@ -302,7 +302,7 @@ async def test_leaves_with_a_delayed_one(world: World, autojump_clock: trio.test
     client.leave()
     assert sorted(world.released(q)) == [delayed, held]
     await settled()
-    assert not world.bus.later._due
+    assert not world.bus.timers._due
     assert nothing_left(q)
 
 

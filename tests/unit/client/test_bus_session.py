@@ -188,7 +188,7 @@ def test_an_outage_with_a_message_in_hand() -> None:
     assert driven.fail(BrokenPipeError("gone")) == Pause(1)
     assert not driven.bus.settle(message, DeleteMessage("q", 1))
     assert driven.go() == Connect()
-    assert driven.fail(PLACE.nobody(OSError(111, "Connection refused"))) == Pause(2)
+    assert driven.fail(PLACE.cannot_connect(OSError(111, "Connection refused"))) == Pause(2)
     assert len(driven.told) == 1
     assert driven.go() == Connect()
     driven.subscribe()
@@ -268,7 +268,7 @@ def test_a_bus_without_its_server() -> None:
     """That it does not take the subscription is said once in a wait, over several connections, and again in the next.
     Who insists and is patient waits for as long as it takes."""
     driven = Driven(pauses=pauses)
-    with driven.bus.insisting(patient=True):
+    with driven.bus.without_retry(patient=True):
         assert driven.go() == Read(LATE)
         assert driven.fail(TimeoutError()) == Read(None)
         assert driven.go() == Read(None)
@@ -288,7 +288,7 @@ def test_a_bus_without_its_server() -> None:
     assert [text.split(":")[0] for text in driven.told] == ["waiting", "the bus at host", "waiting"]
 
 
-@pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.silent()])
+@pytest.mark.parametrize("error", [PLACE.lost("went"), PLACE.connect_timed_out()])
 def test_without_reconnect(error: ServerUnavailable) -> None:
     """With reconnect=False trouble is raised, and not told."""
     driven = Driven(reconnect=False)
@@ -305,13 +305,13 @@ def test_without_reconnect(error: ServerUnavailable) -> None:
 def test_insisting() -> None:
     """While somebody insists, trouble is raised; afterwards it is not."""
     driven = Driven(pauses=pauses)
-    with driven.bus.insisting():
+    with driven.bus.without_retry():
         driven.subscribe()
     assert driven.bus.subscribed
     assert driven.fail(PLACE.lost("went")) == Pause(1)
     assert not driven.bus.subscribed
     driven = Driven()
-    with driven.bus.insisting(), pytest.raises(ServerUnavailable):
+    with driven.bus.without_retry(), pytest.raises(ServerUnavailable):
         driven.fail(PLACE.lost("went"))
 
 
@@ -346,6 +346,53 @@ def test_messages_before_the_subscription() -> None:
     assert driven.go() == Ready()
     driven.go()
     assert driven.given().qid == "r"
+
+
+def test_a_message_that_comes_unasked_and_again() -> None:
+    """What the bus sent to a client that it took for a silent one goes back to its queue, and comes again: it is handed
+    out once, and acknowledged when it comes as asked for."""
+    driven = unasked()
+    assert driven.given().mid == 7
+    assert driven.go() == Send()
+    assert driven.acknowledged() == [7]  # which the bus does not know by then
+    driven.deliver(7, 8)
+    assert driven.go() == Send()
+    driven.go()
+    assert driven.given().mid == 8
+    assert driven.acknowledged() == [7, 7]
+
+
+def test_a_message_that_came_unasked_is_released() -> None:
+    """One that the loop has released is handed out again when it comes as asked for."""
+    driven = unasked()
+    assert driven.bus.settle(driven.given(), ReleaseMessage("q", 7))
+    driven.deliver(7)
+    assert driven.go() == Send()
+    driven.go()
+    assert driven.given().mid == 7
+    driven.go()
+    assert driven.acknowledged() == [7]
+
+
+def test_a_message_that_comes_again_without_ack() -> None:
+    """Without ack, one that came unasked is handed out once as well, and nothing is sent for it."""
+    driven = unasked(ack=False)
+    driven.deliver(7, 8)
+    driven.go()
+    assert driven.given().mid == 8
+    assert driven.acknowledged() == []
+
+
+def unasked(ack: bool = True) -> Driven:
+    """At message 7 of the queue q, which came before the subscription."""
+    driven = Driven(ack)
+    assert driven.go() == Read(LATE)
+    driven.flush()
+    driven.come(Peer().send(GetMessage("q", 7, payload=b"x", status="delivered", type="response")))
+    driven.come(answer_bytes(driven.sent[-1]))
+    assert driven.go() == Ready()
+    driven.go()
+    return driven
 
 
 def test_the_log(caplog: pytest.LogCaptureFixture) -> None:

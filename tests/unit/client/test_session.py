@@ -19,7 +19,8 @@ from qs_client import (
     Unsubscribe,
 )
 from qs_client.errors import closes
-from qs_client.session import Cut, Session, Unexpected
+from qs_client.session import Session
+from qs_client.stream_errors import Cut, Unexpected
 from qs_client.waiting import Pending, Subscription
 from qs_schemas import TABLE, Fault, Peer
 
@@ -108,7 +109,7 @@ def test_answers_in_any_order() -> None:
     assert isinstance(first.answer, PushMessage)
     assert first.answer.mid == 1
     assert woken == ["first"]
-    assert not session.owed
+    assert not session.awaits_answer
 
 
 @pytest.mark.parametrize("other", [Ping(req="qs-99"), Ping(), Ping(req="mine")])
@@ -201,12 +202,12 @@ def test_strays_go_to_whoever_wants_them() -> None:
     """With a taker for strays, whatever answers no request goes to it, in order, and nothing is kept."""
     session = Session()
     strays: list[Message] = []
-    session.stray = strays.append
+    session.on_unmatched = strays.append
     pending, asked = ask(session, Ping())
     come(session, answer_bytes(GetMessage(req="s"), mid=5), answer_bytes(asked), Peer().send(Error(503, "x", "bye")))
     assert pending.ready
     assert [type(message) for message in strays] == [GetMessage, Error]
-    assert not session.kept.ready
+    assert not session.unmatched.ready
 
 
 def test_deliveries_between_answers() -> None:
@@ -237,7 +238,7 @@ def test_a_subscription_that_the_server_ends() -> None:
         with pytest.raises(NotFound):
             subscription.next()
     assert session.end(subscription) is None
-    assert not session.open_ended
+    assert not session.may_get_unasked
 
 
 def test_a_subscription_that_is_refused() -> None:
@@ -246,7 +247,7 @@ def test_a_subscription_that_is_refused() -> None:
     subscription = session.subscribe(Subscribe("q"))
     come(session, answer_bytes(sent(session)[0], Error(404, "not-found", "no queue")))
     assert isinstance(subscription.asked.answer, Error)
-    assert not session.open_ended
+    assert not session.may_get_unasked
 
 
 def test_ending_a_subscription_gives_back() -> None:
@@ -270,8 +271,8 @@ def test_ending_a_subscription_gives_back() -> None:
     assert late.mid == 4
     come(session, answer_bytes(unsubscribe), *(answer_bytes(release) for release in [*releases, late]))
     assert asked.ready
-    assert not session.open_ended
-    assert not session.owed
+    assert not session.may_get_unasked
+    assert not session.awaits_answer
 
 
 def test_a_dropped_answer() -> None:
@@ -318,7 +319,7 @@ def test_a_name_that_xml_cannot_carry() -> None:
         with pytest.raises(ValueError, match="U\\+0000"):
             attempt(PushMessage("a\0b", b"x"))
     assert session.data_to_send() == b""
-    assert not session.owed
+    assert not session.awaits_answer
 
 
 def test_how_the_stream_ended() -> None:

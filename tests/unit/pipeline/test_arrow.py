@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from qs_client import Delivery
-from qs_pipeline.arrow import arrow_schema, must_be_ours, record_batch, schema
+from qs_pipeline.arrow import arrow_schema, check_read_schema, record_batch, schema
 from qs_pipeline.errors import BadMessageError, SchemaMismatchError
 from qs_pipeline.options import BodyType
 
@@ -54,8 +54,8 @@ def test_a_body_that_is_no_text() -> None:
 
 def test_a_schema_of_the_users() -> None:
     """The source's own schema may be repeated; any other is refused."""
-    must_be_ours(schema("string"), "string")
+    check_read_schema(schema("string"), "string")
     with pytest.raises(SchemaMismatchError, match=r"leave .schema\(\) out"):
-        must_be_ours(StructType().add("a", LongType()), "string")
+        check_read_schema(StructType().add("a", LongType()), "string")
     with pytest.raises(SchemaMismatchError):
-        must_be_ours(schema("string"), "binary")
+        check_read_schema(schema("string"), "binary")

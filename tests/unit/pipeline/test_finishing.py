@@ -13,11 +13,11 @@ from qs_pipeline import finishing
 from qs_pipeline.checkpoint import COMMITS, OFFSETS, Checkpoint
 from qs_pipeline.errors import BadMessageError, BadQueryError, DataLossError, PipelineError, UsageError
 from qs_pipeline.files import LocalFiles, file_errors
-from qs_pipeline.route_state import RouteState, Way
-from qs_pipeline.running import Turn
+from qs_pipeline.route_state import RouteState, Targets
+from qs_pipeline.running import BatchHandler
 from qs_pipeline.translate import from_text, translate
 
-WAY = Way("out", None, "SELECT body FROM messages")
+WAY = Targets("out", None, "SELECT body FROM messages")
 
 
 def _entry(root: Path, log: str, batch: int) -> None:
@@ -26,7 +26,7 @@ def _entry(root: Path, log: str, batch: int) -> None:
     place.write_text('v1\n{"a":1}\n{"seq":1}')
 
 
-def _begun(root: Path, batch: int = 0, way: Way = WAY) -> RouteState:
+def _begun(root: Path, batch: int = 0, way: Targets = WAY) -> RouteState:
     state = RouteState(LocalFiles(str(root)), "in", way)
     _entry(root, OFFSETS, batch)
     state.begin(batch)
@@ -36,12 +36,12 @@ def _begun(root: Path, batch: int = 0, way: Way = WAY) -> RouteState:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (Way("elsewhere", None, WAY.query), "--to is another one now \\(out before"),
-        (Way("out", "bad", WAY.query), "--errors is another one now \\(none before"),
-        (Way("out", None, "SELECT 'x' AS body FROM messages"), "query is another one now:"),
+        (Targets("elsewhere", None, WAY.query), "--to is another one now \\(out before"),
+        (Targets("out", "bad", WAY.query), "--errors is another one now \\(none before"),
+        (Targets("out", None, "SELECT 'x' AS body FROM messages"), "query is another one now:"),
     ],
 )
-def test_a_batch_goes_one_way(tmp_path: Path, other: Way, said: str) -> None:
+def test_a_batch_goes_one_way(tmp_path: Path, other: Targets, said: str) -> None:
     """One that may be half pushed is finished as it was begun; then the route may be another one."""
     state = _begun(tmp_path)
     with pytest.raises(UsageError, match=said):
@@ -55,7 +55,7 @@ def test_a_batch_of_which_nothing_is_pushed_may_go_another_way(tmp_path: Path) -
     """As when the query failed on it."""
     state = _begun(tmp_path)
     state.refused()
-    other = _begun(tmp_path, way=Way("out", "bad", "SELECT mid, body FROM messages"))
+    other = _begun(tmp_path, way=Targets("out", "bad", "SELECT mid, body FROM messages"))
     assert other.name == state.name
     with pytest.raises(UsageError):
         RouteState(LocalFiles(str(tmp_path)), "in", WAY)
@@ -66,7 +66,7 @@ def test_a_batch_that_is_pushed_is_noted_as_finished(tmp_path: Path) -> None:
     _begun(tmp_path, 3).done(3)
     (tmp_path / "checkpoint" / COMMITS).mkdir()
     (tmp_path / "checkpoint" / COMMITS / ".3.crc").write_bytes(b"torn")
-    RouteState(LocalFiles(str(tmp_path)), "in", Way("elsewhere", None, "SELECT 1 AS body"))
+    RouteState(LocalFiles(str(tmp_path)), "in", Targets("elsewhere", None, "SELECT 1 AS body"))
     assert (tmp_path / "checkpoint" / COMMITS / "3").read_text() == 'v1\n{"nextBatchWatermarkMs":0}'
     assert not (tmp_path / "checkpoint" / COMMITS / ".3.crc").exists()
 
@@ -114,7 +114,7 @@ def test_a_connection_is_no_file() -> None:
 def test_a_batch_without_messages_is_not_counted() -> None:
     """Spark's first may have none."""
     counts = iter([0, 2])
-    turn = Turn("q", lambda rows, batch: next(counts), None)
+    turn = BatchHandler("q", lambda rows, batch: next(counts), None)
     turn(None, 0)  # type: ignore[arg-type]
     turn(None, 1)  # type: ignore[arg-type]
     assert (turn.rows, turn.batches, turn.last) == (2, 1, 1)

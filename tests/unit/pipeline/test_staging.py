@@ -19,7 +19,17 @@ from qs_pipeline.errors import (
     SchemaMismatchError,
 )
 from qs_pipeline.options import Options
-from qs_pipeline.staging import PARTS, PUBLISHED, Staged, attempt_number, discard, must_fit, payloads, publish, stage
+from qs_pipeline.staging import (
+    PARTS,
+    PUBLISHED,
+    Staged,
+    attempt_number,
+    check_write_schema,
+    discard,
+    payloads,
+    publish,
+    stage,
+)
 
 
 @pytest.fixture
@@ -150,7 +160,7 @@ def test_bodies_of_rows() -> None:
 @pytest.mark.parametrize("kind", [BinaryType(), StringType()])
 def test_columns_that_fit(name: str, kind: BinaryType | StringType) -> None:
     """One column, body or value, of bytes or text."""
-    must_fit(StructType().add(name, kind), overwrite=False)
+    check_write_schema(StructType().add(name, kind), overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +176,10 @@ def test_columns_that_fit(name: str, kind: BinaryType | StringType) -> None:
 def test_columns_that_do_not_fit(schema: StructType) -> None:
     """Anything else is refused, with what there is and what to do."""
     with pytest.raises(SchemaMismatchError, match=r"one column, body or value, .* not struct<.*\.select\('body'\)"):
-        must_fit(schema, overwrite=False)
+        check_write_schema(schema, overwrite=False)
 
 
 def test_overwriting() -> None:
     """A queue is not replaced."""
     with pytest.raises(BadOptionError, match="only appended to"):
-        must_fit(StructType().add("body", StringType()), overwrite=True)
+        check_write_schema(StructType().add("body", StringType()), overwrite=True)

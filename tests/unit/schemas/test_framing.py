@@ -126,7 +126,7 @@ def test_nothing_is_kept_after_the_end() -> None:
         framer.next_document()
     for _ in range(100):
         framer.feed(b"x" * 1000)
-    assert len(framer._buffer) == 0
+    assert len(framer.buffer) == 0
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
@@ -362,8 +362,8 @@ def test_linear(data: bytes, elements: int, meter: Meter) -> None:
     """However long what is open grows in tiny pieces, no byte is looked at more than a fixed number of times."""
     framer = Framer(Limits(elements=elements))
     framer._usual = meter.pattern(framer._usual)  # type: ignore[assignment]
-    framer._buffer = MeteredBuffer()
-    framer._buffer.meter = meter
+    framer.buffer = MeteredBuffer()
+    framer.buffer.meter = meter
     for piece in pieces(data, 1):
         framer.feed(piece)
         try:
@@ -414,7 +414,7 @@ def test_what_is_kept_between_documents() -> None:
         framer = Framer()
         framer.feed(kind(PING * 3 + b"\r\n"))
         assert [framer.next_document() for _ in range(4)] == [PING] * 3 + [None]
-        assert len(framer._buffer) == 0
+        assert len(framer.buffer) == 0
         framer.feed(kind(PING + PING[:10]))
         framer.feed(kind(PING[10:]))
         assert [framer.next_document() for _ in range(3)] == [PING, PING, None]

@@ -54,7 +54,7 @@ def test_nothing_after_a_fault_that_closes() -> None:
         assert peer.next_event() is None
         assert not peer.begun
         assert peer.end_of_data() is None
-        assert len(peer._framer._buffer) == 0
+        assert len(peer._framer.buffer) == 0
 
 
 def test_fault_as_message() -> None:

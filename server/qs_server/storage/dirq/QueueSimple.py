@@ -12,7 +12,8 @@ import os
 import time
 
 from ..disk import Disk
-from .folders import alone, is_older, masked, names_in, remove_if_empty, touch
+from .folders import alone, is_older, masked, names_in, remove_if_empty
+from .locking import lock_file
 from .names import (
     ATTEMPTS,
     LOCKED_SUFFIX,
@@ -170,35 +171,13 @@ class QueueSimple(QueueBase):
         """Locks an element. Whether that was done: False when somebody has it locked or removed.
 
         permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails."""
-        path = f"{self.path}/{name}"
-        lock = path + LOCKED_SUFFIX
         try:
-            # The time of the lock is that of the element. So it has to be a new one when the lock appears: a purge
-            # would take the lock of an element that has waited for long for a stale one. Of a locked element it stays.
-            found = self._disk.lstat(path)
-            if found.st_nlink == 1 or not os.access(lock, os.F_OK):
-                touch(path)
-            self._disk.link(path, lock)
-            self._check_is_still(found.st_ino, path, lock)
+            lock_file(f"{self.path}/{name}", self._disk)
         except (FileExistsError, FileNotFoundError):
             if permissive:
                 return False
             raise
         return True
-
-    def _check_is_still(self, inode: int, path: str, lock: str) -> None:
-        """The link can succeed though the element has been locked and removed by somebody else meanwhile, as the file
-        may have another link still, `NAME.tmp`; and then there may even be another element of that name. Then
-        FileNotFoundError, and the lock is gone again. inode: of the element before; while it has the lock's link, no
-        other one gets its number."""
-        try:
-            if self._disk.lstat(path).st_ino == inode:
-                return
-        except FileNotFoundError:
-            pass
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(lock)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def unlock(self, name: str, permissive: bool = False) -> bool:
         """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError."""

@@ -3,8 +3,6 @@
 import re
 import time
 
-from .Exceptions import QueueError
-
 TEMPORARY_SUFFIX = ".tmp"
 """QueueSimple: of an element that is being added."""
 LOCKED_SUFFIX = ".lck"
@@ -25,7 +23,8 @@ is_element = re.compile("[0-9a-f]{14}").fullmatch
 """Whether it is the name of an element inside of one."""
 is_being_added = re.compile(f"[0-9a-f]{{14}}(?:{re.escape(DELAYED_SUFFIX)})?").fullmatch
 """Whether it is the name of an element in `temporary`."""
-_is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
+is_full_name = re.compile("[0-9a-f]{8}/[0-9a-f]{14}").fullmatch
+"""Whether it is the name of an element, DIRECTORY/ELEMENT."""
 
 ATTEMPTS = 1000
 """How often a name that is taken, or a directory that a purge has just removed, is tried again; then it is an error."""
@@ -48,9 +47,3 @@ def directory_of_now(granularity: int) -> str:
     """8 digits: seconds since the Epoch, rounded down to a multiple of granularity when that is more than 1."""
     now = int(time.time())
     return f"{now - now % granularity if granularity > 1 else now:08x}"
-
-
-def check_name(name: str) -> None:
-    """QueueError unless it is the name of an element, DIRECTORY/ELEMENT."""
-    if not _is_full_name(name):
-        raise QueueError(f"invalid element name: {name!r} (8 hexadecimal digits, a slash, 14 hexadecimal digits)")

@@ -16,15 +16,16 @@ from typing import Any, Final
 from ..disk import Disk
 from .Exceptions import QueueError, QueueLockError
 from .folders import alone, is_older, is_taken, make_obsolete, masked, names_in, remove_element, remove_if_empty
+from .locking import lock_directory
 from .names import (
     ATTEMPTS,
     LOCKED_DIRECTORY,
     OBSOLETE_DIRECTORY,
     TEMPORARY_DIRECTORY,
-    check_name,
     element_name,
     is_being_added,
     is_element,
+    is_full_name,
 )
 from .QueueBase import QueueBase
 from .QueueSet import QueueSet
@@ -185,13 +186,9 @@ class Queue(QueueBase):
 
         permissive: False: then FileExistsError or FileNotFoundError instead of False. OSError for what else fails;
         QueueError when the name is none."""
-        check_name(ename)
-        path = f"{self.path}/{ename}/{LOCKED_DIRECTORY}"
+        _check_name(ename)
         try:
-            with masked(self.umask):
-                self._disk.mkdir(path)
-            # Somebody else may have locked it and renamed it for removal while the directory was being made in it.
-            self._disk.lstat(path)
+            lock_directory(f"{self.path}/{ename}", self._disk, self.umask)
         except (FileExistsError, FileNotFoundError):
             if permissive:
                 return False
@@ -202,7 +199,7 @@ class Queue(QueueBase):
         """Unlocks an element. True. When it was not locked: False if permissive, else FileNotFoundError.
 
         QueueError when the name is none."""
-        check_name(ename)
+        _check_name(ename)
         try:
             self._disk.rmdir(f"{self.path}/{ename}/{LOCKED_DIRECTORY}")
         except FileNotFoundError:
@@ -212,7 +209,7 @@ class Queue(QueueBase):
         return True
 
     def _check_locked(self, ename: str, what: str) -> None:
-        check_name(ename)
+        _check_name(ename)
         if not os.path.lexists(f"{self.path}/{ename}/{LOCKED_DIRECTORY}"):
             raise QueueError(f"cannot {what} {ename}: not locked (lock it first, and see what that returns)")
 
@@ -326,3 +323,8 @@ class Queue(QueueBase):
         path = f"{self.path}/{ename}"
         # In this order: the time of an element that is locked only now would be from before.
         return os.path.lexists(f"{path}/{LOCKED_DIRECTORY}") and is_older(path, limit, self._disk)
+
+
+def _check_name(name: str) -> None:
+    if not is_full_name(name):
+        raise QueueError(f"invalid element name: {name!r} (8 hexadecimal digits, a slash, 14 hexadecimal digits)")

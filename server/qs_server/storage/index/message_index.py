@@ -14,16 +14,23 @@ from ..names import WITHHELD
 from .midmap import MidMap
 from .midset import MidSet
 
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 _LOADED = 1
 _DELAYED = 2
-_SIZE_SHIFT = 2
+_MID = (1 << 64) - 1
+_FEW = 64
+SIZE_SHIFT = 2
 
 
 class Index:
     """The messages of one queue. An expiry of 0 means ready."""
 
-    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = MappingProxyType({})) -> None:
-        """ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
+    def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
+        """See `reset`."""
+        self.reset(ready, hidden)
+
+    def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
+        """Replaces all messages. ready: ids, in increasing order, none twice; hidden: until when, of other ids."""
         own = ready if isinstance(ready, array) else array("Q", ready)
         every = array("Q", sorted([*own, *hidden])) if hidden else own
         self.messages = MidMap(every)
@@ -32,6 +39,7 @@ class Index:
         # Candidates: what has not been loaded yet may turn out to have been retrieved.
         self.new = MidSet(every)
         self._expiries: list[int] = []
+        self._stale_at = _FEW  # entries of it from which on it is worth to look for stale ones
         for mid, expiry in hidden.items():
             self.hidden.set(mid, expiry)
             if expiry == WITHHELD:
@@ -48,7 +56,7 @@ class Index:
         """Loaded messages with ids in increasing order. hidden: of those that are, until when, and whether that is a
         delay. All of them are new that are not withheld."""
         made = cls()
-        made.messages = MidMap.of(mids, array("Q", [size << _SIZE_SHIFT | _LOADED for size in sizes]))
+        made.messages = MidMap.of(mids, array("Q", [size << SIZE_SHIFT | _LOADED for size in sizes]))
         made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])
         made.bytes = sum(sizes)
         for mid, (expiry, delayed) in hidden.items():
@@ -68,7 +76,8 @@ class Index:
 
     def expiry(self, mid: int) -> int | None:
         """0 when the message is ready, the end of its window when it is hidden, None when it is not there."""
-        return 0 if mid in self.ready else self.hidden.get(mid)
+        expiry = self.hidden.get(mid)
+        return expiry if expiry is not None or mid not in self.ready else 0
 
     # -- changes
 
@@ -84,7 +93,7 @@ class Index:
             self.messages.set(mid, 0)
             self.unloaded += 1
             return
-        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.bytes += size
         if expiry:
             self._set_delayed(mid)
@@ -93,14 +102,14 @@ class Index:
         """Ready messages with ids greater than any that is there; as `add`, one for each size."""
         self.new.extend(mids)
         self.ready.extend(mids)
-        self.messages.set_run(mids, [size << _SIZE_SHIFT | _LOADED for size in sizes])
+        self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
         """A message that was removed, as it was. facts: what `remove` gave back, then or later."""
         self.messages.set(mid, facts & ~_DELAYED)
         if facts & _LOADED:
-            self.bytes += facts >> _SIZE_SHIFT
+            self.bytes += facts >> SIZE_SHIFT
         else:
             self.unloaded += 1
         if new:
@@ -122,7 +131,7 @@ class Index:
         if facts & _DELAYED:
             self.delayed -= 1
         if facts & _LOADED:
-            self.bytes -= facts >> _SIZE_SHIFT
+            self.bytes -= facts >> SIZE_SHIFT
         else:
             self.unloaded -= 1
         return facts
@@ -130,7 +139,10 @@ class Index:
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
         """A ready, loaded message becomes hidden because it is received. retrieved: not for the first time."""
         self.ready.discard(mid)
-        self._hide(mid, expiry)
+        self.hidden.set(mid, expiry)
+        heapq.heappush(self._expiries, expiry << 64 | mid)
+        if len(self._expiries) > self._stale_at:
+            self._drop_stale_expiries()
         if not retrieved:
             self.new.discard(mid)
 
@@ -169,7 +181,7 @@ class Index:
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
         """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
-        return [None if fact is None or not fact & _LOADED else fact >> _SIZE_SHIFT for fact in facts]
+        return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
         """A message becomes ready."""
@@ -184,7 +196,8 @@ class Index:
         self._drop_stale_expiries()
 
     def _drop_stale_expiries(self) -> None:
-        if len(self._expiries) > 2 * len(self.hidden) + 64:
+        self._stale_at = 2 * len(self.hidden) + _FEW
+        if len(self._expiries) > self._stale_at:
             # Leases that were extended or ended early leave entries behind.
             hidden = ((self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden)))
             self._expiries = [_packed(expiry, mid) for expiry, mid in hidden if expiry != WITHHELD]
@@ -210,7 +223,7 @@ class Index:
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
         """What the file says of a message that was not loaded. delayed: it is hidden, and not by being in flight."""
-        self.messages.set(mid, size << _SIZE_SHIFT | _LOADED)
+        self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.unloaded -= 1
         self.bytes += size
         if retrieved:
@@ -221,16 +234,16 @@ class Index:
     def known_size(self, mid: int) -> int | None:
         """Bytes of a message; None when it is not loaded, or gone."""
         facts = self.messages.get(mid)
-        return None if facts is None or not facts & _LOADED else facts >> _SIZE_SHIFT
+        return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
         """Bytes of a loaded message."""
-        return (self.messages.get(mid) or 0) >> _SIZE_SHIFT
+        return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod
     def size_in(facts: int) -> int:
         """Bytes of a message, from what `remove` gave back."""
-        return facts >> _SIZE_SHIFT
+        return facts >> SIZE_SHIFT
 
     @staticmethod
     def delayed_in(facts: int) -> bool:
@@ -246,9 +259,9 @@ class Index:
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""
         while self._expiries:
-            expiry, mid = _unpacked(self._expiries[0])
-            if self.hidden.get(mid) == expiry:
-                return expiry
+            entry = self._expiries[0]
+            if self.hidden.get(entry & _MID) == entry >> 64:
+                return entry >> 64
             heapq.heappop(self._expiries)
         return None
 
@@ -257,14 +270,12 @@ class Index:
         return bool(self._expiries) and self._expiries[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:
-        """A hidden message whose time has come."""
+        """Returns a hidden message whose time has come."""
+        if not self._expiries or self._expiries[0] >> 64 > now:
+            return None
         expiry = self.next_expiry()
-        return None if expiry is None or expiry > now else _unpacked(self._expiries[0])[1]
+        return None if expiry is None or expiry > now else self._expiries[0] & _MID
 
 
 def _packed(expiry: int, mid: int) -> int:
     return expiry << 64 | mid
-
-
-def _unpacked(entry: int) -> tuple[int, int]:
-    return entry >> 64, entry & 0xFFFFFFFFFFFFFFFF

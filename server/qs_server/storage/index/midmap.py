@@ -78,14 +78,17 @@ class MidMap(MidSet):
 
     def set_run(self, keys: Sequence[int], values: Iterable[int]) -> None:
         """Adds keys that are all greater than the last one, with a value for each."""
-        chunks = len(self._keys)
-        self.extend(keys)
-        added = array("Q", values)
-        if chunks == len(self._keys):
-            self._values[-1] += added
-            return
-        for at in range(0, len(added), CHUNK):
-            self._values.append(added[at : at + CHUNK])
+        added, beside = array("Q", keys), array("Q", values)
+        if self._lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
+            self._keys[-1] += added
+            self._values[-1] += beside
+            self._lasts[-1] = added[-1]
+        else:
+            for at in range(0, len(added), CHUNK):
+                self._keys.append(added[at : at + CHUNK])
+                self._values.append(beside[at : at + CHUNK])
+                self._lasts.append(self._keys[-1][-1])
+        self._length += len(added)
 
     def pop(self, key: int) -> int | None:
         """Removes a key; its value, or None when it was not there."""

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from .places import segment_of
 
+CACHE = 64 << 20
+"""Bytes of payloads that are kept unless somebody says otherwise."""
 _SLICE = 23
 """Bits of a place within its slice: 8 MiB of log."""
 _OVERHEAD = 200

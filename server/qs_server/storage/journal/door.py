@@ -29,19 +29,20 @@ class Doors:
     """The doors of a log's queues that have something to do, in turn."""
 
     def __init__(self) -> None:
-        self._busy: dict[Door, None] = {}
+        self.busy: dict[Door, None] = {}
+        """Those that may have something to do."""
 
     def wake(self, door: "Door") -> None:
         """Notes that a door has something to do."""
-        self._busy[door] = None
+        self.busy[door] = None
 
     def due(self) -> int | None:
         """When the first of them should be worked on; 0: now; None: there is nothing to do, or it waits for room in its
         queue."""
         first: int | None = None
-        for door in list(self._busy):
+        for door in list(self.busy):
             if not door.has_work:
-                del self._busy[door]
+                del self.busy[door]
             elif (due := door.due()) is not None:
                 if not due:
                     return 0
@@ -50,10 +51,10 @@ class Doors:
 
     def next(self, now: int) -> "Door | None":
         """The door to be worked on now."""
-        for door in list(self._busy):
+        for door in list(self.busy):
             if door.has_work and (due := door.due()) is not None and due <= now:
-                del self._busy[door]
-                self._busy[door] = None  # it is the last one now
+                del self.busy[door]
+                self.busy[door] = None  # it is the last one now
                 return door
         return None
 

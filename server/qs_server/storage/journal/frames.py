@@ -22,6 +22,7 @@ FRAME_MAGIC = b"qsF\x01"
 _HEADER = struct.Struct("<16sQQQQ8sII")
 _FRAME = struct.Struct("<4sIQQII")
 FRAME_HEAD = _FRAME.size
+_CHECKSUM = struct.Struct("<I")
 _CHUNK = 1 << 20
 _LIFE = 4
 
@@ -108,10 +109,10 @@ def seed(salt: bytes) -> int:
     return crc32(salt)
 
 
-def pack_frame_head(salt: bytes, sequence: int, synced: int, length: int, count: int) -> bytes:
-    """What stands before the records."""
+def pack_frame_head(begin: int, sequence: int, synced: int, length: int, count: int) -> bytes:
+    """Packs what stands before the records. begin: what checksums in the segment begin with, see `seed`."""
     fields = _FRAME.pack(FRAME_MAGIC, length, sequence, synced, count, 0)[:-4]
-    return fields + struct.pack("<I", crc32(fields, seed(salt)))
+    return fields + _CHECKSUM.pack(crc32(fields, begin))
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:

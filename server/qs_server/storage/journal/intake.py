@@ -14,9 +14,8 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from ..attributes import AttributeStore, store_for
-from ..directory import READ
-from ..disk import Disk
+from ..disk import READ, Disk
+from ..files.attributes import AttributeStore, store_for
 from ..names import NEW, WITHHELD, parse_message
 
 PRIVATE = ".taken-"

@@ -6,25 +6,27 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from time import perf_counter
 
-from ..directory import Shared
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from ..names import JOURNAL
+from ..shared import Shared
 from . import records
+from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import SLICE, Compaction
 from .door import Door, Doors
 from .frames import Header
 from .intake import Intake
+from .log import QUICK
 from .opening import Opened, find_segments, open_log
 from .places import Position
 from .queue import LogQueue
 from .replay import Replay
 from .snapshot import Snapshot, read_snapshot, write_snapshot
-from .store import CACHE, Store
+from .store import Store
 from .upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
-DIRECTORY = ".journal"
 _NOTES = 50_000
 """Microseconds after which notes are written though nothing else is."""
 _TRY_AGAIN = 1 * SECOND
@@ -40,15 +42,25 @@ _CHECKPOINT = 256 << 20
 class LogKeeper:
     """Everything that an engine asks of its log."""
 
-    def __init__(self, root: str, clock: Clock, durability: Durability, disk: Disk, cache: int = CACHE) -> None:
-        """Opens nothing: see `open`."""
+    def __init__(  # noqa: PLR0917
+        self,
+        root: str,
+        clock: Clock,
+        durability: Durability,
+        disk: Disk,
+        cache: int = CACHE,
+        committed_early: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch."""
+        self._committed_early = committed_early
         self._root = root
-        self._directory = f"{root}/{DIRECTORY}"
+        self._directory = f"{root}/{JOURNAL}"
         self._clock = clock
         self._durability = durability
         self._disk = disk
         self._cache = cache
-        self._queues: dict[str, LogQueue] = {}
+        self.queues: dict[str, LogQueue] = {}
+        """The queues of the log, by name."""
         self._store: Store | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
@@ -60,6 +72,9 @@ class LogKeeper:
         self._keys_due: int | None = None
         self._not_before = 0
         self._running: Upkeep | None = None
+        self._has_work = False
+        self._looked_at: tuple[int, int] | None = None  # changes of the log and of its usage when `_look` was called
+        self._least = self._most = 0  # live bytes, and bytes of room, below which it is called again
         self._snapshot: Snapshot | None = None
         self._written: Snapshot | None = None  # and not durable yet
         self._checkpointed: Position | None = None
@@ -72,9 +87,10 @@ class LogKeeper:
         """Takes the log, though there may be no queue yet. InUseError, OSError."""
         if self._store is None:
             store = Store(self._directory, self._disk, self._durability, perf_counter, self._cache)
+            store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
-            compaction = self._compaction = Compaction(store, self._queues.values, self._clock)
+            compaction = self._compaction = Compaction(store, self.queues.values, self._clock)
             store.log.make_room = self._make_room
             store.log.settle_upkeep = self._settle_running
             store.log.is_shrinking = lambda: compaction.wanted
@@ -86,7 +102,7 @@ class LogKeeper:
         if self._replayed:
             self._note_removals(store)  # before another queue of the name is announced
         queue = LogQueue(path, qid, options, shared, store, 0, self._doors)
-        self._queues[qid] = queue
+        self.queues[qid] = queue
         if self._replayed:
             self._name(queue)
             queue.announce()
@@ -107,15 +123,15 @@ class LogKeeper:
             return
         replay = self._read(store, shared)
         for number, queue in replay.queues.items():
-            if self._queues.get(queue.qid) is not queue:
+            if self.queues.get(queue.qid) is not queue:
                 self._leave_out(number, queue, kinds)
         self._numbers = max(self._numbers, replay.last_number)
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             if replay.queues.get(queue.number) is queue:
                 store.tables[queue.number] = queue.table
             else:
                 self._name(queue)
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             queue.settle()
         store.undo.clear()
 
@@ -126,10 +142,10 @@ class LogKeeper:
         self._replayed = True
         replay = self._read(store, shared)
         for queue in replay.queues.values():
-            self._queues[queue.qid] = queue
+            self.queues[queue.qid] = queue
         self._numbers = replay.last_number
         store.undo.clear()
-        return dict(self._queues)
+        return dict(self.queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
         """A queue that the log knows, and the root does not have as one of the log."""
@@ -151,7 +167,7 @@ class LogKeeper:
         """What the log says: from a checkpoint on, or all of it."""
 
         def make(qid: str, number: int) -> LogQueue:
-            queue = self._queues.get(qid)
+            queue = self.queues.get(qid)
             if queue is None:
                 queue = LogQueue("", qid, Options(storage="journal"), shared, store, number, self._doors)
             queue.table.number = number
@@ -166,7 +182,7 @@ class LogKeeper:
             _require_segments(store, opened)
         except BadCheckpointError as error:
             _logger.warning("%s/checkpoint is ignored, and the segments are read: %s", self._directory, error)
-            for queue in self._queues.values():
+            for queue in self.queues.values():
                 queue.reset()
             store.reset()
             replay, begin = Replay(make), None
@@ -194,29 +210,24 @@ class LogKeeper:
         return reader.position
 
     def _announcements(self) -> Iterable[bytes]:
-        return [queue.record() for queue in self._queues.values()]
+        return [queue.record() for queue in self.queues.values()]
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    @property
-    def queues(self) -> int:
-        """How many there are."""
-        return len(self._queues)
-
     def has(self, qid: str) -> bool:
         """Whether a queue is one of them."""
-        return qid in self._queues
+        return qid in self.queues
 
     def forget(self, queue: LogQueue) -> None:
         """A queue's directory has gone. That is recorded before there can be another one of the name."""
-        if self._queues.get(queue.qid) is not queue or self._store is None:
+        if self.queues.get(queue.qid) is not queue or self._store is None:
             return
         if self._store.undo:
             try:
                 self._store.commit_early()
             except OSError as error:
                 _logger.warning("queue %r is removed, and what was being done before failed: %s", queue.qid, error)
-        del self._queues[queue.qid]
+        del self.queues[queue.qid]
         queue.clear()
         self._removals.append(queue.number)
 
@@ -242,27 +253,20 @@ class LogKeeper:
     @property
     def commit_is_cheap(self) -> bool:
         """Whether a commit is over soon enough to wait for it."""
-        return self._store is not None and self._store.log.commit_is_cheap
+        return self._store is not None and self._store.log.cost < QUICK
 
-    def commit(self, before: Callable[[], None] = lambda: None) -> None:
-        """Makes durable everything that was asked of the queues since the last one. before: what has to succeed first.
-        OSError: it has been taken back."""
+    def commit(self) -> None:
+        """Makes durable everything that was asked of the queues since the last one. OSError: it has been taken back."""
         store = self._store
         if store is None:
-            before()
             return
-        try:
-            before()
-            self._note_removals_or_wait(store)
-        except OSError:
-            store.roll_back()
-            raise
+        if self._removals:
+            try:
+                self._note_removals_or_wait(store)
+            except OSError:
+                store.roll_back()
+                raise
         store.commit()
-
-    @property
-    def early_commits(self) -> int:
-        """See Engine."""
-        return 0 if self._store is None else self._store.early_commits
 
     def roll_back(self) -> None:
         """See Engine."""
@@ -284,24 +288,37 @@ class LogKeeper:
 
     def next_upkeep(self) -> int | None:
         """When `begin_upkeep` should be called next; 0: at once; None: there is nothing to do."""
-        store, compaction = self._store, self._compaction
-        if store is None or compaction is None or self._running is not None or store.log.failed is not None:
+        store = self._store
+        if store is None or self._running is not None or store.log.failed is not None:
             return None
-        if not store.log.has_notes:
+        log, usage = store.log, store.usage
+        if (log.changes, usage.emptied) != self._looked_at or usage.total < self._least or log.room < self._most:
+            self._look(store)
+        if not log.pending:
             self._notes_due = None
         elif self._notes_due is None:
             self._notes_due = self._clock() + _NOTES
-        own = 0 if self._has_work(store, compaction) else self._notes_due
-        if own is not None:
-            own = max(own, self._not_before)
+        due = 0 if self._has_work else self._notes_due
+        if due is not None and due < self._not_before:
+            due = self._not_before
+        if store.keyed or self._keys_due is not None or self._doors.busy:
+            due = self._earlier(due, store)
+        return due
+
+    def _earlier(self, due: int | None, store: Store) -> int | None:
+        """Returns when upkeep is due that also has keys and directories to look at. due: without these."""
         if store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
-        others = [due for due in (self._doors.due(), self._keys_due) if due is not None]
-        return own if not others else min(others) if own is None else min(own, *others)
+        times = [time for time in (due, self._doors.due(), self._keys_due) if time is not None]
+        return min(times, default=None)
 
-    def _has_work(self, store: Store, compaction: Compaction) -> bool:
-        log = store.log
-        return (
+    def _look(self, store: Store) -> None:
+        """Finds out whether there is work for upkeep, and notes what has to change before it is worth a look again: a
+        commit costs less than this."""
+        log, usage, compaction = store.log, store.usage, self._compaction
+        if compaction is None:
+            return
+        self._has_work = (
             self._snapshot is not None
             or self._written is not None
             or compaction.wanted
@@ -310,6 +327,11 @@ class LogKeeper:
             or log.wants_reserve is not None
             or self._wants_checkpoint(store)
         )
+        self._looked_at = log.changes, usage.emptied
+        self._least = usage.least(log.sizes, tight=log.tight) if len(log.sizes) > 1 else 0
+        self._most = log.spare_below
+        if self._has_work:
+            self._looked_at = None
 
     def begin_upkeep(self) -> Upkeep | None:
         """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
@@ -317,6 +339,7 @@ class LogKeeper:
         store, compaction = self._store, self._compaction
         if store is None or compaction is None or self._running is not None or store.log.failed is not None:
             return None
+        self._looked_at = None
         if self._clock() >= self._not_before:
             try:
                 self._do_slice(store, compaction)
@@ -387,7 +410,7 @@ class LogKeeper:
         """Takes over what was done in a thread."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
-        self._running = None
+        self._running = self._looked_at = None
         upkeep.settle()
         if self._door is not None and upkeep.intake is not None:
             self._door.finish(upkeep.intake)
@@ -456,7 +479,7 @@ class LogKeeper:
         position = store.log.position
         writer = CheckpointWriter(self._directory, self._disk)
         self._checkpointed = position
-        work = write_snapshot(writer, position, list(self._queues.values()), store, self._numbers)
+        work = write_snapshot(writer, position, list(self.queues.values()), store, self._numbers)
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:

@@ -16,10 +16,10 @@ from zlib import crc32
 from ..disk import Disk, has_no_room
 from ..engine import Durability
 from . import records
-from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded, seed
+from .frames import BLOCK, FRAME_HEAD, Header, new_salt, padded
 from .lock import forget_last, read_last, take_lock, write_last
 from .opening import Opened
-from .places import Position, place_of
+from .places import Position
 from .recovery import segment_name
 from .segment import SegmentWriter
 from .supply import Supply, enough_of
@@ -29,8 +29,9 @@ _RESERVE = 1 << 20
 """Bytes at a segment's end that pushes leave to everything else, or a quarter of a small one."""
 FRAME = 32 << 20
 """Bytes of records after which a frame is written though its batch goes on."""
-_QUICK = 0.003
+QUICK = 0.003
 """Seconds of a write and its sync below which handing a batch to a thread would cost more than it saves."""
+_HEAD = records.HEAD.size
 _NOTES = 64 << 10
 """Bytes of notes after which a commit writes them though nothing else is to be written."""
 
@@ -66,17 +67,23 @@ class Log:
         """Salts of the same segments."""
         self.left = self.left_to_pushes = -1
         """Bytes of records, heads included, that can be appended without `reserve`."""
-        self._pending: list[tuple[bytes, bytes | None]] = []
+        self.room = 0
+        """Bytes of the last segment that are free."""
+        self.changes = 0
+        """Grows with every change of the segments: when one is begun, given up or removed, or could not be begun."""
+        self.pending: list[tuple[bytes, bytes | None]] = []
+        """What was appended and is not written: bodies, and payloads that follow them."""
         self.unwritten: dict[int, bytes] = {}
         """Payloads that were appended one by one and are in no segment yet, by their places."""
-        self._length = 0
-        self._wanted = False
+        self._length, self._wanted = 0, False
         self._names: list[bytes] = []
         self._start = 0  # the place at which the records of the frame that is being made begin
         self.supply = Supply(directory, disk, sync=self._keep)
         self._obsolete: list[str] = []
-        self._failed: OSError | None = None
-        self._cost = 0.0
+        self.failed: OSError | None = None
+        """Why it takes nothing any more; None: it does."""
+        self.cost = 0.0
+        """Seconds that a write and its sync take, on average."""
         self.first_records: Callable[[], Iterable[bytes]] = tuple
         """What a new segment has to begin with: a QUEUE for each queue."""
         self.tight = False
@@ -106,16 +113,6 @@ class Log:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    @property
-    def commit_is_cheap(self) -> bool:
-        """Whether a commit is over soon enough to wait for it."""
-        return self._cost < _QUICK
-
-    @property
-    def failed(self) -> OSError | None:
-        """Why it takes nothing any more; None: it does."""
-        return self._failed
-
     def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
         """Makes sure that records of that many bytes (heads included) can be appended to one frame. push: and leaves
         room for what frees room again; copy: leaves half of that, as compaction frees room but must not be in the way
@@ -123,18 +120,19 @@ class Log:
         committed."""
         if size <= (self.left_to_pushes if push or copy else self.left):
             return
-        if self._failed is not None:
-            raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
-        if self._pending:
+        if self.failed is not None:
+            raise LogFailedError(self.failed.errno, f"the journal failed ({self.failed.strerror})")
+        if self.pending:
             self.commit_batch()
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self._writer.room - self._leave(self._writer, push=push, copy=copy):
+        if self._writer is None or needed > self.room - self._leave(self._writer, push=push, copy=copy):
             self._go_over(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
 
     def _go_over(self, needed: int, *, push: bool, copy: bool) -> None:
         """Begins a new segment. On a full disk, what frees room again first has room made for itself. OSError."""
+        self.changes += 1
         try:
             self._begin_or_wait(needed, push=push, exact=copy)
         except OSError as error:
@@ -144,7 +142,7 @@ class Log:
             if push or copy:
                 raise
             self.make_room()
-            if self._writer is None or needed > self._writer.room:
+            if self._writer is None or needed > self.room:
                 self._begin_segment(needed, push=False, exact=True)
         else:
             self.tight = self.tight and not push
@@ -167,18 +165,31 @@ class Log:
 
     def _count_left(self) -> None:
         writer = self._writer
-        if writer is None or self._failed is not None:
+        if writer is None or self.failed is not None:
             self.left = self.left_to_pushes = -1
             return
-        room = writer.room - BLOCK - FRAME_HEAD - self._length
-        self.left = min(room, FRAME - self._length)
-        self.left_to_pushes = min(room - self._kept(writer), FRAME - self._length)
-        self._start = place_of(self.number, writer.end + FRAME_HEAD)
+        size, end, length = writer.header.size, writer.end, self._length
+        self.room = size - end
+        room = self.room - BLOCK - FRAME_HEAD - length
+        self.left = min(room, FRAME - length)
+        self.left_to_pushes = min(room - min(_RESERVE, size // 4), FRAME - length)
+        self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
 
-    def append(self, body: bytes, payload: bytes | None = None) -> int:
-        """Adds a record to the next frame; its place. The room is reserved."""
-        self._wanted = True
-        return self._append(body, payload)
+    def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:
+        """Adds a record to the next frame. Returns its place. The room is reserved. durable: False for a note, which is
+        written with the next frame that has to be."""
+        if durable:
+            self._wanted = True
+        place = self._start + self._length
+        self.pending.append((body, payload))
+        length = _HEAD + len(body)
+        if payload is not None:
+            self.unwritten[place] = payload
+            length += len(payload)
+        self._length += length
+        self.left -= length
+        self.left_to_pushes -= length
+        return place
 
     def name(self, body: bytes) -> None:
         """As `append`, of what later records cannot do without: when it is discarded, the next frame begins with it."""
@@ -188,60 +199,45 @@ class Log:
     def note(self, body: bytes) -> None:
         """Adds a record that need not be durable: it is written with the next frame that has to be. Does nothing when
         there is no room for it."""
-        if len(body) + records.HEAD.size <= self.left_to_pushes:
-            self._append(body, None)
+        if len(body) + _HEAD <= self.left_to_pushes:
+            self.append(body, durable=False)
 
     def note_all(self, bodies: Sequence[bytes]) -> None:
         """Adds records as `note` does, all or none."""
-        length = len(bodies) * records.HEAD.size + sum(map(len, bodies))
+        length = len(bodies) * _HEAD + sum(map(len, bodies))
         if length <= self.left_to_pushes:
-            self._pending += zip(bodies, repeat(None))
-            self._count(length)
-
-    def _append(self, body: bytes, payload: bytes | None) -> int:
-        place = self._start + self._length
-        self._pending.append((body, payload))
-        if payload is not None:
-            self.unwritten[place] = payload
-        length = records.HEAD.size + len(body) + (0 if payload is None else len(payload))
-        self._length += length
-        self.left -= length
-        self.left_to_pushes -= length
-        return place
+            self.pending += zip(bodies, repeat(None))
+            self._length += length
+            self.left -= length
+            self.left_to_pushes -= length
 
     def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
         """Adds PUSH records, with the sizes of their payloads; their places. The room is reserved."""
         self._wanted = True
-        places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=self._start + self._length))
-        length = places.pop() - self._start - self._length
-        self._pending += zip(bodies, payloads, strict=True)
-        self._count(length)
-        return places
-
-    def _count(self, length: int) -> None:
+        first = self._start + self._length
+        places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=first))
+        length = places.pop() - first
+        self.pending += zip(bodies, payloads, strict=True)
         self._length += length
         self.left -= length
         self.left_to_pushes -= length
-
-    @property
-    def has_notes(self) -> bool:
-        """Whether something was appended that is not written."""
-        return bool(self._pending)
+        return places
 
     def commit(self, *, notes: bool = False) -> None:
         """Writes what was appended as one frame; durable when the log is synced at each commit. notes: also if there is
         nothing but notes. OSError: none of it counts; whoever appended it takes back what he did."""
-        if not self._pending or not (self._wanted or notes or self._length > _NOTES):
+        if not self.pending or not (self._wanted or notes or self._length > _NOTES):
             return
-        if self._failed is not None:
+        if self.failed is not None:
             self.discard()
-            raise LogFailedError(self._failed.errno, f"the journal failed ({self._failed.strerror})")
+            raise LogFailedError(self.failed.errno, f"the journal failed ({self.failed.strerror})")
         writer = self._writer
         if writer is None:
             raise RuntimeError("appended without having reserved")
-        parts = join(self._pending, writer.header.salt, writer.end)
-        count, length = len(self._pending), self._length
-        self._forget_pending()
+        parts = join(self.pending, writer.seed, writer.end)
+        count, length = len(self.pending), self._length
+        self.pending, self._length, self._wanted = [], 0, False
+        self.unwritten.clear()
         started = self._clock()
         try:
             writer.write(self.sequence + 1, parts, length, count)
@@ -250,24 +246,22 @@ class Log:
                 self._fail(error)
             self._count_left()
             raise
-        self._cost += (self._clock() - started - self._cost) / 8
+        self.cost += (self._clock() - started - self.cost) / 8
         self.sequence += 1
         self._names.clear()
         self._count_left()
 
-    def _forget_pending(self) -> None:
-        self._pending, self._length, self._wanted = [], 0, False
-        self.unwritten.clear()
-
     def discard(self) -> None:
         """Forgets what was appended since the last commit."""
-        self._forget_pending()
+        self.pending, self._length, self._wanted = [], 0, False
+        self.unwritten.clear()
         self._count_left()
         for body in self._names:  # they had room in this segment
-            self._append(body, None)
+            self.append(body, durable=False)
 
     def _fail(self, error: OSError) -> None:
-        self._failed = error
+        self.failed = error
+        self.changes += 1
         self._count_left()
         _logger.critical(
             "the journal in %s could not be written and synced (%s): nothing is accepted any more. What was answered "
@@ -279,7 +273,7 @@ class Log:
     def background_sync(self) -> Callable[[], None] | None:
         """What makes durable all that was committed so far, in any thread; None when that is so already."""
         writer = self._writer
-        if self._sync or writer is None or writer.synced >= self.sequence or self._failed is not None:
+        if self._sync or writer is None or writer.synced >= self.sequence or self.failed is not None:
             return None
         return partial(self._sync_behind, writer, self.sequence)
 
@@ -306,7 +300,7 @@ class Log:
         header = Header(number, size, self.sequence + 1, oldest, new_salt(self._life), int(recycled))
         writer = SegmentWriter(path, header, self._disk, sync=self._sync)
         try:
-            parts = join([(body, None) for body in first], header.salt, BLOCK)
+            parts = join([(body, None) for body in first], writer.seed, BLOCK)
             writer.begin(self.sequence + 1, parts, len(first))
             self._place(path, number)
         except OSError:
@@ -316,6 +310,7 @@ class Log:
             self._writer.close()
         self._writer, self.number, self.sequence = writer, number, self.sequence + 1
         self.sizes[number], self.salts[number] = size, header.salt
+        self.room = size - writer.end
 
     def _sync_last(self) -> None:
         """Makes all before the last segment durable, whatever the durability. OSError."""
@@ -369,11 +364,15 @@ class Log:
     def wants_spare(self) -> int | None:
         """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
         when a segment can be recycled."""
-        writer = self._writer
-        if writer is None:
-            return None
-        enough = enough_of(writer.header.size, shrinking=self.is_shrinking())
-        return self.supply.wanted if self._obsolete or writer.room < enough else None
+        return self.supply.wanted if self.room < self.spare_below else None
+
+    @property
+    def spare_below(self) -> int:
+        """Bytes of room in the last segment below which a spare one should be made; 0 while there is one."""
+        if self._writer is None or self.supply.wanted is None:
+            return 0
+        size = self._writer.header.size
+        return size if self._obsolete else enough_of(size, shrinking=self.is_shrinking())
 
     @property
     def wants_reserve(self) -> int | None:
@@ -398,6 +397,7 @@ class Log:
         self.commit_batch()
         del self.sizes[oldest], self.salts[oldest]
         self._obsolete.append(self.path_of(oldest))
+        self.changes += 1
 
     def take_garbage(self, *, all_of_it: bool) -> list[str]:
         """Files that are not needed any more, for the caller to remove in whatever thread, the newest last. One is kept
@@ -409,6 +409,7 @@ class Log:
     def give_back_garbage(self, paths: Iterable[str]) -> None:
         """Takes back files that could not be removed."""
         self._obsolete[:0] = paths
+        self.changes += 1
 
     @property
     def has_garbage(self) -> bool:
@@ -423,11 +424,11 @@ class Log:
         self._disk.close(self._lock)
 
 
-def join(pending: list[tuple[bytes, bytes | None]], salt: bytes, start: int) -> list[bytes]:
-    """The bytes of the records of a frame, each with its length and checksum before it. start: where the frame begins
-    in its segment."""
+def join(pending: list[tuple[bytes, bytes | None]], begin: int, start: int) -> list[bytes]:
+    """Returns the bytes of the records of a frame, each with its length and checksum before it. begin: what checksums
+    in the segment begin with; start: where the frame begins in its segment."""
     parts: list[bytes] = []
-    pack, head, begin = records.HEAD.pack, records.HEAD.size, seed(salt)
+    pack, head = records.HEAD.pack, _HEAD
     place = start + FRAME_HEAD
     for body, payload in pending:
         length = len(body)

@@ -2,28 +2,19 @@
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from ..activity import Activity
-from ..attributes import Attributes
-from ..directory import Shared
 from ..disk import Disk
 from ..engine import Clock, Durability
+from ..files.attributes import Attributes, Stored
 from ..names import WITHHELD
+from ..shared import Shared
 from ..watch import Watch
 from .keeper import LogKeeper
 from .queue import LogQueue
 
 _PAGE = 1000
-
-
-class Stored(NamedTuple):
-    """A message as a file of the layout vsqs has it. expiry: hidden until then, 0: visible."""
-
-    mid: int
-    expiry: int
-    attributes: Attributes
-    payload: bytes
 
 
 class OfflineJournal:

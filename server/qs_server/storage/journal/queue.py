@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import ClassVar
 
 from ..capacity import require_room
-from ..directory import Shared
 from ..engine import (
     Draft,
     Message,
@@ -27,6 +26,7 @@ from ..engine import (
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
 from ..queues import EngineQueue
+from ..shared import Shared
 from . import records
 from .batches import LogBatches
 from .claims import LogClaims
@@ -139,11 +139,14 @@ class LogQueue:
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Their ids, increasing. QueueFullError."""
-        require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
+        if self.options.capacity is not None:
+            require_room(self.qid, self.options.capacity, self.table.index.__len__, len(drafts))
         now = self._clock()
-        if any(draft.delay or draft.key is not None for draft in drafts):
-            return self._push_each(drafts, now)
-        payloads = [draft.payload for draft in drafts]
+        payloads: list[bytes] = []
+        for draft in drafts:
+            if draft.delay or draft.key is not None:
+                return self._push_each(drafts, now)
+            payloads.append(draft.payload)
         if not payloads:
             return []
         mids = self._free_run(len(payloads), now)
@@ -180,14 +183,16 @@ class LogQueue:
         """Stores messages with these ids, visible at once."""
         sizes = list(map(len, payloads))
         size = sum(sizes)
-        self._log.reserve(size + len(sizes) * records.PUSH_SIZE, push=True)
-        places = self._log.append_pushes(records.pushes(self.number, mids, now), payloads, sizes)
-        self._store.undo.append((self._unpush, mids))
-        self.table.add_run(mids, places, sizes)
-        self._store.usage.add(places[0], size + len(sizes) * record_size(0))
-        self._store.cache.put(places, payloads, size)
+        whole = size + len(sizes) * records.PUSH_SIZE
+        log, table, store = self._log, self.table, self._store
+        log.reserve(whole, push=True)
+        places = log.append_pushes(records.pushes(table.number, mids, now), payloads, sizes)
+        store.undo.append((self._unpush, mids))
+        table.add_run(mids, places, sizes)
+        store.usage.add(places[0], whole)
+        store.cache.put(places, payloads, size)
         self.counts.pushed += len(sizes)
-        self.table.arrived()
+        table.arrived()
         if self._lifecycle is not None:
             for mid in mids:
                 self.note("pushed", mid)
@@ -261,23 +266,22 @@ class LogQueue:
     ) -> Message | None:
         """Receives a visible message; None when its payload is over max_bytes. held: for a subscriber; if the process
         ends, the message is visible again."""
-        index = self.table.index
-        size = index.size(mid)
-        if max_bytes is not None and size > max_bytes:
+        table, index = self.table, self.table.index
+        if max_bytes is not None and index.size(mid) > max_bytes:
             return None
         try:
-            payload = self._store.payload(self.table.places.get(mid) or 0)
+            payload = self._store.payload(table.places.get(mid) or 0)
         except DamagedRecordError as error:
             self._set_aside(mid, error)
             return None
         expiry = self._end_of(visibility)
-        receives = self.table.receives.get(mid, 0) + 1
+        receives = table.receives.get(mid, 0) + 1
         self._note_state(mid, receives, 0 if held else expiry)
-        self.table.receives[mid] = receives
+        table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
         if held:
-            self.table.held.add(mid)
-        self.table.hidden(expiry)
+            table.held.add(mid)
+        table.hidden(expiry)
         self.counts.delivered += 1
         if self._lifecycle is not None:
             self.note("received", mid)
@@ -357,8 +361,9 @@ class LogQueue:
     def _note_state(self, mid: int, receives: int, visible: int) -> None:
         """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
         message visible again."""
-        self._store.make_room_for_notes()
-        self._log.note(records.state(self.number, mid, receives, visible, delayed=False))
+        if self._log.left_to_pushes < records.SMALL:
+            self._store.make_room_for_notes()
+        self._log.note(records.state(self.table.number, mid, receives, visible, delayed=False))
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""
@@ -394,7 +399,9 @@ class LogQueue:
     def _held(self, receipt: Receipt) -> int:
         """The expiry of a message that is still as the holder of the receipt saw it, and in no claim."""
         mid, seen = receipt
-        expiry = self._found(mid)
+        expiry = self.table.index.expiry(mid)
+        if expiry is None:
+            expiry = self._found(mid)  # raises
         if seen is not None and (receives := self.table.receives.get(mid, 0)) != seen:
             raise StaleReceiptError(
                 f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
@@ -413,7 +420,7 @@ class LogQueue:
     def remove(self, mid: int, expiry: int) -> bool:
         """Removes a message that is here, in the state that expiry says."""
         self._log.reserve(records.SMALL)
-        self._log.append(records.delete(self.number, mid))
+        self._log.append(records.delete(self.table.number, mid))
         self._remove(mid, expiry)
         if expiry == WITHHELD:
             self.claims.removed(mid)
@@ -489,7 +496,7 @@ class LogQueue:
     def next_expiry(self) -> int | None:
         """When the next hidden message is due."""
         number = self.table.index.next_expiry()
-        return None if number is None else self.time(number)
+        return None if number is None else number * self._unit
 
     def expire(self, count: int | None = None) -> int:
         """Makes visible what is due, at most count messages; how many. That needs no record: the time has passed."""

@@ -30,6 +30,7 @@ A place is a segment's number and a byte in it, 32 bits each.
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from itertools import repeat
 from typing import NamedTuple
 from zlib import crc32
 
@@ -180,8 +181,7 @@ def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> byt
 
 def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
     """As `push` for each, visible at once and without a key."""
-    pack = _PUSH.pack
-    return [pack(2, number, mid, 0, NO_KEY, at) for mid in mids]
+    return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
 
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:

@@ -229,5 +229,5 @@ def _pack_frame(bodies: list[bytes], salt: bytes, sequence: int, start: int) -> 
         place = start + FRAME_HEAD + length
         parts += [records.HEAD.pack(len(body), crc32(body, begin ^ place)), body]
         length += records.HEAD.size + len(body)
-    head = pack_frame_head(salt, sequence, sequence - 1, length, len(bodies))
+    head = pack_frame_head(seed(salt), sequence, sequence - 1, length, len(bodies))
     return b"".join([head, *parts]).ljust(padded(len(head) + length), b"\0")

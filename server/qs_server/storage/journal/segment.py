@@ -11,7 +11,7 @@ import os
 import threading
 
 from ..disk import Disk, has_no_room
-from .frames import BLOCK, Header, pack_frame_head, pack_header, padded
+from .frames import BLOCK, Header, pack_frame_head, pack_header, padded, seed
 
 _DIRECT = os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
 _PLAIN = os.O_WRONLY | os.O_CLOEXEC
@@ -54,6 +54,8 @@ class SegmentWriter:
         self._in_use = threading.Lock()
         self._disk = disk
         self._sync = sync
+        self.seed = seed(header.salt)
+        """What the checksums of the segment begin with."""
         self._buffer = mmap.mmap(-1, _CHUNK)
         self._dsync = False
         self._fd = self._open()
@@ -70,19 +72,11 @@ class SegmentWriter:
                 return fd
         return self._disk.open(self.path, _PLAIN)
 
-    def _closed(self, parts: list[bytes], at: int) -> bytes:
-        """What is written for these bytes: in a recycled segment with a block of zeros behind it, unless that is its
-        end."""
-        data = b"".join(parts)
-        if not self.header.recycled or at + padded(len(data)) >= self.header.size:
-            return data
-        return data.ljust(padded(len(data)) + BLOCK, b"\0")
-
     def begin(self, sequence: int, parts: list[bytes], count: int) -> None:
         """Writes the header and a first frame, in one piece, and makes them durable. parts: the records' bytes."""
         length = sum(map(len, parts))
-        head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
-        self._put(self._closed([pack_header(self.header), head, *parts], 0), 0)
+        head = pack_frame_head(self.seed, sequence, self.synced, length, count)
+        self._put([pack_header(self.header), head, *parts], 0)
         self.end = padded(BLOCK + len(head) + length)
         self.synced = sequence
         if not self._dsync:
@@ -94,23 +88,29 @@ class SegmentWriter:
         if not self._disk.fstat(self._fd).st_nlink:
             self.failed = FileNotFoundError(errno.ENOENT, "somebody has removed it", self.path)
             raise self.failed
-        head = pack_frame_head(self.header.salt, sequence, self.synced, length, count)
+        head = pack_frame_head(self.seed, sequence, self.synced, length, count)
         try:
-            self._put(self._closed([head, *parts], self.end), self.end)
+            end = self._put([head, *parts], self.end)
         except OSError as error:
             if not has_no_room(error):
                 self.failed = error
             with contextlib.suppress(OSError):
-                self._put(bytes(BLOCK), self.end)  # what may stand there shall not count after a crash
+                self._put([bytes(BLOCK)], self.end)  # what may stand there shall not count after a crash
             raise
         if self._sync and not self._dsync:
             self.sync()
         if self._sync:
             self.synced = sequence
-        self.end = padded(self.end + len(head) + length)
+        self.end = end
 
-    def _put(self, data: bytes, at: int) -> None:
-        length = padded(len(data))
+    def _put(self, parts: list[bytes], at: int) -> int:
+        """Writes bytes as whole blocks; in a recycled segment with a block of zeros behind them, unless they end where
+        it ends. Returns the end of their last block."""
+        data = b"".join(parts)
+        length = -(-len(data) // BLOCK) * BLOCK
+        end = at + length
+        if self.header.recycled and end < self.header.size:
+            length += BLOCK
         if length > len(self._buffer):
             self._buffer = mmap.mmap(-1, length)
         view = memoryview(self._buffer)[:length]
@@ -120,6 +120,7 @@ class SegmentWriter:
         self._disk.pwrite(self._fd, view, at)
         if length > _CHUNK:
             self._buffer = mmap.mmap(-1, _CHUNK)  # for a large frame only
+        return end
 
     def sync(self) -> None:
         """Makes durable what was written. OSError: see `write`."""
@@ -131,11 +132,6 @@ class SegmentWriter:
             # The kernel may have dropped what it could not write, and would say nothing the next time.
             self.failed = error
             raise
-
-    @property
-    def room(self) -> int:
-        """Bytes that are free."""
-        return self.header.size - self.end
 
     def close(self) -> None:
         """Lets go of the file, once nobody is syncing it any more."""

@@ -11,13 +11,10 @@ from ..disk import Disk
 from ..engine import Durability
 from ..index.midmap import MidMap
 from . import records
-from .cache import PayloadCache
+from .cache import CACHE, PayloadCache
 from .log import Log
 from .reader import Reader
 from .usage import Usage
-
-CACHE = 64 << 20
-"""Bytes of payloads in memory."""
 
 
 def record_size(size: int) -> int:
@@ -50,8 +47,8 @@ class Store:
         """What takes back the changes of this batch: functions and their arguments, in the order of the changes."""
         self.tables: dict[int, Holder] = {}
         """The queues, by their numbers."""
-        self.early_commits = 0
-        """How often something was committed in the middle of a batch."""
+        self.committed_early: Callable[[], None] = lambda: None
+        """Called after a commit in the middle of a batch."""
         self.rollbacks = 0
         """How often changes were taken back."""
         self.families: dict[int, set[int]] = {}  # queues that may share payloads
@@ -74,7 +71,8 @@ class Store:
             self.roll_back()
             raise
         self.undo.clear()
-        self.cache.trim()
+        if self.cache.size > self.cache.limit:
+            self.cache.trim()
 
     def commit_early(self) -> None:
         """Commits in the middle of a batch. When that fails, the batch's own commit fails too. OSError."""
@@ -84,7 +82,7 @@ class Store:
         except OSError as error:
             self._failure = error if changed else None
             raise
-        self.early_commits += 1
+        self.committed_early()
 
     def roll_back(self) -> None:
         """What was changed since the last commit has not happened."""
@@ -118,8 +116,8 @@ class Store:
 
     def drop(self, queue: Holder, mid: int, place: int, size: int) -> None:
         """A queue does not need a payload any more. size: its bytes."""
-        if not self._is_shared(queue, mid, place):
-            self.usage.drop(place, record_size(size))
+        if not self.families or not self._is_shared(queue, mid, place):
+            self.usage.drop(place, size + records.PUSH_SIZE)
             self.cache.drop(place)
 
     def keep(self, queue: Holder, mid: int, place: int, size: int) -> None:

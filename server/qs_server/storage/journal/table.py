@@ -8,10 +8,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..activity import Activity
-from ..directory import FAR
-from ..index.message_index import Index
+from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
-from ..names import WITHHELD
+from ..names import FAR, WITHHELD
 from .store import Store, record_size
 
 State = tuple[int, int, bool]
@@ -84,10 +83,11 @@ class MessageTable:
     def drop(self, mid: int) -> Dropped:
         """Removes a message, and returns what `put_back` needs."""
         receives, held = self.receives.pop(mid, 0), mid in self.held
-        self.held.discard(mid)
+        if held:
+            self.held.remove(mid)
         facts = self.index.remove(mid, retrieved=receives > 0)
         place = self.places.pop(mid) or 0
-        self._store.drop(self, mid, place, Index.size_in(facts))
+        self._store.drop(self, mid, place, facts >> SIZE_SHIFT)
         return place, receives, facts, held
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:

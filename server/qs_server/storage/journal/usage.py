@@ -14,17 +14,25 @@ class Usage:
         self.live: dict[int, int] = {}
         self.total = 0
         """Live bytes of all segments."""
+        self.emptied = 0
+        """How often the last live record of a segment was dropped, but for the last segment."""
+        self._last = 0
 
     def add(self, place: int, size: int) -> None:
         """Counts a record whose payload is needed. size: bytes of the payload."""
         segment = place >> 32
+        self._last = max(self._last, segment)
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
 
     def drop(self, place: int, size: int) -> None:
         """Counts a record whose payload is not needed any more."""
-        self.live[place >> 32] -= size
+        segment = place >> 32
+        left = self.live[segment] - size
+        self.live[segment] = left
         self.total -= size
+        if not left and segment != self._last:
+            self.emptied += 1
 
     def forget(self, segment: int) -> None:
         """Forgets a segment that is removed."""
@@ -39,10 +47,13 @@ class Usage:
         all segments, oldest first; the last one is being written. tight: the disk is full, and any gain is welcome."""
         if len(sizes) <= 1:
             return False
-        if not self.live.get(next(iter(sizes))):
-            return True
+        return not self.live.get(next(iter(sizes))) or self.total < self.least(sizes, tight=tight)
+
+    @staticmethod
+    def least(sizes: dict[int, int], *, tight: bool) -> int:
+        """Returns the number of live bytes below which the oldest segment should go. sizes, tight: see
+        `wants_compaction`."""
         size = sum(sizes.values())
-        last = sizes[next(reversed(sizes))]
         if tight:
-            return size - last > self.total + self.total // 8 + _GAIN
-        return len(sizes) > SEGMENTS and size > 2 * self.total
+            return (size - sizes[next(reversed(sizes))] - _GAIN) * 8 // 9
+        return (size + 1) // 2 if len(sizes) > SEGMENTS else 0

@@ -10,7 +10,6 @@ import errno
 import os
 import secrets
 import shutil
-import sys
 from argparse import Namespace
 from contextlib import suppress
 from typing import NamedTuple
@@ -20,14 +19,14 @@ from ...storage.engine import StorageError
 from ...storage.journal.checkpoint import NAME as CHECKPOINT
 from ...storage.journal.frames import BLOCK, DamagedError
 from ...storage.journal.intake import PRIVATE
-from ...storage.journal.keeper import DIRECTORY
 from ...storage.journal.lock import take_lock, write_last
 from ...storage.journal.opening import find_segments
 from ...storage.journal.recovery import numbers_in, segment_name
 from ...storage.journal.scanning import Scan
-from ...storage.names import parse_message, qid_of
+from ...storage.names import JOURNAL, parse_message, qid_of
 from ...storage.settings import FILE, read_options
-from .progress import Progress, counted
+from ..meter import Meter, counted, meter_for
+from ..output import say
 
 _TRIES = 100
 """How often a server may remove a segment, or begin one, just when it is looked for."""
@@ -56,7 +55,7 @@ def backup(arguments: Namespace) -> int:
     making = f"{target}.making-{secrets.token_hex(4)}"
     os.mkdir(making, 0o700)
     try:
-        done = _copy_log(f"{root}/{DIRECTORY}", f"{making}/{DIRECTORY}")
+        done = _copy_log(f"{root}/{JOURNAL}", f"{making}/{JOURNAL}")
         others = _copy_queues(root, making)
         disk = Disk()
         disk.sync_directory(making)
@@ -65,12 +64,12 @@ def backup(arguments: Namespace) -> int:
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    sys.stdout.write(
+    say(
         f"{target}: {counted(done.segments, 'segment')}, {done.size} bytes; hard links: {done.linked}; "
         f"complete up to frame {done.frame}\n"
     )
     if others:
-        sys.stdout.write(f"without the messages of queues that are not in the journal: {', '.join(others)}\n")
+        say(f"without the messages of queues that are not in the journal: {', '.join(others)}\n")
     return 0
 
 
@@ -79,12 +78,12 @@ def backup(arguments: Namespace) -> int:
 
 def _copy_log(source: str, target: str) -> _Done:
     os.mkdir(target, 0o700)
-    progress = Progress("segments")
+    meter = meter_for("copied", what="segment")
     linked: dict[int, bool] = {}
     try:
         for _ in range(_TRIES):
             try:
-                frame = _try(source, target, linked, progress)
+                frame = _try(source, target, linked, meter)
             except (FileNotFoundError, _ChangedError) as error:
                 changed = error
             else:
@@ -92,7 +91,7 @@ def _copy_log(source: str, target: str) -> _Done:
         else:
             raise StorageError(f"{source} cannot be copied: {changed}; see 'queue-journal.py check'")
     finally:
-        progress.clear()
+        meter.clear()
     disk = Disk()
     lock = take_lock(target, disk)
     write_last(lock, max(linked), disk)
@@ -103,7 +102,7 @@ def _copy_log(source: str, target: str) -> _Done:
     return _Done(len(linked), size, sum(linked.values()), frame)
 
 
-def _try(source: str, target: str, linked: dict[int, bool], progress: Progress) -> int:
+def _try(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int:
     """Copies all that is there now; the number of the last frame. linked: which segments are in the backup, and whether
     they are links. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
     _take_checkpoint(source, target)  # first: it must not be newer than the frames
@@ -118,7 +117,8 @@ def _try(source: str, target: str, linked: dict[int, bool], progress: Progress) 
     for number in numbers[:-1]:
         if number not in linked:
             linked[number] = _link(f"{source}/{segment_name(number)}", f"{target}/{segment_name(number)}")
-            progress.add(1)
+            meter.add(0)
+            meter.tick()
     name = segment_name(numbers[-1])
     frame = _copy_frames(f"{source}/{name}", f"{target}/{name}")
     linked[numbers[-1]] = False

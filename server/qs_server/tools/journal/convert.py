@@ -8,30 +8,27 @@ is that the log forgets the queue. No server starts in between, as the journal h
 
 import os
 import shutil
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from ...storage.directories import DirectoriesEngine
+from ...storage.directories import DirectoriesEngine, JournalEngine
 from ...storage.disk import Disk
-from ...storage.engine import Clock, Durability, StorageError
-from ...storage.journal.engine import JournalEngine
+from ...storage.engine import Clock, Durability, StorageError, wall_clock
 from ...storage.journal.offline import OfflineJournal
-from ...storage.journal.reader import DamagedRecordError
 from ...storage.names import NEW, directory_of, parse_message
 from ...storage.settings import FILE, read_options, write_options
-from .export import wall_clock
+from ..meter import counted, meter_for
+from ..output import say
 from .files import MessageFiles
-from .progress import Progress, counted
 
 _CONVERTING = ".converting"
 _KINDS = ("journal", "files")
 
 
 def convert(arguments: Namespace) -> int:
-    """Changes the storage of a queue. The exit code. StorageError, OSError."""
+    """Changes the storage of a queue. Returns the exit code. StorageError, OSError."""
     path = f"{arguments.root}/{directory_of(arguments.queue)}"
     if not os.path.isdir(path):
         raise StorageError(f"there is no queue {arguments.queue!r} in {arguments.root}")
@@ -39,9 +36,9 @@ def convert(arguments: Namespace) -> int:
     try:
         conversion.run(arguments.to)
     finally:
-        conversion.progress.clear()
+        conversion.meter.clear()
     held = counted(conversion.count, "message")
-    sys.stdout.write(f"queue {arguments.queue!r} has the storage {arguments.to} now: {held}\n")
+    say(f"queue {arguments.queue!r} has the storage {arguments.to} now: {held}\n")
     return 0
 
 
@@ -56,7 +53,7 @@ class Conversion:
         self._converting = f"{self._path}/{_CONVERTING}"
         self._disk = disk
         self._clock = clock
-        self.progress = Progress(f"messages of queue {qid!r}")
+        self.meter = meter_for("moved")
         self.count = 0
         """How many messages the queue has, once it is done."""
 
@@ -91,7 +88,8 @@ class Conversion:
         """Has the journal take in all files of the queue; how many messages it has then."""
         engine = self._engine()
         for count in engine.take_in_files(self._qid):
-            self.progress.add(count)
+            self.meter.add(0, count)
+            self.meter.tick()
         size = engine.size(self._qid)
         engine.close()  # not after an exception: it writes down what is in memory, which may have been interrupted
         return size
@@ -145,10 +143,7 @@ class Conversion:
                 raise StorageError(
                     f"{self._path}/{name} is there already, and is not the message of that id: move it away"
                 )
-        try:
-            MessageFiles(self._converting, self._disk).write(journal.messages(queue), self.progress)
-        except DamagedRecordError as error:
-            raise StorageError(f"{error}; see 'queue-journal.py check'") from None
+        MessageFiles(self._converting, self._disk).write(journal.messages(queue), self.meter)
 
     def _files(self, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
         for name in self._disk.files_in(path):

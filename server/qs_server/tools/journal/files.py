@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterable
 
-from ...storage.attributes import Attributes, store_for
 from ...storage.disk import Disk
 from ...storage.engine import StorageError
-from ...storage.journal.offline import Stored
+from ...storage.files.attributes import Attributes, Stored, store_for
 from ...storage.names import NEW, message_name, parse_message
-from .progress import Progress
+from ..meter import Meter
 
 _AT_ONCE = 200
 """Files that are open together, so that their syncs share what they wait for."""
@@ -28,9 +27,10 @@ class MessageFiles:
             if found is not None and found[1] != NEW:
                 self._there[found[0]] = name
 
-    def write(self, messages: Iterable[Stored], progress: Progress) -> int:
-        """Writes files, durable when this returns; how many. One that is there with the same content is passed over.
-        StorageError for one that is there with another content; OSError. Interrupted, give it the same again."""
+    def write(self, messages: Iterable[Stored], meter: Meter) -> int:
+        """Writes files, durable when this returns, but for those that are there with the same content. Returns how many
+        it wrote. StorageError for a file that is there with another content; OSError. After an interruption, give it
+        the same messages again."""
         count = 0
         written: list[tuple[int, Stored]] = []
         try:
@@ -40,7 +40,8 @@ class MessageFiles:
                     count += 1
                 if len(written) >= _AT_ONCE:
                     self._finish(written)
-                progress.add(1)
+                meter.add(len(message.payload))
+                meter.tick()
             self._finish(written)
         finally:
             for descriptor, _ in written:

@@ -1,12 +1,11 @@
-"""How many messages a queue holds, for those that have a capacity: a number of its own, as no page knows them all."""
+"""How many messages a queue with a capacity holds: a number of its own in memcached, as no page knows them all."""
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...engine import QueueFullError
-from .pages import Pages
-from .reading import Look
+from .page_reader import PageReader
 from .servers import Servers
 
 _RECOUNT = 5.0
@@ -15,63 +14,65 @@ full queue is counted, which reads all its pages, but not for each push that it 
 
 
 class Capacity:
-    """Of one queue; it does nothing for one without. The methods are called by a thread that is alone with the pages.
+    """Keeps one queue within its capacity; without one, does nothing. Methods are called inside PageReader.locked.
 
-    Room is taken before a message is stored, and given back after it is removed, so no queue ever holds more.
+    Room is reserved before a message is stored, and given back after it is removed, so no queue ever holds more.
     """
 
-    def __init__(self, pages: Pages, capacity: int | None, servers: Servers) -> None:
-        self._pages = pages
-        self._capacity = capacity
+    def __init__(
+        self, reader: PageReader, servers: Servers, capacity: int | None, generation: Callable[[], bytes]
+    ) -> None:
+        """generation: asks for that of the queue, which it makes if there is none."""
+        self._reader = reader
         self._servers = servers
+        self._capacity = capacity
+        self._generation = generation
         self._counted = -_RECOUNT
 
     @contextlib.contextmanager
-    def room_for(self, count: int) -> Iterator[None]:
-        """For storing messages inside. QueueFullError."""
+    def reserve(self, count: int) -> Iterator[None]:
+        """Reserves room for messages that are stored inside. QueueFullError."""
         if self._capacity is None:
             yield
             return
-        look = self._pages.make()
-        if not self._take(look, count, self._capacity):
-            held = self._recount(look)
-            if not self._take(look, count, self._capacity):
+        key = self._reader.keys.count(self._generation())
+        if not self._add(key, count, self._capacity):
+            held = self._recount(key)
+            if not self._add(key, count, self._capacity):
                 raise QueueFullError(
-                    f"queue {self._pages.qid!r} holds {held} messages; its capacity is {self._capacity}"
+                    f"queue {self._reader.qid!r} holds {held} messages; its capacity is {self._capacity}"
                 )
         try:
             yield
         except QueueFullError:
-            self.left(count)
+            self.give_back(count)
             raise
 
-    def _take(self, look: Look, count: int, capacity: int) -> bool:
-        key = self._pages.keys.count(look.head.generation)
+    def _add(self, key: str, count: int, capacity: int) -> bool:
         held = self._servers.count(key, count)
         if held is None:
-            self._servers.add(key, str(self._count(look)).encode())
+            self._servers.add(key, str(self._count()).encode())
             held = self._servers.count(key, count) or count
         if held <= capacity:
             return True
         self._servers.count(key, -count)
         return False
 
-    def _count(self, look: Look) -> int:
-        return sum(len(page.entries) for page in self._pages.scan(-1))
+    def _count(self) -> int:
+        return sum(len(page.entries) for page in self._reader.scan(-1))
 
-    def _recount(self, look: Look) -> int:
-        """Corrects the number, unless it changes meanwhile. How many there are."""
-        key = self._pages.keys.count(look.head.generation)
+    def _recount(self, key: str) -> int:
+        """Corrects the number, unless it changes meanwhile. Returns how many messages there are."""
         value, token = self._servers.gets([key]).get(key, (b"0", b"0"))
         if time.monotonic() - self._counted < _RECOUNT:
             return int(value)
-        held = self._count(look)
+        held = self._count()
         if held != int(value):
             self._servers.cas_in_reserve(key, str(held).encode(), token)
         self._counted = time.monotonic()
         return held
 
-    def left(self, count: int) -> None:
-        """Messages are not there, or not any more."""
-        if self._capacity is not None and (look := self._pages.look()) is not None:
-            self._servers.count(self._pages.keys.count(look.head.generation), -count)
+    def give_back(self, count: int) -> None:
+        """Gives back the room of messages that were removed, or not stored."""
+        if self._capacity is not None and (generation := self._reader.generation()) is not None:
+            self._servers.count(self._reader.keys.count(generation), -count)

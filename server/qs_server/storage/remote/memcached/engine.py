@@ -1,14 +1,16 @@
 """The `memcached` engine: every operation is a few round trips to memcached servers, which several qs servers may use.
 
-It is as volatile as they are: what it holds is gone when they end, and some of it when they run out of memory and have
-not been started with -M. It records no history: that is written by one thread, and here many are at work.
+It is as volatile as they are: its messages are gone when they end, and some of them when they run out of memory and
+have not been started with -M.
 """
 
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
+from hashlib import blake2b
 from heapq import merge
 from typing import ClassVar
 
@@ -24,25 +26,32 @@ from ...engine import (
     OtherMessageError,
     QueueNotEmptyError,
     Receipt,
+    RemoteError,
     UnsupportedError,
 )
-from ...lifecycle import Lifecycle
-from ..engine import RemoteEngine, RemoteError
+from ...names import directory_of
+from ..registry import QueueRegistry
+from .consumer import Visible
 from .layout import Keys
+from .notifier import POLL_INTERVAL, Notifier
 from .queue import MemcachedQueue
-from .receiving import Found
 from .rows import Entry
 from .servers import Servers
-from .waiting import LOOK_EVERY, Changes
 
 DEFAULT_SERVERS = (("127.0.0.1", 11211),)
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_LONGEST_NAME = 120
+"""Bytes of a queue's name in keys, which have 250 at most."""
+_Taken = list[tuple[MemcachedQueue, list[tuple[Entry, int]]]]
 
 
-class MemcachedEngine(RemoteEngine):
-    """Queues in memcached. Many threads may call it at once."""
+class MemcachedEngine:
+    """Queues in memcached; see RemoteEngine."""
 
     name: ClassVar[str] = "memcached"
-    cannot: ClassVar[frozenset[Feature]] = RemoteEngine.cannot | {Feature.DURABLE}
+    cannot: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS}
+    )
 
     def __init__(
         self,
@@ -51,69 +60,109 @@ class MemcachedEngine(RemoteEngine):
         clock: Clock,
         servers: Sequence[tuple[str, int]] = DEFAULT_SERVERS,
         disk: Disk | None = None,
-        lifecycle: Lifecycle | None = None,
         namespace: str = "qs",
     ) -> None:
-        """servers: host and port of each memcached; all that share queues name the same ones, in any order. lifecycle:
-        is told nothing. namespace: what all keys begin with. RemoteError when the client library is not installed,
-        UnsupportedError for a namespace that cannot be; nothing is connected yet."""
+        """Connects to nothing yet. servers: host and port of each memcached; all qs servers that share queues name the
+        same ones, in any order. namespace: what all keys begin with, 1 to 40 of A-Za-z0-9_.-. RemoteError when the
+        client library is not installed, UnsupportedError for a namespace that cannot be."""
+        if not _NAMESPACE.fullmatch(namespace):
+            raise UnsupportedError(f"a namespace is 1 to 40 of A-Za-z0-9_.-; this is {namespace!r}")
         self._servers = Servers(servers, namespace)
         self._namespace = namespace
-        Keys(namespace, "q")
+        self._clock = clock
+        self._registry = QueueRegistry(root, self.name, disk)
         self._queues: dict[str, MemcachedQueue] = {}
         self._opening = threading.Lock()
-        self._changes = Changes()
-        super().__init__(root, clock=clock, disk=disk, lifecycle=lifecycle)
+        self._notifier = Notifier()
 
     def describe(self) -> str:
-        """A line for the log of a server that starts."""
         where = self._servers.describe()
         return f"memcached at {where}: volatile: messages are gone when it restarts or evicts them"
 
     # -- queues
 
+    def queues(self) -> Collection[str]:
+        return self._registry.queues()
+
     def queue(self, qid: str) -> MemcachedQueue:
-        options = self.options(qid)
+        options = self._registry.options(qid)
         queue = self._queues.get(qid)
         if queue is not None and queue.options is options:
             return queue
-        with self._opening:  # one for all threads, as they wait for each other there
+        with self._opening:  # one queue for all threads, as its lock keeps them apart
             queue = self._queues.get(qid)
             if queue is None or queue.options is not options:  # it has been removed and made again
                 queue = self._queues[qid] = self._open(qid, options)
             return queue
 
     def _open(self, qid: str, options: Options) -> MemcachedQueue:
-        keys, changed = Keys(self._namespace, qid), partial(self._changes.note, qid)
-        return MemcachedQueue(qid, options, keys, self._servers, self._clock, changed)
+        keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
+        return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
 
-    def _make(self, qid: str, options: Options) -> None:
-        if options.timestamps != "us":
-            raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
-        self._open(qid, options).make()
+    def create(self, qid: str, options: Options) -> None:
+        def make(options: Options) -> None:
+            if options.timestamps != "us":
+                raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
+            self._open(qid, options).make()
 
-    def _unmake(self, qid: str, *, force: bool) -> None:
-        if not self.queue(qid).unmake(force=force):
-            raise QueueNotEmptyError(f"queue {qid!r} is not empty")
+        self._registry.create(qid, options, make)
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        def unmake() -> None:
+            if not self.queue(qid).unmake(force=force):
+                raise QueueNotEmptyError(f"queue {qid!r} is not empty")
+
+        self._registry.remove(qid, unmake)
         self._queues.pop(qid, None)
-        self._changes.note(qid)
+        self._notifier.notify(qid)
 
     # -- messages
 
     def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+        self,
+        qids: Sequence[str],
+        count: int,
+        visibility: int | None,
+        max_bytes: int,
+        *,
+        wait: float = 0,
+        stop: threading.Event | None = None,
     ) -> list[Message]:
-        """held: makes no difference. When this process is killed, the messages come back when their windows end."""
-        queues = {qid: self.queue(qid) for qid in sorted(set(qids))}
+        until = time.monotonic() + wait
+        while True:
+            seen = self._notifier.changes(qids)
+            messages = self._receive_visible(qids, count, visibility, max_bytes)
+            if messages or count <= 0:
+                if len(messages) == count:
+                    for qid in set(qids):
+                        self._notifier.notify(qid)  # there may be more, for those who wait for one look of all
+                return messages
+            while not self._notifier.wait(qids, seen, self._pause(qids, until)):
+                if (stop is not None and stop.is_set()) or time.monotonic() >= until:
+                    return []
+                if any(self.queue(qid).consumer.start_poll() for qid in qids):
+                    break
+            if stop is not None and stop.is_set():
+                return []
+
+    def _pause(self, qids: Sequence[str], until: float) -> float:
+        """Returns for how many seconds there is nothing to do."""
+        due = min(self.queue(qid).consumer.next_due() for qid in qids)
+        return max(min(until - time.monotonic(), POLL_INTERVAL, (due - self._clock()) / SECOND), 0.0)
+
+    def _receive_visible(
+        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int
+    ) -> list[Message]:
+        queues = [self.queue(qid) for qid in sorted(set(qids))]
         messages: list[Message] = []
         while count > 0 and not messages:
-            taken = self._take(list(queues.values()), count, visibility, max_bytes)
+            taken = self._take(queues, count, visibility, max_bytes)
             if not taken:
                 break
             failed: RemoteError | None = None
             for queue, entries in taken:
                 try:
-                    messages += queue.deliver(entries)
+                    messages += queue.consumer.deliver(entries)
                 except RemoteError as error:
                     failed = error
             if failed is not None and not messages:
@@ -121,66 +170,27 @@ class MemcachedEngine(RemoteEngine):
         return sorted(messages, key=lambda message: message.mid)
 
     @staticmethod
-    def _take(
-        queues: Sequence[MemcachedQueue], count: int, visibility: int | None, max_bytes: int
-    ) -> list[tuple[MemcachedQueue, list[tuple[Entry, int]]]]:
-        """Those that are oldest and visible, made invisible. Others may be faster with some of them: then it looks
-        again, unless it has got any."""
+    def _take(queues: Sequence[MemcachedQueue], count: int, visibility: int | None, max_bytes: int) -> _Taken:
+        """Hides the oldest visible messages and returns them. Looks again when other processes were faster with all of
+        them."""
         with ExitStack() as stack:
             for queue in queues:  # in the order of their names, so that no two threads wait for each other
-                stack.enter_context(queue.pages.alone())
+                stack.enter_context(queue.reader.locked())
             while True:
-                looks = [queue.visible(count, max_bytes) for queue in queues]
-                chosen = _choose([found for _, found in looks], count, max_bytes)
-                taken: list[tuple[MemcachedQueue, list[tuple[Entry, int]]]] = []
-                for queue, (look, _), found in zip(queues, looks, chosen, strict=True):
+                looks = [queue.consumer.look(count, max_bytes) for queue in queues]
+                chosen = _choose([visible for _, visible in looks], count, max_bytes)
+                taken: _Taken = []
+                for queue, (snapshot, _), visible in zip(queues, looks, chosen, strict=True):
                     try:
-                        entries = [] if look is None else queue.take(look, found, visibility)
+                        entries = [] if snapshot is None else queue.consumer.take(snapshot, visible, visibility)
                     except RemoteError:
-                        if taken:  # what was taken of others is to be delivered
+                        if taken:  # from other queues: it is delivered
                             return taken
                         raise
                     if entries:
                         taken.append((queue, entries))
                 if taken or not any(chosen):
                     return taken
-
-    def receive_within(
-        self,
-        qids: Sequence[str],
-        count: int,
-        visibility: int | None,
-        max_bytes: int,
-        *,
-        wait: float,
-        stop: threading.Event,
-    ) -> list[Message]:
-        until = time.monotonic() + wait
-        while True:
-            seen = self._changes.counts(qids)
-            messages = self.receive(qids, count, visibility, max_bytes)
-            if messages or count <= 0:
-                if len(messages) == count:
-                    for qid in set(qids):
-                        self._changes.note(qid)  # there may be more for those whose look this one has been, too
-                return messages
-            while not self._changes.wait(qids, seen, self._pause(qids, until)):
-                if stop.is_set() or time.monotonic() >= until:
-                    return []
-                if self._claim_look(qids):
-                    break
-            if stop.is_set():
-                return []
-
-    def _pause(self, qids: Sequence[str], until: float) -> float:
-        """Seconds until there is something to do."""
-        due = min(self.queue(qid).next_visible() for qid in qids)
-        return max(min(until - time.monotonic(), LOOK_EVERY, (due - self._clock()) / SECOND), 0.0)
-
-    def _claim_look(self, qids: Sequence[str]) -> bool:
-        """Whether it is this thread's turn to look, and not that of another one which waits for the same."""
-        now = time.monotonic()
-        return any(self.queue(qid).claim_look(now) for qid in qids)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         source = self.queue(qid)
@@ -189,33 +199,31 @@ class MemcachedEngine(RemoteEngine):
         done: list[MemcachedQueue] = []
         try:
             for target in targets.values():
-                if target.insert(mid, message.payload or b""):
+                if target.producer.insert(mid, message.payload or b""):
                     done.append(target)
                 else:
-                    self._check_same(target, message)
+                    _check_same(target, message)
         except Exception:
             for target in done:
                 _take_back(target, mid)
             raise
 
-    @staticmethod
-    def _check_same(target: MemcachedQueue, message: Message) -> None:
-        try:
-            other = target.read(Receipt(message.mid))
-        except NoSuchMessageError:
-            return  # it has been there
-        if other.payload != message.payload:
-            raise OtherMessageError(f"queue {target.qid!r} holds another message with the id {message.mid}")
-
     def close(self) -> None:
-        """Lets go of the connections. The messages stay in memcached."""
         self._servers.close()
 
 
-def _choose(found: Sequence[Sequence[Found]], count: int, max_bytes: int) -> list[list[Found]]:
-    """Of visible messages by queue, the oldest: so many, and as many as fit, but for the first."""
-    chosen: list[list[Found]] = [[] for _ in found]
-    merged = merge(*([(each.mid, each.size, index, each) for each in part] for index, part in enumerate(found)))
+def _name_in_keys(qid: str) -> str:
+    """BadQueueNameError."""
+    name = directory_of(qid)
+    if len(name) > _LONGEST_NAME:  # "=" is in no directory's name
+        name = "=" + blake2b(qid.encode(), digest_size=16).hexdigest()
+    return name
+
+
+def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) -> list[list[Visible]]:
+    """Returns, by queue, the oldest of the visible messages: at most count, and as many as fit, but for the first."""
+    chosen: list[list[Visible]] = [[] for _ in visible]
+    merged = merge(*([(each.mid, each.size, index, each) for each in part] for index, part in enumerate(visible)))
     for nth, (_, size, index, each) in enumerate(merged):
         max_bytes -= size
         if nth >= count or (nth and max_bytes < 0):
@@ -224,8 +232,18 @@ def _choose(found: Sequence[Sequence[Found]], count: int, max_bytes: int) -> lis
     return chosen
 
 
+def _check_same(target: MemcachedQueue, message: Message) -> None:
+    """OtherMessageError if the queue has another message under the same id."""
+    try:
+        other = target.read(Receipt(message.mid))
+    except NoSuchMessageError:
+        return  # it was there a moment ago
+    if other.payload != message.payload:
+        raise OtherMessageError(f"queue {target.qid!r} holds another message with the id {message.mid}")
+
+
 def _take_back(target: MemcachedQueue, mid: int) -> None:
-    """A copy that was not to be alone. Somebody may have received it meanwhile, or memcached be gone."""
+    """Deletes a copy, as another one has failed. It may have been received meanwhile, or memcached be gone."""
     try:
         target.delete(Receipt(mid))
     except (NoSuchMessageError, NoSuchQueueError, RemoteError):

@@ -1,11 +1,11 @@
-"""The payloads of one queue: items of their own, in chunks where one is too small. They are there before the
-message is, and removed after it."""
+"""The payloads of one queue: items of their own, in chunks where one item is too small. A payload is stored before its
+message, and removed after it."""
 
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
-from ..engine import RemoteError
+from ...engine import RemoteError
 from .layout import Keys
 from .rows import Entry
 from .servers import NoRoomError, Servers
@@ -17,14 +17,14 @@ _AT_ONCE = 8 * 1024 * 1024
 
 
 class Payloads:
-    """Stores, finds and removes them. Methods raise RemoteError, `store` also NoRoomError."""
+    """Stores, finds and removes payloads. Methods raise RemoteError, `store` also NoRoomError."""
 
     def __init__(self, keys: Keys, servers: Servers) -> None:
         self._keys = keys
         self._servers = servers
 
     def store(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Stores payloads that belong to no message yet; the token of each. All or none."""
+        """Stores payloads that belong to no message yet, all or none, and returns their tokens."""
         push = os.urandom(8)
         tokens = [push + index.to_bytes(4, "big") for index in range(len(payloads))]
         stored: list[str] = []
@@ -42,7 +42,7 @@ class Payloads:
             stored += batch
             self._servers.set_many(batch)
         except NoRoomError:
-            self._forget(stored)
+            self._delete(stored)
             raise
         return tokens
 
@@ -50,7 +50,7 @@ class Payloads:
         return [self._keys.chunk(token, chunk) for chunk in range(-(-size // CHUNK))]
 
     def find(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        """Token -> payload, of those that are there as a whole."""
+        """Returns the payloads that are there as a whole, by token."""
         names = {entry.token: (entry.size, self._chunks(entry.token, entry.size)) for entry in entries}
         items = self._servers.get([key for _, keys in names.values() for key in keys])
         found = {}
@@ -61,14 +61,14 @@ class Payloads:
         return found
 
     def remove(self, entries: Iterable[Entry]) -> None:
-        """Those of messages that are gone. Raises nothing: what stays there does no harm but to take room."""
-        self._forget([key for entry in entries for key in self._chunks(entry.token, entry.size)])
+        """Removes the payloads of messages that are gone. Raises nothing: what stays only takes room."""
+        self._delete([key for entry in entries for key in self._chunks(entry.token, entry.size)])
 
-    def remove_stored(self, tokens: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """Those that have come to belong to no message. Raises nothing."""
+    def remove_stored(self, tokens: Iterable[bytes], payloads: Iterable[bytes]) -> None:
+        """Removes payloads that were stored, and that no message has. Raises nothing."""
         pairs = zip(tokens, payloads, strict=True)
-        self._forget([key for token, payload in pairs for key in self._chunks(token, len(payload))])
+        self._delete([key for token, payload in pairs for key in self._chunks(token, len(payload))])
 
-    def _forget(self, keys: list[str]) -> None:
+    def _delete(self, keys: list[str]) -> None:
         with contextlib.suppress(RemoteError):
             self._servers.delete(keys)

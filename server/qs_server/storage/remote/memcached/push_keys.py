@@ -1,65 +1,69 @@
 """The keys of pushes: which message a key stands for, so that a push that is repeated stores nothing.
 
 A key is claimed with memcached's add before its message is stored, and tells the id afterwards. Whoever finds a claim
-without an id looks whether the message has come all the same: the one who claimed it may have been killed.
+without an id looks whether the message has come all the same: the process that claimed it may have been killed.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from ...engine import SECOND, Clock, Draft
-from .pages import Pages
+from ...engine import SECOND, Clock
+from .page_reader import PageReader
 from .servers import CALL_TIMEOUT, NoRoomError, Servers
 
 WINDOW = 300 * SECOND
 _EXPIRE = WINDOW // SECOND + 1
-"""Seconds. memcached rounds the end of an item down to its own seconds; what counts is the time that stands in it."""
-_PATIENCE = 2 * CALL_TIMEOUT
-_PAUSE = 0.05
-"""Seconds for which a claim of somebody else is waited for, and between two looks: memcached does not say when it is
-done. Nobody who is alive takes longer."""
+"""Seconds. memcached rounds the end of an item down to its own seconds; the time in the item is what counts."""
+_CLAIM_TIMEOUT = 2 * CALL_TIMEOUT
+"""Seconds for which a claim of another process is waited for: one that is alive does not take longer."""
+_CLAIM_POLL = 0.05
+"""Seconds between two looks at such a claim: memcached does not tell when it is done."""
 
 
 class PushKeys:
-    """Of one queue. Methods raise RemoteError, `claim` also NoRoomError."""
+    """The keys of one push. Methods raise RemoteError, `claim` also NoRoomError."""
 
-    def __init__(self, pages: Pages, servers: Servers, clock: Clock) -> None:
-        self._pages = pages
+    def __init__(self, reader: PageReader, servers: Servers, clock: Clock, tokens: Sequence[bytes]) -> None:
+        """tokens: of the payloads of all drafts."""
+        self._reader = reader
         self._servers = servers
         self._clock = clock
+        self._tokens = tokens
+        self._began = clock()
+        self._claimed: dict[str, int] = {}  # key -> index of its draft
+        self._same: dict[int, int] = {}  # drafts with the key of an earlier draft -> that draft
+        self._mids: dict[int, int] = {}  # drafts that are stored -> their ids
 
-    def claim(self, drafts: Sequence[Draft], tokens: Sequence[bytes]) -> "Claims":
-        """Claims the keys of a push that are not known yet. tokens: of the payloads."""
-        with self._pages.alone():
-            generation = self._pages.make().head.generation
-        claims = Claims(self._servers, self._clock(), len(drafts))
+    def claim(self, generation: Callable[[], bytes], keys: Sequence[str | None]) -> list[int]:
+        """Claims the keys that are not in use. generation: asks for that of the queue. Returns the indexes of the
+        drafts that have to be stored."""
+        texts = {index: text for index, text in enumerate(keys) if text is not None}
+        current = generation() if texts else b""
         try:
-            for index, (draft, token) in enumerate(zip(drafts, tokens, strict=True)):
-                if draft.key is None:
-                    continue
-                digest = blake2b(draft.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-                key = self._pages.keys.push_key(generation, digest)
-                if key in claims.held:
-                    claims.same[index] = claims.held[key]
-                elif (mid := self._claim_one(key, token)) is None:
-                    claims.held[key] = index
+            for index, text in texts.items():
+                digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                key = self._reader.keys.push_key(current, digest)
+                if key in self._claimed:
+                    self._same[index] = self._claimed[key]
+                elif (mid := self._claim_one(key, self._tokens[index])) is None:
+                    self._claimed[key] = index
                 else:
-                    claims.known[index] = mid
+                    self._mids[index] = mid
         except NoRoomError:
-            claims.release()
+            self.release()
             raise
-        return claims
+        return [index for index in range(len(keys)) if index not in self._mids and index not in self._same]
 
     def _claim_one(self, key: str, token: bytes) -> int | None:
-        """None: the key is claimed; else the message it stands for."""
-        ours = _value(-1, self._clock(), token)
-        until = time.monotonic() + _PATIENCE
+        """Claims a key, or returns the message that it stands for."""
+        ours = _encode(-1, self._clock(), token)
+        until = time.monotonic() + _CLAIM_TIMEOUT
         while not self._servers.add(key, ours, _EXPIRE):
             value, swap = self._servers.gets([key]).get(key, (None, b""))
             if value is None:
                 continue
-            mid, at, other = _parsed(value)
+            mid, at, other = _decode(value)
             if other == token:
                 break
             if at > self._clock() - WINDOW:
@@ -67,57 +71,39 @@ class PushKeys:
                 if mid >= 0:
                     return mid
                 if time.monotonic() < until:
-                    time.sleep(_PAUSE)
+                    time.sleep(_CLAIM_POLL)
                     continue
             if self._servers.cas(key, ours, swap, _EXPIRE):
                 break
         return None
 
     def _find(self, key: str, at: int, token: bytes) -> int:
-        """The message with a token, whose push began at that time; ids are never less than the time. -1: none."""
-        for page in self._pages.scan(at - 1):
+        """Returns the message with a token, whose push began at that time; -1: there is none. Ids are never less than
+        the time of their push."""
+        for page in self._reader.scan(at - 1):
             for entry in page.entries:
                 if entry.token == token:
-                    self._servers.set_many({key: _value(entry.mid, at, token)}, _EXPIRE)
+                    self._servers.set_many({key: _encode(entry.mid, at, token)}, _EXPIRE)
                     return entry.mid
         return -1
 
-
-class Claims:
-    """The keys of one push."""
-
-    def __init__(self, servers: Servers, at: int, count: int) -> None:
-        self.held: dict[str, int] = {}
-        """Claimed keys, each with the index of its draft."""
-        self.same: dict[int, int] = {}
-        """Drafts that have the key of another one before them."""
-        self.known: dict[int, int] = {}
-        """Drafts that are there already, and their ids."""
-        self._servers = servers
-        self._at = at
-        self._count = count
-
-    def fresh(self) -> list[int]:
-        """The indexes of the drafts that are to be stored."""
-        return [index for index in range(self._count) if index not in self.known and index not in self.same]
-
-    def settle(self, mids: Sequence[int], tokens: Sequence[bytes]) -> list[int]:
-        """The fresh ones have been stored under these ids. tokens: of all. The ids of all."""
-        found = dict(zip(self.fresh(), mids, strict=True)) | self.known
-        found |= {index: found[first] for index, first in self.same.items()}
-        values = {key: _value(found[index], self._at, tokens[index]) for key, index in self.held.items()}
+    def settle(self, stored: dict[int, int]) -> list[int]:
+        """Writes the ids of the drafts that were stored to their keys. Returns the ids of all drafts."""
+        mids = stored | self._mids
+        mids |= {index: mids[first] for index, first in self._same.items()}
+        values = {key: _encode(mids[index], self._began, self._tokens[index]) for key, index in self._claimed.items()}
         self._servers.set_many(values, _EXPIRE)
-        return [found[index] for index in range(self._count)]
+        return [mids[index] for index in range(len(self._tokens))]
 
     def release(self) -> None:
-        """Nothing has been stored."""
-        self._servers.delete(self.held)
+        """Gives up the claims: nothing has been stored."""
+        self._servers.delete(self._claimed)
 
 
-def _value(mid: int, at: int, token: bytes) -> bytes:
+def _encode(mid: int, at: int, token: bytes) -> bytes:
     return f"{mid} {at} {token.hex()}".encode()
 
 
-def _parsed(value: bytes) -> tuple[int, int, bytes]:
+def _decode(value: bytes) -> tuple[int, int, bytes]:
     mid, at, token = value.decode().split()
     return int(mid), int(at), bytes.fromhex(token)

@@ -1,18 +1,19 @@
-"""The messages of a page, as columns: so that a change of one of them does not look at the others."""
+"""The messages of a page in columns, so that changing one message does not look at the others."""
 
 import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-TOKEN = 12
-ROW = 8 + 8 + 4 + 4 + 1 + TOKEN
-"""Bytes of a message."""
+_TOKEN = 12
+ROW = 8 + 8 + 4 + 4 + 1 + _TOKEN
+"""Bytes of a message in a page."""
 
 
 class Entry(NamedTuple):
-    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes, names that."""
+    """A message in a page. visible_at: 0 when it is visible; size: bytes of payload; token: 12 bytes that name the
+    payload's items."""
 
     mid: int
     visible_at: int
@@ -23,80 +24,65 @@ class Entry(NamedTuple):
 
 
 class Rows:
-    """Messages in the order of their ids, which is the caller's to keep."""
+    """The messages of a page by id, in a column for each field of Entry."""
 
-    __slots__ = ("_tokens", "delayed", "mids", "receives", "sizes", "visible_at")
+    __slots__ = ("_columns", "delayed", "mids", "receives", "sizes", "visible_at")
 
-    def __init__(self) -> None:
-        self.mids = array("Q")
-        self.visible_at = array("Q")
-        self.receives = array("I")
-        self.sizes = array("I")
-        self.delayed = bytearray()
-        self._tokens = bytearray()
+    def __init__(self, columns: tuple[Any, ...] | None = None) -> None:
+        self._columns = columns or (array("Q"), array("Q"), array("I"), array("I"), bytearray(), [])
+        self.mids, self.visible_at, self.receives, self.sizes, self.delayed, _ = self._columns
 
     def encode(self) -> bytes:
-        """One column after the other, numbers with their lowest byte first."""
-        numbers = [_little(column).tobytes() for column in (self.mids, self.visible_at, self.receives, self.sizes)]
-        return b"".join([*numbers, self.delayed, self._tokens])
+        """Returns one column after the other, numbers in little-endian order."""
+        *numbers, delayed, tokens = self._columns
+        return b"".join([*(_little_endian(column).tobytes() for column in numbers), delayed, *tokens])
 
     @staticmethod
     def decode(data: memoryview, count: int) -> "Rows":
-        """data: begins with what `encode` gave for so many messages."""
-        rows = Rows()
-        start = 0
-        for column in (rows.mids, rows.visible_at, rows.receives, rows.sizes):
-            end = start + count * column.itemsize
-            column.frombytes(data[start:end])
-            start = end
-            if sys.byteorder == "big":
-                column.byteswap()
-        rows.delayed = bytearray(data[start : start + count])
-        rows._tokens = bytearray(data[start + count : start + count + count * TOKEN])
-        return rows
+        """Reads so many messages from the beginning of what `encode` returned."""
+        columns: list[Any] = []
+        for typecode in "QQII":
+            column = array(typecode)
+            size = count * column.itemsize
+            column.frombytes(data[:size])
+            columns.append(_little_endian(column))
+            data = data[size:]
+        columns.append(bytearray(data[:count]))
+        tokens = bytes(data[count : count + count * _TOKEN])
+        columns.append([tokens[start : start + _TOKEN] for start in range(0, len(tokens), _TOKEN)])
+        return Rows(tuple(columns))
 
     def __len__(self) -> int:
         return len(self.mids)
 
     def __getitem__(self, index: int) -> Entry:
-        return Entry(
-            self.mids[index],
-            self.visible_at[index],
-            self.receives[index],
-            self.sizes[index],
-            bool(self.delayed[index]),
-            bytes(self._tokens[index * TOKEN : (index + 1) * TOKEN]),
-        )
+        return Entry(*[column[index] for column in self._columns])
 
     def __iter__(self) -> Iterator[Entry]:
-        return map(self.__getitem__, range(len(self.mids)))
+        return map(Entry._make, zip(*self._columns, strict=True))
 
     def __setitem__(self, index: int, entry: Entry) -> None:
-        self.mids[index], self.visible_at[index], self.receives[index], self.sizes[index] = entry[:4]
-        self.delayed[index] = entry.delayed
-        self._tokens[index * TOKEN : (index + 1) * TOKEN] = entry.token
+        for column, value in zip(self._columns, entry, strict=True):
+            column[index] = value
 
     def __delitem__(self, index: int) -> None:
-        for column in (self.mids, self.visible_at, self.receives, self.sizes, self.delayed):
+        for column in self._columns:
             del column[index]
-        del self._tokens[index * TOKEN : (index + 1) * TOKEN]
 
-    def place(self, mid: int) -> int:
-        """The index of an id, or that at which it belongs."""
-        return bisect_left(self.mids, mid)
+    def find(self, mid: int) -> int | None:
+        """Returns the index of a message, None if it is not here."""
+        index = bisect_left(self.mids, mid)
+        return index if index < len(self.mids) and self.mids[index] == mid else None
 
     def insert(self, entry: Entry) -> None:
-        """A message more."""
-        index = self.place(entry.mid)
-        self.mids.insert(index, entry.mid)
-        self.visible_at.insert(index, entry.visible_at)
-        self.receives.insert(index, entry.receives)
-        self.sizes.insert(index, entry.size)
-        self.delayed.insert(index, entry.delayed)
-        self._tokens[index * TOKEN : index * TOKEN] = entry.token
+        """Adds a message at the place of its id."""
+        index = bisect_left(self.mids, entry.mid)
+        for column, value in zip(self._columns, entry, strict=True):
+            column.insert(index, value)
 
 
-def _little(column: "array[int]") -> "array[int]":
+def _little_endian(column: "array[int]") -> "array[int]":
+    """Swaps the bytes of a copy on a big-endian machine, in either direction."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()

@@ -1,7 +1,7 @@
-"""The memcached servers: connections, which key is at which of them, and what their errors mean.
+"""The memcached servers: connections, which key is at which server, and what their errors mean.
 
 A key is at one server, found by rendezvous hashing over all of them (pymemcache's), and stays there when that server is
-down: its callers get an error. Were it looked for elsewhere, two writers could each have swapped a page of their own.
+down: its callers get an error. If it were looked for elsewhere, two writers could each swap a page of their own.
 """
 
 import importlib
@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...engine import QueueFullError
-from ..engine import RemoteError
+from ...engine import QueueFullError, RemoteError
 
 CONNECT_TIMEOUT = 2.0
 CALL_TIMEOUT = 5.0
@@ -21,7 +20,7 @@ _BATCH = 200
 """Keys that are asked for at one time."""
 _ROOM_TRIES = 20
 _ROOM_WAIT = 0.01
-"""Seconds. Another server may be using the reserve just now."""
+"""Seconds between tries to use the reserve: another server may be using it."""
 
 
 class UnsureError(RemoteError):
@@ -32,29 +31,28 @@ class NoRoomError(QueueFullError):
     """memcached has no memory left for an item of that size."""
 
 
-def load_client() -> Any:
-    """The client library's module. RemoteError when it is not installed."""
+def _load(module: str) -> Any:
     try:
-        return importlib.import_module("pymemcache")
+        return importlib.import_module(module)
     except ImportError:
         raise RemoteError("the storage 'memcached' needs the package pymemcache: install qsbus[memcached]") from None
 
 
 class Server:
-    """One memcached. May be used by many threads at once; each call has a connection for itself."""
+    """One memcached. Several threads may use it; each call has a connection for itself."""
 
     def __init__(self, host: str, port: int) -> None:
-        """RemoteError when the client library is not installed. Nothing is connected yet."""
-        self._library = load_client()
+        """Connects to nothing yet. RemoteError when the client library is not installed."""
+        self._library = _load("pymemcache")
         self.address = (host, port)
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._closed = False
         self._free: list[Any] = []  # list.pop and list.append need no lock
 
     def call(self, method: str, *args: Any, again: bool, **named: Any) -> Any:
-        """Calls a method of pymemcache's Client. again: done twice it does no harm, so it is tried again when the
-        connection turns out to have been closed, as all are by a restart. RemoteError, NoRoomError; UnsureError
-        unless again."""
+        """Calls a method of pymemcache's Client. again: doing it twice does no harm, so it is tried again when the
+        connection turns out to be closed, as all are after a restart. RemoteError, NoRoomError; UnsureError unless
+        again."""
         tries = 2 if again else 1
         while True:
             tries -= 1
@@ -116,25 +114,25 @@ class Server:
                 return
 
     def close(self) -> None:
-        """Closes the connections. Those that are in use, or are made for a call that comes later, close after it."""
+        """Closes the connections; those in use are closed when their calls end."""
         self._closed = True
         self._close_free()
 
 
 class Servers:
-    """All of them, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
+    """All servers, as one map of keys. Methods raise RemoteError; those that store also NoRoomError."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], namespace: str) -> None:
-        """RemoteError without any address, and when the client library is not installed."""
+        """namespace: what the keys of reserves begin with. RemoteError without any address, and when the client library
+        is not installed."""
         if not addresses:
             raise RemoteError("no memcached server is named: give at least one as HOST:PORT")
         self._servers = {server.name: server for server in (Server(host, port) for host, port in addresses)}
         self._namespace = namespace
-        rendezvous = importlib.import_module("pymemcache.client.rendezvous")
-        self._ring = rendezvous.RendezvousHash(sorted(self._servers))
+        self._ring = _load("pymemcache.client.rendezvous").RendezvousHash(sorted(self._servers))
 
     def describe(self) -> str:
-        """Where they are."""
+        """Returns the addresses."""
         return ", ".join(self._servers)
 
     def _at(self, key: str) -> Server:
@@ -143,7 +141,7 @@ class Servers:
         return self._servers[self._ring.get_node(key)]
 
     def _parts(self, keys: Iterable[str]) -> list[tuple[Server, list[str]]]:
-        """Keys by server, in their order, at most so many at a time."""
+        """Returns the keys by server, in their order, at most _BATCH at a time."""
         by_server: dict[str, list[str]] = {}
         for key in keys:
             by_server.setdefault(self._at(key).name, []).append(key)
@@ -156,17 +154,17 @@ class Servers:
     # -- reading
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """What there is of the keys."""
-        found: dict[str, bytes] = {}
-        for server, part in self._parts(keys):
-            found.update(server.call("get_many", part, again=True))
-        return found
+        """Returns the items that there are of the keys."""
+        return self._get("get_many", keys)
 
     def gets(self, keys: Iterable[str]) -> dict[str, tuple[bytes, bytes]]:
-        """The same, each with the token that `cas` wants. The first key is read before the others."""
-        found: dict[str, tuple[bytes, bytes]] = {}
+        """Returns the same, each with its token for `cas`. The first key is read before the others."""
+        return self._get("gets_many", keys)
+
+    def _get(self, method: str, keys: Iterable[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for server, part in self._parts(keys):
-            found.update(server.call("gets_many", part, again=True))
+            found.update(server.call(method, part, again=True))
         return found
 
     # -- storing
@@ -182,31 +180,27 @@ class Servers:
 
     def cas(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
         """Stores an item in place of the one that was read with the token; False when that is not there any more.
-        expire: seconds, 0 for no end, -1: it is deleted. UnsureError."""
+        expire: seconds, 0 for no end, -1: the item is deleted. UnsureError."""
         return bool(self._at(key).call("cas", key, value, token, expire, again=False))
 
     def cas_in_reserve(self, key: str, value: bytes, token: bytes, expire: int = 0) -> bool:
-        """The same for what makes room sooner or later, which must not fail for want of it: memcached needs room for
-        the new item before it frees the old one, so an item of each size is kept that can be given up for a moment."""
-        tries = _ROOM_TRIES
-        while True:
+        """Does the same without failing for want of room, if it can: memcached needs room for the new item before it
+        frees the old one, so an item of each size is kept as a reserve that can be given up for a moment."""
+        for attempt in range(_ROOM_TRIES):
             try:
-                return self.cas(key, value, token, expire)
-            except NoRoomError:
-                tries -= 1
-                if not tries:
-                    raise
-            self._at(key).call("delete", self._reserve(key, value)[0], again=True)
-            try:
+                if attempt:
+                    self._at(key).call("delete", self._reserve(key, value)[0], again=True)
                 done = self.cas(key, value, token, expire)
             except NoRoomError:
-                time.sleep(_ROOM_WAIT)
+                time.sleep(_ROOM_WAIT if attempt else 0)
                 continue
-            self.keep_reserve(key, value)
+            if attempt:
+                self.keep_reserve(key, value)
             return done
+        return self.cas(key, value, token, expire)
 
     def keep_reserve(self, key: str, value: bytes) -> None:
-        """Sees to it that there is a reserve for such a value at the server of the key, if there is room for one."""
+        """Makes a reserve for such a value at the server of the key, if there is none, and room for one."""
         name, size = self._reserve(key, value)
         try:
             self._at(key).call("add", name, bytes(size), again=True)
@@ -214,23 +208,23 @@ class Servers:
             return
 
     def _reserve(self, key: str, value: bytes) -> tuple[str, int]:
-        """The key of a reserve, and the size of its value: both together are as long as those that it is for."""
+        """Returns the key of a reserve and the size of its value: both together are as long as the item's."""
         total = len(key) + len(value)
         name = f"{self._namespace}:reserve:{total}"
         return name, max(total - len(name), 0)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes items; what is not there is fine."""
+        """Removes items. A key without an item is no error."""
         for server, part in self._parts(keys):
             server.call("delete_many", part, again=True)
 
     def count(self, key: str, by: int) -> int | None:
-        """Adds to a number that is 0 or more, and does not go below; what it is then. None: there is none."""
+        """Adds to a number, which does not go below 0, and returns it. None: there is none."""
         method = "incr" if by >= 0 else "decr"
         result = self._at(key).call(method, key, abs(by), again=False)
         return None if result is None else int(result)
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Closes the connections."""
         for server in self._servers.values():
             server.close()

@@ -1,6 +1,6 @@
-"""Queues that an SQS endpoint keeps: Amazon's, or any other server that speaks its protocol."""
+"""The `sqs` engine: queues that an SQS endpoint keeps, Amazon's or any other server that speaks its protocol."""
 
+from .call_policy import CallPolicy
 from .engine import SqsEngine
-from .patience import Patience
 
-__all__ = ["Patience", "SqsEngine"]
+__all__ = ["CallPolicy", "SqsEngine"]

@@ -1,57 +1,28 @@
-"""The storage `sqs`: queues whose messages an SQS endpoint keeps.
-
-What that means for ids, order, windows and what cannot be done is in docs/sqs.md.
-"""
+"""The `sqs` engine. What its queues mean for ids, order and windows, and what they cannot do, is in docs/sqs.md."""
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar
 
 from ...disk import Disk
-from ...engine import (
-    Clock,
-    Feature,
-    Message,
-    Options,
-    QueueNotEmptyError,
-    StorageError,
-    UnsupportedError,
-)
-from ...lifecycle import Lifecycle
-from ..engine import RemoteEngine
-from .bodies import MOST_ENTRIES
-from .connection import Connection
-from .mids import Mids
+from ...engine import Clock, Feature, Message, Options, QueueNotEmptyError, StorageError, UnsupportedError
+from ..registry import QueueRegistry
+from .api import SqsApi, window_in_seconds
+from .call_policy import CallPolicy
+from .client import SqsClient
+from .long_polls import LongPolls
+from .messages import MOST_ENTRIES, Received
 from .names import check_prefix
-from .patience import Patience
-from .polls import Polls
-from .queue import SqsQueue, SqsState
-from .queues import LONGEST_WINDOW, QueuesAtSqs, Received, seconds
+from .queue import SqsQueue
 from .receipts import Held, Receipts
 
-_SAME_PURGE = 5.0
-"""Seconds within which a purge that SQS refuses for coming too soon is part of the one before: a purge is asked for in
-slices, until nothing is left."""
 
-
-class SqsEngine(RemoteEngine):
-    """For several threads, but for `close`. Nothing is recorded of messages' lives: a record is for one thread."""
+class SqsEngine:
+    """Queues at an SQS endpoint; see RemoteEngine."""
 
     name: ClassVar[str] = "sqs"
-    cannot: ClassVar[frozenset[Feature]] = RemoteEngine.cannot | {
-        Feature.WHOLE,
-        Feature.ORDER,
-        Feature.EXACT,
-        Feature.KEY,
-        Feature.CAPACITY,
-        Feature.GET,
-        Feature.LIST,
-        Feature.COPY,
-        Feature.ANY,
-        Feature.PART,
-        Feature.FIGURES,
-    }
+    cannot: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.KEEP, Feature.DURABLE, Feature.SHARED}
 
     def __init__(
         self,
@@ -61,94 +32,100 @@ class SqsEngine(RemoteEngine):
         endpoint: str | None = None,
         region: str | None = None,
         disk: Disk | None = None,
-        lifecycle: Lifecycle | None = None,
         prefix: str = "",
-        patience: Patience | None = None,
+        policy: CallPolicy | None = None,
     ) -> None:
-        """clock: has to go with the time, as SQS's does. endpoint: a URL, None for Amazon's; region: None for that of
-        the environment. prefix: of all names at SQS. Nothing is asked of SQS before the first call. StorageError."""
+        """Asks SQS nothing before the first call. clock: has to go with the time, as SQS's does. endpoint: a URL, None
+        for Amazon's; region: None for that of the environment. prefix: of all names at SQS. StorageError."""
         check_prefix(prefix)
-        patience = patience or Patience()
-        self._connection = Connection(endpoint, region, patience)
-        super().__init__(root, clock=clock, disk=disk, lifecycle=lifecycle)
-        self._sqs = QueuesAtSqs(self._connection, prefix, clock, patience)
-        self._polls = Polls(self._sqs.receive, self._sqs.give_back, patience)
-        self._state = SqsState(self._sqs, clock, Mids(clock), Receipts(clock))
+        policy = policy or CallPolicy()
+        self._client = SqsClient(endpoint, region, policy)
+        self._registry = QueueRegistry(root, self.name, disk)
+        self._clock = clock
+        self._api = SqsApi(self._client, prefix, clock, policy)
+        self._receipts = Receipts(clock)
+        self._polls = LongPolls(self._api.receive, self._api.give_back, policy)
+        self._queues: dict[str, SqsQueue] = {}
+        self._opening = threading.Lock()
+
+    def describe(self) -> str:
+        return ""
 
     # -- queues
 
-    def _make(self, qid: str, options: Options) -> None:
-        if options.capacity is not None:
-            raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
-        if options.timestamps != "us":
-            raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
-        self._sqs.make(qid, seconds(options.visibility, LONGEST_WINDOW, "a visibility window"))
-
-    def _unmake(self, qid: str, *, force: bool) -> None:
-        if not force and (held := sum(self._sqs.counts(qid))):
-            raise QueueNotEmptyError(f"queue {qid!r} holds about {held} messages at SQS")
-        self._sqs.remove(qid)
-        self._state.forget(qid)
+    def queues(self) -> Collection[str]:
+        return self._registry.queues()
 
     def queue(self, qid: str) -> SqsQueue:
-        return SqsQueue(qid, self.options(qid), self._state)
+        options = self._registry.options(qid)
+        with self._opening:
+            queue = self._queues.get(qid)
+            if queue is None or queue.options is not options:  # it has been removed and made again
+                given = -1 if queue is None else queue.given
+                queue = SqsQueue(qid, options, self._api, self._receipts, self._clock, given)
+                self._queues[qid] = queue
+            return queue
+
+    def create(self, qid: str, options: Options) -> None:
+        def make(options: Options) -> None:
+            if options.capacity is not None:
+                raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
+            if options.timestamps != "us":
+                raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
+            self._api.make(qid, window_in_seconds(options.visibility))
+
+        self._registry.create(qid, options, make)
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        def unmake() -> None:
+            if not force and (held := sum(self._api.counts(qid))):
+                raise QueueNotEmptyError(f"queue {qid!r} holds about {held} messages at SQS")
+            self._api.remove(qid)
+            self._receipts.forget(qid)
+
+        self._registry.remove(qid, unmake)
 
     # -- messages
 
     def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
-    ) -> list[Message]:
-        """As Engine says, but in no promised order. held: makes no difference, SQS waits for the end of the window."""
-        windows = self._windows(qids, visibility)
-        if count <= 0:
-            return []
-        count = min(count, self._state.receipts.room())
-        return self._hand_out(self._collect(windows, count, max_bytes), count, max_bytes)
-
-    def receive_within(
         self,
         qids: Sequence[str],
         count: int,
         visibility: int | None,
         max_bytes: int,
         *,
-        wait: float,
-        stop: threading.Event,
+        wait: float = 0,
+        stop: threading.Event | None = None,
     ) -> list[Message]:
+        """Receives messages in no promised order; they are returned by id."""
         deadline = time.monotonic() + wait
-        windows = self._windows(qids, visibility)
+        queues = {qid: self.queue(qid) for qid in qids}
+        windows = {qid: queue.window(visibility) for qid, queue in queues.items()}
+        if count <= 0:
+            return []
+        count = min(count, self._receipts.room())
         # One queue is asked with the long poll itself, which finds what an immediate answer may miss.
-        if len(windows) > 1 or wait <= 0 or count <= 0:
-            found = self.receive(qids, count, visibility, max_bytes)
-            if found or wait <= 0 or count <= 0:
-                return found
-        count = min(count, self._state.receipts.room())
-        asked = min(count, MOST_ENTRIES)
-        received = self._polls.wait(windows, asked, deadline, stop)
-        if len(received) >= asked:
-            received = self._collect(windows, count, max_bytes, received)
-        return self._hand_out(received, count, max_bytes)
-
-    def _windows(self, qids: Iterable[str], visibility: int | None) -> dict[str, int]:
-        """Seconds for each queue."""
-        windows = {}
-        for qid in qids:
-            micros = self.options(qid).visibility if visibility is None else visibility
-            windows[qid] = seconds(micros, LONGEST_WINDOW, "a visibility window")
-        return windows
+        received = self._collect(windows, count, max_bytes) if len(windows) > 1 or wait <= 0 else []
+        if not received and wait > 0:
+            asked = min(count, MOST_ENTRIES)
+            received = self._polls.wait(windows, asked, deadline, stop)
+            if len(received) >= asked:
+                received = self._collect(windows, count, max_bytes, received)
+        wanted = self._first(received, count, max_bytes)
+        return sorted((self._hand_out(queues[each.qid], each) for each in wanted), key=lambda message: message.mid)
 
     def _collect(
         self, windows: dict[str, int], count: int, max_bytes: int, first: Iterable[Received] = ()
     ) -> list[Received]:
-        """What the queues have, ten by ten in turn, until none has any, or it is enough. first: was received before,
-        and is part of it. When SQS fails on the way, what there is by then; RemoteError when that is nothing."""
+        """Receives ten by ten from each queue in turn, until none has any, or it is enough. first: was received before,
+        and is part of it. When SQS fails on the way, returns what there is by then; RemoteError if nothing."""
         found = {(each.qid, each.message): each for each in first}
         room = max_bytes - sum(len(each.payload) for each in found.values())
         queues = list(windows)
         while queues and len(found) < count and room >= 0:
             qid = queues.pop(0)
             try:
-                batch = self._sqs.receive(qid, windows[qid], count - len(found), 0)
+                batch = self._api.receive(qid, windows[qid], count - len(found), 0)
             except StorageError:
                 if not found:
                     raise
@@ -160,8 +137,8 @@ class SqsEngine(RemoteEngine):
                 queues.append(qid)
         return list(found.values())
 
-    def _hand_out(self, received: list[Received], count: int, max_bytes: int) -> list[Message]:
-        """The first of them, as many as are wanted and fit; the others are given back."""
+    def _first(self, received: list[Received], count: int, max_bytes: int) -> list[Received]:
+        """Returns the first messages, as many as are wanted and fit. The others are given back."""
         received.sort(key=lambda each: each.mid)
         fitting, room = 0, max_bytes
         for each in received[:count]:
@@ -169,26 +146,23 @@ class SqsEngine(RemoteEngine):
             if room < 0 and fitting:
                 break
             fitting += 1
-        self._sqs.give_back(received[fitting:])
-        messages = [self._handed_out(each) for each in received[:fitting]]
-        messages.sort(key=lambda message: message.mid)
-        return messages
+        self._api.give_back(received[fitting:])
+        return received[:fitting]
 
-    def _handed_out(self, received: Received) -> Message:
-        qid = received.qid
+    def _hand_out(self, queue: SqsQueue, received: Received) -> Message:
         held = Held(received.message, received.handle, received.receives, received.until)
-        mid = self._state.receipts.add(qid, received.mid, held)
-        self._state.mids.saw(qid, mid)
-        self._state.count(qid, delivered=1)
-        return Message(qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
+        mid = self._receipts.add(queue.qid, received.mid, held)
+        queue.note_seen(mid)
+        queue.counters.add("delivered")
+        return Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
-        self.options(qid)
+        self._registry.options(qid)
         raise UnsupportedError(
             f"queue {qid!r} has the storage 'sqs', and SQS does not copy messages: push the payload to the other queues"
         )
 
     def close(self) -> None:
-        self._connection.close()
+        self._client.close()
         self._polls.close()
-        self._connection.disconnect()
+        self._client.disconnect()

@@ -3,139 +3,120 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ...engine import SECOND, Clock, Draft, Message, Options, Receipt, State, Stats, UnsupportedError
-from ..engine import RemoteError
-from .bodies import batches, entry
-from .mids import Mids
-from .queues import LONGEST_DELAY, LONGEST_WINDOW, PurgingError, QueuesAtSqs, seconds
-from .receipts import Held, Receipts
+from ...engine import SECOND, Clock, Draft, Message, Options, Receipt, RemoteError, State, Stats, UnsupportedError
+from ..counters import Counters
+from .api import LONGEST_DELAY, LONGEST_WINDOW, PurgingError, SqsApi, seconds, window_in_seconds
+from .messages import batches, encode
+from .receipts import Receipts
 
 _SAME_PURGE = 5.0
 """Seconds within which a purge that SQS refuses for coming too soon is part of the one before: a purge is asked for in
 slices, until nothing is left."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What has happened to the messages of a queue since the start."""
-
-    pushed: int = 0
-    delivered: int = 0
-    deleted: int = 0
-
-
-@dataclass(slots=True)
-class SqsState:
-    """What the queues of one engine have in common. purged: by queue, when it was purged last, on time.monotonic."""
-
-    at: QueuesAtSqs
-    clock: Clock
-    mids: Mids
-    receipts: Receipts
-    counts: dict[str, Counts] = field(default_factory=dict)
-    purged: dict[str, float] = field(default_factory=dict)
-    counting: threading.Lock = field(default_factory=threading.Lock)
-
-    def forget(self, qid: str) -> None:
-        """The queue has been removed."""
-        self.receipts.forget(qid)
-        self.mids.forget(qid)
-        self.counts.pop(qid, None)
-        self.purged.pop(qid, None)
-
-    def count(self, qid: str, *, pushed: int = 0, delivered: int = 0, deleted: int = 0) -> None:
-        """Counts what has happened."""
-        with self.counting:
-            counts = self.counts.setdefault(qid, Counts())
-            counts.pushed += pushed
-            counts.delivered += delivered
-            counts.deleted += deleted
-
-
 class SqsQueue:
-    """A queue, for several threads. Nothing is recorded of its messages' lives."""
+    """A queue; see Queue. Several threads may use it. Methods also raise RemoteError."""
 
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
 
-    def __init__(self, qid: str, options: Options, state: SqsState) -> None:
+    def __init__(  # noqa: PLR0917
+        self, qid: str, options: Options, api: SqsApi, receipts: Receipts, clock: Clock, given: int = -1
+    ) -> None:
+        """given: the greatest id that a queue of this name has given before; none is given twice."""
         self.qid = qid
         self.options = options
-        self._state = state
+        self.counters = Counters()
+        self.given = given
+        self.last_mid = -1
+        """The greatest id that was given or seen here since the start."""
+        self._api = api
+        self._receipts = receipts
+        self._clock = clock
+        self._numbering = threading.Lock()
+        self._purged = -_SAME_PURGE
+        """When the queue was purged last, as of time.monotonic."""
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """As Engine says, but not all or none: what SQS has taken of more than one call, or before an error, stays. A
+        """Stores messages, but not all or none: what SQS has taken of more than one call, or before an error, stays. A
         message is stored twice when the answer to a call is lost. UnsupportedError for a key or a long delay."""
         if not drafts:
             return []
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError("the storage 'sqs' keeps no keys: 'key' is for queues of the storage 'journal'")
         delays = [seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
-        mids = self._state.mids.give(self.qid, len(drafts))
-        entries = [entry(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
+        mids = self._give_mids(len(drafts))
+        entries = [encode(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
         for batch in batches(entries):
             try:
-                self._state.at.send(self.qid, batch)
+                self._api.send(self.qid, batch)
             except RemoteError as error:
                 which = f"some of the {len(drafts)} messages" if len(drafts) > 1 else "the message"
                 raise RemoteError(f"{error}; {which} may have been stored") from None
-            self._state.count(self.qid, pushed=len(batch))
+            self.counters.add("pushed", len(batch))
         return mids
 
-    # -- messages in flight
+    def _give_mids(self, count: int) -> list[int]:
+        """Returns increasing ids, greater than all that were given before, but not than all that were seen: another
+        program may have sent any number."""
+        with self._numbering:
+            first = max(self._clock(), self.given + 1)
+            self.given = first + count - 1
+            self.last_mid = max(self.given, self.last_mid)
+        return list(range(first, first + count))
+
+    def note_seen(self, mid: int) -> None:
+        """Takes in the id of a message that was received."""
+        with self._numbering:
+            self.last_mid = max(mid, self.last_mid)
+
+    def window(self, visibility: int | None) -> int:
+        """Returns the seconds for which a received message is hidden. UnsupportedError."""
+        return window_in_seconds(self.options.visibility if visibility is None else visibility)
+
+    # -- messages in flight, which were received here
 
     def delete(self, receipt: Receipt) -> None:
-        """As Engine says, of a message in flight that was received here."""
-        held = self._held(receipt)
-        self._state.at.delete(self.qid, held.handle)
-        self._state.receipts.drop(self.qid, receipt.mid, held)
-        self._state.count(self.qid, deleted=1)
+        held = self._receipts.find(self.qid, receipt)
+        self._api.delete(self.qid, held.handle)
+        self._receipts.drop(self.qid, receipt.mid, held)
+        self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
-        """As Engine says, of a message in flight that was received here. UnsupportedError for a long delay."""
-        held = self._held(receipt)
+        """UnsupportedError for a long delay."""
+        held = self._receipts.find(self.qid, receipt)
         hidden = seconds(delay, LONGEST_WINDOW, "a delay of what was received")
-        now = self._state.clock()
-        self._state.at.hide(self.qid, held.handle, hidden)
-        self._state.receipts.drop(self.qid, receipt.mid, held)
+        now = self._clock()
+        self._api.hide(self.qid, held.handle, hidden)
+        self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """As Engine says, of what was received here; 12 hours after the receive is the latest. UnsupportedError."""
-        held = self._held(receipt)
-        micros = self.options.visibility if visibility is None else visibility
-        window = seconds(micros, LONGEST_WINDOW, "a visibility window")
-        until = self._state.clock() + window * SECOND
-        self._state.at.hide(self.qid, held.handle, window)
-        self._state.receipts.extend(self.qid, receipt.mid, held, until)
+        """12 hours after the receive is the latest end of a window. UnsupportedError."""
+        held = self._receipts.find(self.qid, receipt)
+        window = self.window(visibility)
+        until = self._clock() + window * SECOND
+        self._api.hide(self.qid, held.handle, window)
+        held.until = until
         return until
 
-    def _held(self, receipt: Receipt) -> Held:
-        return self._state.receipts.find(self.qid, receipt)
-
     def purge(self, upto: int, count: int) -> int:
-        """Removes all messages, whatever upto and count are: SQS cannot do less. About how many there were. RemoteError
-        when SQS did it within the last minute."""
-        held = sum(self._state.at.counts(self.qid))
+        """Removes all messages, whatever upto and count are: SQS cannot do less. Returns about how many there were.
+        RemoteError when SQS did it within the last minute."""
+        held = sum(self._api.counts(self.qid))
         try:
-            self._state.at.purge(self.qid)
+            self._api.purge(self.qid)
         except PurgingError:
-            if time.monotonic() - self._state.purged.get(self.qid, -_SAME_PURGE) < _SAME_PURGE:
+            if time.monotonic() - self._purged < _SAME_PURGE:
                 return 0
             raise
-        self._state.purged[self.qid] = time.monotonic()
-        self._state.receipts.forget(self.qid)
-        self._state.count(self.qid, deleted=held)
+        self._purged = time.monotonic()
+        self._receipts.forget(self.qid)
+        self.counters.add("deleted", held)
         return held
-
-    @property
-    def last_mid(self) -> int:
-        """The greatest id that was given or seen here since the start, -1 when none."""
-        return self._state.mids.last(self.qid)
 
     # -- what SQS cannot do
 
@@ -154,22 +135,16 @@ class SqsQueue:
     # -- figures
 
     def prepare_stats(self) -> bool:
-        """Has nothing to prepare."""
         return False
 
     def stats(self) -> Stats:
-        """Messages by state as SQS counts them, which is about right a minute later. new: those that are not in flight,
-        because SQS does not say which were never retrieved. bytes and oldest: not known."""
-        counts = self._state.at.counts(self.qid)
-        own = self._state.counts.get(self.qid) or Counts()
+        """Counts messages as SQS does, which is about right a minute later. new: those that are not in flight, because
+        SQS does not say which were never retrieved. bytes and oldest: not known."""
+        found = self._api.counts(self.qid)
         return Stats(
-            new=counts.ready + counts.delayed,
-            ready=counts.ready,
-            in_flight=counts.in_flight,
-            delayed=counts.delayed,
-            pushed=own.pushed,
-            delivered=own.delivered,
-            expired=self._state.receipts.expired(self.qid),
-            deleted=own.deleted,
+            new=found.ready + found.delayed,
+            **found._asdict(),
+            **self.counters.counts(),
+            expired=self._receipts.expired(self.qid),
             storage=self.options.storage,
         )

@@ -1,18 +1,17 @@
 """What was received through this server and is in flight: SQS does nothing to a message without its receipt handle,
-and tells that to nobody but who received the message."""
+which it tells only to the receiver."""
 
-import heapq
 import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, StaleReceiptError
-from ..engine import RemoteError
+from ...engine import SECOND, Clock, NoSuchMessageError, Receipt, RemoteError, StaleReceiptError
 
 MOST = 120_000
 """Messages that are kept, over all queues: as many as SQS lets be in flight in one. Some 800 bytes each."""
-_KEPT = 60 * SECOND
-"""For how long it is known that a window has ended, before a message is as unknown as any other."""
+_KEPT = 50 * SECOND
+"""How long an ended window is remembered, before its message is as unknown as any other."""
+_SWEEP_INTERVAL = 10 * SECOND
 
 
 @dataclass(slots=True)
@@ -26,19 +25,19 @@ class Held:
 
 
 class Receipts:
-    """By queue and id of the message. For several threads."""
+    """The messages in flight, by queue and id. Several threads may use it."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._clock = clock
         self._most = most
         self._held: dict[tuple[str, int], Held] = {}
-        self._mids: dict[tuple[str, str], int] = {}
-        self._ends: list[tuple[int, str, int]] = []
+        self._mids: dict[tuple[str, str], int] = {}  # queue and SQS's id -> id
         self._expired: Counter[str] = Counter()
+        self._next_sweep = 0
         self._lock = threading.Lock()
 
     def room(self) -> int:
-        """How many more may be received. RemoteError when none."""
+        """Returns how many more messages may be received. RemoteError when none."""
         with self._lock:
             self._sweep()
             room = self._most - len(self._held)
@@ -49,11 +48,21 @@ class Receipts:
             )
         return room
 
+    def _sweep(self) -> None:
+        """Now and then, and when there is no room, removes messages whose windows ended long ago."""
+        now = self._clock()
+        if now < self._next_sweep and len(self._held) < self._most:
+            return
+        self._next_sweep = now + _SWEEP_INTERVAL
+        for qid, mid in [key for key, held in self._held.items() if held.until <= now - _KEPT]:
+            self._remove(qid, mid)
+            self._expired[qid] += 1
+
     def add(self, qid: str, mid: int, held: Held) -> int:
-        """A message was received. Its id here: mid, or the next one that no other message in flight has. One that was
-        in flight here before keeps its id, and its count of receives grows, which SQS does not promise."""
+        """Adds a message that was received, and returns its id here: mid, or the next one that no other message in
+        flight has. One that was in flight here before keeps its id, and its count of receives grows, which SQS does
+        not promise."""
         with self._lock:
-            self._sweep()
             known = self._mids.get((qid, held.message))
             if known is not None:
                 mid = known
@@ -64,11 +73,11 @@ class Receipts:
                 mid += 1
             self._held[qid, mid] = held
             self._mids[qid, held.message] = mid
-            heapq.heappush(self._ends, (held.until, qid, mid))
             return mid
 
     def find(self, qid: str, receipt: Receipt) -> Held:
-        """NoSuchMessageError; StaleReceiptError: also when the window has ended, and somebody else may have it."""
+        """Returns a message in flight. NoSuchMessageError; StaleReceiptError, also when the window has ended, and
+        somebody else may have the message."""
         held = self._held.get((qid, receipt.mid))
         if held is None:
             raise NoSuchMessageError(
@@ -82,26 +91,19 @@ class Receipts:
         return held
 
     def drop(self, qid: str, mid: int, held: Held) -> bool:
-        """It is not in flight any more. False when somebody else has said so, or it was received again since."""
+        """Removes a message that is not in flight any more. False when it was removed already, or received again."""
         with self._lock:
             if self._held.get((qid, mid)) is not held:
                 return False
             self._remove(qid, mid)
             return True
 
-    def extend(self, qid: str, mid: int, held: Held, until: int) -> None:
-        """Its window has another end."""
-        with self._lock:
-            held.until = until
-            if self._held.get((qid, mid)) is held:
-                heapq.heappush(self._ends, (until, qid, mid))
-
     def expired(self, qid: str) -> int:
-        """How many windows were seen to end by their time; some are seen a minute late."""
+        """Returns how many windows were seen to end by their time; some are seen a minute late."""
         return self._expired[qid]
 
     def forget(self, qid: str) -> None:
-        """Nothing of the queue is in flight."""
+        """Removes all messages of a queue."""
         with self._lock:
             for queue, mid in [key for key in self._held if key[0] == qid]:
                 self._remove(queue, mid)
@@ -109,17 +111,3 @@ class Receipts:
     def _remove(self, qid: str, mid: int) -> None:
         held = self._held.pop((qid, mid))
         del self._mids[qid, held.message]
-
-    def _sweep(self) -> None:
-        """Drops what ended long ago."""
-        ends = self._ends
-        late = self._clock() - _KEPT
-        while ends and ends[0][0] <= late:
-            end, qid, mid = heapq.heappop(ends)
-            held = self._held.get((qid, mid))
-            if held is not None and held.until == end:
-                self._remove(qid, mid)
-                self._expired[qid] += 1
-        if len(ends) > 2 * len(self._held) + 1000:  # most are of messages that were deleted within a long window
-            self._ends = [(held.until, qid, mid) for (qid, mid), held in self._held.items()]
-            heapq.heapify(self._ends)

@@ -1,0 +1,19 @@
+"""Exceptions by which a session tells its connection why it cannot go on. They never leave this package: `place` turns
+them into errors that name the server."""
+# ruff: noqa: N818 - internal, named after what happened
+
+
+class Unexpected(Exception):
+    """The data is not of this protocol, or does not belong to any request of this connection."""
+
+
+class TooLong(Unexpected):
+    """A document is over the client's bound."""
+
+
+class Cut(Unexpected):
+    """The server received only a part of a request: the network has cut it off."""
+
+
+class Ended(Exception):
+    """This side has ended the subscription, and all its messages have been handed out."""

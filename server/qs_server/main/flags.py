@@ -1,0 +1,96 @@
+"""The flags of queue-server.py, and the options that they say."""
+
+import argparse
+from collections.abc import Collection, Sequence
+
+from qs_schemas.addresses import address
+from qs_serving.command import add_limits, make_parser, number_group, read_common
+
+from ..storage.engine import Durability
+from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
+
+PROGRAM = "queue-server.py"
+_MEMCACHED = 11211
+"""The port of a memcached when none is named."""
+_DEFAULTS = ServerOptions("qs-data")
+
+
+def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
+    """Reads options and verbosity from the command line. storages: what --storage may be. Ends the process on --help
+    and on a wrong flag."""
+    parsed = _parser(storages).parse_args(arguments)
+    history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
+    options = ServerOptions(
+        root=parsed.root,
+        storage=parsed.storage,
+        durability=Durability(parsed.durability),
+        history=None if parsed.history is None else history,
+        cache=parsed.cache,
+        memcached=parsed.memcached,
+        sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
+        **read_common(parsed),
+    )
+    return options, parsed.verbose
+
+
+def _parser(storages: Collection[str]) -> argparse.ArgumentParser:
+    parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
+    parser.add_argument(
+        "--root", default=_DEFAULTS.root, help="directory of the queues, made if missing (default: ./%(default)s)"
+    )
+    parser.add_argument(
+        "--storage",
+        choices=storages,
+        default=_DEFAULTS.storage,
+        help="engine of new queues that do not name one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=[durability.value for durability in Durability],
+        default=_DEFAULTS.durability.value,
+        help="what an answer means: 'always' (default), it survives power loss; 'interval', it does after 50 ms; "
+        "'none', it survives the end of the server only",
+    )
+    number_group(parser.add_argument_group("journal"), "BYTES")(
+        "--cache", _DEFAULTS.cache, "payloads that are kept in memory; others are read from the journal", 0
+    )
+    _add_history(parser)
+    _add_remotes(parser)
+    add_limits(parser.add_argument_group("limits"))
+    return parser
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    defaults = HistoryOptions("")
+    group = parser.add_argument_group("lifecycle record")
+    group.add_argument("--history", metavar="DIR", help="record what happens to each message in files in DIR")
+    add = number_group(group, "BYTES")
+    add("--history-size", defaults.size, "a file is finished when it has so many")
+    number_group(group, "SECONDS")("--history-age", defaults.age, "or so long after its first line", 0.1)
+    add("--history-keep", defaults.keep, "remove the oldest files when there are more", shown="keep all")
+
+
+def _add_remotes(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("queues that other servers keep")
+    group.add_argument(
+        "--memcached",
+        type=_addresses,
+        default=_DEFAULTS.memcached,
+        metavar="HOST[:PORT][,...]",
+        help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
+    )
+    group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
+    group.add_argument("--sqs-region", metavar="NAME", help="without it, what AWS's own tools would take")
+    group.add_argument(
+        "--sqs-prefix", default="", metavar="TEXT", help="what the names of all queues begin with there (default: none)"
+    )
+
+
+def _addresses(written: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for part in written.split(","):
+        try:
+            found.append(address(part.strip(), _MEMCACHED))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{part!r} is no HOST[:PORT]") from None
+    return tuple(found)

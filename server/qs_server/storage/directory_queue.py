@@ -1,0 +1,315 @@
+"""A queue in a directory that other programs may use at the same time: every operation is done to the files at once."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from .engine import Message, NoSuchMessageError, Options, OtherMessageError, Receipt, StaleReceiptError, State, Stats
+from .index.queries import IndexQueries
+from .message_store import FOREIGN, DirectoryWatch, MessageState, MessageStore
+from .publisher import Publisher, Writer
+from .queues import EngineQueue
+from .recording import QueueRecorder
+from .shared import Shared
+
+_AT_ONCE = 1000
+"""Messages that are looked at in one slice of `prepare_stats` or `purge`: some 30 ms."""
+
+
+class DirectoryQueue:
+    """The messages of one directory. Not for several threads at once. See EngineQueue.
+
+    Methods that change a message raise StaleReceiptError also when another program has it locked."""
+
+    merges_pushes: ClassVar[bool] = False
+    claims: None = None
+    batches: None = None
+
+    def __init__(  # noqa: PLR0917
+        self,
+        path: str,
+        qid: str,
+        options: Options,
+        shared: Shared,
+        store: MessageStore,
+        writer: Writer[Any],
+        watch: DirectoryWatch,
+        dismantle: Callable[[], None],
+    ) -> None:
+        """path: the directory, which is listed at once; dismantle: removes from it what is no message, but for files.
+        OSError."""
+        self.path = path
+        self.qid = qid
+        self.options = options
+        self.watch = watch
+        self.dismantle = dismantle
+        self._clock = shared.clock
+        self._refresh = shared.watch.refresh
+        self._store = store
+        self._writer = writer
+        index = self._index = store.index
+        self._recorder = QueueRecorder(qid, index, shared.lifecycle)
+        self._publisher = Publisher(qid, options, writer, shared.activity, self._recorder, index.__len__, self._refresh)
+        self._counts = self._publisher.counts
+        self._queries = IndexQueries(index, store.load, _AT_ONCE)
+        self.push = self._publisher.push
+        self.flush = self._publisher.flush
+        self.note_removed = self._recorder.note_all_deleted
+        self.prepare_stats = self._queries.prepare
+        self.time = store.pushed_at
+        self.arrived = store.arrived
+        self.in_place = store.in_place
+        self.next_expiry = store.next_expiry
+        self.commit = store.commit
+        self.file_of = store.path_of
+        try:
+            watch.rescan()
+        except BaseException:
+            watch.unwatch()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def last_mid(self) -> int:
+        return self._store.last_mid
+
+    def close(self) -> list[int]:
+        left = self._publisher.close()
+        self.watch.unwatch()
+        return left
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    def first_ready(self) -> int | None:
+        self._publisher.publish()
+        return self._index.ready.first()
+
+    @property
+    def ready(self) -> int:
+        return len(self._index.ready)
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
+    ) -> Message | None:
+        store = self._store
+        with store.exclusive(mid) as state:
+            if state is None or state.hidden:
+                return None
+            payload = store.read(mid, 0, max_bytes)
+            if payload is None:
+                return None
+            end, receives = self._end_of(visibility), state.receives + 1
+            if not store.hide(mid, state, MessageState(end, receives), durable=not held):
+                return None
+        self._counts.delivered += 1
+        self._recorder.note("received", mid, receives)
+        return Message(self.qid, mid, "delivered", receives, self.time(mid), store.time(end), payload)
+
+    def _end_of(self, visibility: int | None) -> int:
+        """Returns the end of a window that begins now."""
+        window = self.options.visibility if visibility is None else visibility
+        return max(self._store.number(self._clock() + window), 1)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        while True:
+            self.expire()
+            state = self._find(mid)
+            message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
+            if message is not None:
+                return message
+
+    def _look_at(self, mid: int, state: MessageState) -> Message | None:
+        status = "ready" if not state.hidden else "delayed" if state.delayed else "in-flight"
+        payload = None if state.hidden else self._store.read(mid, 0)
+        if payload is None and not state.hidden:
+            return None
+        visible_at = self._visible_at(state)
+        return Message(self.qid, mid, status, state.receives, self.time(mid), visible_at, payload)
+
+    def _visible_at(self, state: MessageState) -> int | None:
+        return None if state.hidden in (0, FOREIGN) else self._store.time(state.hidden)
+
+    def read(self, receipt: Receipt) -> Message:
+        while True:
+            state = self._find(receipt.mid)
+            if self._matches(receipt, state):
+                payload = self._store.read(receipt.mid, state.hidden)
+                if payload is not None:
+                    pushed_at, visible_at = self.time(receipt.mid), self._visible_at(state)
+                    return Message(self.qid, receipt.mid, "delivered", state.receives, pushed_at, visible_at, payload)
+
+    def _find(self, mid: int) -> MessageState:
+        """Returns how a message is now. NoSuchMessageError."""
+        self._publisher.publish()
+        state = self._store.look(mid)
+        if state is None:
+            raise self._no_such(mid)
+        return state
+
+    def _no_such(self, mid: int) -> NoSuchMessageError:
+        return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+
+    def _matches(self, receipt: Receipt, state: MessageState) -> bool:
+        """Tells whether a message is as the holder of the receipt saw it; False: look again. StaleReceiptError."""
+        mid, seen = receipt
+        if seen is None or state.receives == seen:
+            return True
+        if not self._store.is_current(mid, state):
+            return False
+        raise StaleReceiptError(
+            f"message {mid} of queue {self.qid!r} has been received {state.receives} times by now, not {seen}"
+        )
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        self._publisher.publish()
+        self.expire()
+        return self._queries.list_mids(state, count, after)
+
+    def stats(self) -> Stats:
+        self._publisher.publish()
+        self.expire()
+        return self._queries.stats(self._counts, lambda mid: self._clock() - self.time(mid))
+
+    # -- copying --------------------------------------------------------------------------------------------------
+
+    def payload_of(self, mid: int) -> bytes:
+        while True:
+            payload = self._store.read(mid, self._find(mid).hidden)
+            if payload is not None:
+                return payload
+
+    def take_in(self, mid: int, source: EngineQueue) -> bool:
+        """See EngineQueue. FileExistsError when another process is writing a message of that id."""
+        self._publisher.publish()
+        payload = source.payload_of(mid)
+        if self._holds(mid, payload):
+            return False
+        self._publisher.require_room(1)
+        file = source.file_of(mid) if isinstance(source, DirectoryQueue) else None
+        staged = self._writer.write_copy(mid, payload, file)
+        self._store.saw(mid)
+        self._refresh()  # whoever has pushed or copied one of that id has been reported by now
+        taken = False
+        try:
+            taken = not self._holds(mid, payload)
+        finally:
+            if not taken:
+                self._writer.discard([staged])
+        if taken:
+            self._publisher.publish_copy(staged)
+        return taken
+
+    def _holds(self, mid: int, payload: bytes) -> bool:
+        """Tells whether a message is here already. OtherMessageError when another one of that id is."""
+        while (state := self._store.look(mid)) is not None:
+            own = self._store.read(mid, state.hidden)
+            if own is not None:
+                if own != payload:
+                    raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
+                return True
+        return False
+
+    # -- ending or moving a window --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _held(self, receipt: Receipt) -> Iterator[MessageState]:
+        """Keeps other servers away from a message that its holder is about to change. Gives how it is now.
+        NoSuchMessageError, StaleReceiptError."""
+        self._publisher.publish()
+        matches = False
+        while not matches:
+            with self._store.exclusive(receipt.mid) as state:
+                if state is None:
+                    raise self._no_such(receipt.mid)
+                matches = self._matches(receipt, state)
+                if matches and state.hidden == FOREIGN:
+                    raise StaleReceiptError(
+                        f"message {receipt.mid} of queue {self.qid!r} is locked by another program: it can be changed "
+                        "when that has unlocked it"
+                    )
+                if matches:
+                    yield state
+
+    def delete(self, receipt: Receipt) -> None:
+        removed = False
+        while not removed:
+            with self._held(receipt) as state:
+                removed = self._remove(receipt.mid, state)
+        self._counts.deleted += 1
+
+    def _remove(self, mid: int, state: MessageState) -> bool:
+        size = self._index.size(mid)
+        removed = self._store.remove(mid, state)
+        if removed:
+            self._recorder.note_deleted(mid, size, state.receives)
+        return removed
+
+    def remove(self, mid: int, expiry: int) -> bool:
+        with self._store.exclusive(mid) as state:
+            return state is not None and state.hidden == expiry and self._remove(mid, state)
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        mid, store = receipt.mid, self._store
+        while True:
+            self.expire()
+            with self._held(receipt) as state:
+                if not delay and not state.hidden:
+                    return None
+                until = store.number(self._clock() + delay) if delay else 0
+                wanted = MessageState(until, state.receives, delayed=True)
+                if store.hide(mid, state, wanted) if delay else store.show(mid, state):
+                    self._recorder.note("released", mid, state.receives)
+                    return store.time(until) if delay else None
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        mid, store = receipt.mid, self._store
+        while True:
+            self.expire()
+            with self._held(receipt) as state:
+                if not state.hidden or state.delayed:
+                    raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is not in flight")
+                until = self._end_of(visibility)
+                if store.hide(mid, state, MessageState(until, state.receives)):
+                    self._recorder.note("extended", mid, state.receives)
+                    return store.time(until)
+
+    def purge(self, upto: int, count: int) -> int:
+        """See EngineQueue. What other programs have locked stays."""
+        self._publisher.publish()
+        removed, after = 0, -1
+        try:
+            while removed < count and (mids := self._index.messages.after(after, min(count - removed, _AT_ONCE))):
+                for mid in mids:
+                    after = mid
+                    if mid > upto:
+                        return removed
+                    removed += self._purge_one(mid)
+            return removed
+        finally:
+            self._counts.deleted += removed
+
+    def _purge_one(self, mid: int) -> bool:
+        while True:
+            with self._store.exclusive(mid) as state:
+                if state is None or state.hidden == FOREIGN:
+                    return False
+                if self._remove(mid, state):
+                    return True
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def expire(self, count: int | None = None) -> int:
+        done = 0
+        now = self._store.number(self._clock())
+        while (count is None or done < count) and (mid := self._store.due(now)) is not None:
+            done += 1
+            with self._store.exclusive(mid) as state:
+                shown = state is not None and 0 < state.hidden <= now and self._store.show(mid, state)
+            if shown and state is not None and not state.delayed:
+                self._counts.expired += 1
+                self._recorder.note("expired", mid, state.receives, peer="")
+        return done

@@ -1,0 +1,356 @@
+"""The state of the elements of a queue, and the index that says so too.
+
+The disk is the truth. Whoever is about to do something to an element looks at it first (`look`), and keeps our other
+servers away meanwhile (`exclusive`); the index only says where to look.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+from array import array
+from collections.abc import Iterator
+
+from ..disk import READ
+from ..engine import SECOND, Durability
+from ..index.message_index import Index
+from ..message_store import FOREIGN, MessageState
+from ..shared import DirectoryIdentity, Shared
+from .layout import Layout
+from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp
+from .mids import FAR, time_of
+from .places import Places
+
+_logger = logging.getLogger(__name__)
+_NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR})
+"""Errors that mean: no element, or none that we may use."""
+_LATEST = 10**17
+"""Microseconds: the end of the longest window."""
+_LOOK_AGAIN = 1 * SECOND
+
+
+class Elements:
+    """The elements of one queue: its MessageStore."""
+
+    pushed_at = staticmethod(time_of)
+
+    def __init__(self, path: str, qid: str, shared: Shared, layout: Layout, places: Places) -> None:
+        """path: an existing directory. OSError."""
+        self.path = path
+        self.index = Index()
+        self.layout = layout
+        self.places = places
+        self.leases: LeaseStore = lease_store_for(path, shared.disk, sync=shared.always)
+        self.last_mid = -1
+        self.in_place = DirectoryIdentity(path, shared.disk).in_place
+        self._qid = qid
+        self._shared = shared
+        self._clock = shared.clock
+        self._disk = shared.disk
+        self._activity = shared.activity
+        self._foreign: set[int] = set()
+        """Elements that others have locked, as far as we know."""
+        self._look_again_at: int | None = None
+        self._unsynced: set[int] = set()
+        self._unsynced_folders: set[str] = set()
+        self._folders_made = False
+
+    # -- what the engine is told
+
+    def arrived(self) -> None:
+        """Announces that a message has become visible."""
+        self._activity.arrived.add(self._qid)
+
+    def touch(self, mid: int | None = None, folder: str = "") -> None:
+        """Has the next commit sync the lease or the lock of an element, or the names in an intermediate directory."""
+        if self._shared.durability is not Durability.NONE:
+            self._activity.dirty.add(self._qid)
+            if self._shared.always and mid is not None:
+                self._unsynced.add(mid)
+                folder = folder or self.places.folder_of(mid)
+            if self._shared.always and folder:
+                self._unsynced_folders.add(folder)
+
+    def touch_new_folder(self, folder: str) -> None:
+        """Has the next commit sync the names in an intermediate directory, and its own."""
+        self._folders_made = True
+        self.touch(folder=folder)
+
+    def saw(self, mid: int) -> None:
+        """Has our next ids be greater than this one. Ignores ids so large that none could follow."""
+        if self.last_mid < mid < FAR:
+            self.last_mid = mid
+
+    @staticmethod
+    def number(time: int) -> int:
+        """Returns the end of a window or a delay, which is no later than can be written."""
+        return min(time, _LATEST)
+
+    @staticmethod
+    def time(number: int) -> int:
+        """Returns the end of a window or a delay as a time."""
+        return number
+
+    # -- looking at one
+
+    def state_of(self, mid: int) -> MessageState | None:
+        """Returns how an element is now, whatever the index says; None when it is gone. OSError."""
+        place = self.places.place_of(mid)
+        path = self.layout.element(place)
+        # In this order: the time of an element that is locked only now would be from before.
+        locked = self.layout.is_locked(place)
+        try:
+            status = self._disk.lstat(path)
+        except FileNotFoundError:
+            return None
+        lease = self.leases.read(path, mid)
+        if not locked:
+            return MessageState(0, lease.receives)
+        if not is_ours(lease, status):
+            return MessageState(FOREIGN, lease.receives)
+        return MessageState(lease.until, lease.receives, lease.delayed)
+
+    def look(self, mid: int) -> MessageState | None:
+        """Returns how an element is now, and updates the index. None when it is gone, or no message. OSError."""
+        index = self.index
+        if index.expiry(mid) is None:
+            return None
+        state = self.state_of(mid)
+        if state is None:
+            self.drop(mid)
+            return None
+        if not index.loaded(mid) and not self._load(mid, state):
+            return None
+        known = index.expiry(mid)
+        if state.hidden:
+            if known != state.hidden or index.is_delayed(mid) is not state.delayed:
+                index.hide(mid, state.hidden, delayed=state.delayed)
+            if not state.delayed:
+                index.new.discard(mid)
+            self.announce(mid, state.hidden)
+        elif known:
+            self._show(mid)
+        return state
+
+    def _load(self, mid: int, state: MessageState) -> bool:
+        size = self._size(mid)
+        if size is None:
+            return False
+        delayed = state.delayed and bool(self.index.expiry(mid))
+        self.index.load(mid, size, retrieved=state.receives > 0, delayed=delayed)
+        return True
+
+    def _size(self, mid: int) -> int | None:
+        """Returns the bytes of payload. None when the element is gone, or no message; then it is dropped."""
+        place = self.places.place_of(mid)
+        try:
+            size = self.layout.size(place, self._disk.lstat(self.layout.element(place)))
+        except FileNotFoundError:
+            self.drop(mid)
+            return None
+        if size is None:
+            self._disown(mid)
+        return size
+
+    def is_current(self, mid: int, state: MessageState) -> bool:
+        """Tells that it is: `look` looks whether the element is there."""
+        return True
+
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
+        """Reads the payload; None when it is over max_bytes, or the element is gone, or is no message. OSError."""
+        if max_bytes is not None and self.index.size(mid) > max_bytes:
+            return None
+        try:
+            return self.layout.read(self.places.place_of(mid))
+        except FileNotFoundError:
+            self._size(mid)
+        except OSError as error:
+            if error.errno not in _NOT_TO_OPEN:
+                raise
+            self._disown(mid)
+        return None
+
+    def load(self, mid: int) -> bool:
+        """Looks at an element, unless that was done before. False when it is gone, or no message. OSError."""
+        return self.index.loaded(mid) or self.look(mid) is not None
+
+    def _disown(self, mid: int) -> None:
+        """Forgets what has the name of an element and is no message, or none for us."""
+        _logger.warning(
+            "%s is no message that can be used (permissions, or the pieces of its schema)", self.path_of(mid)
+        )
+        self.drop(mid)
+
+    def path_of(self, mid: int) -> str:
+        """Returns the path of an element."""
+        return self.layout.element(self.places.place_of(mid))
+
+    def announce(self, mid: int, expiry: int) -> None:
+        """Announces that an element is hidden until then."""
+        if expiry != FOREIGN:
+            self._foreign.discard(mid)
+            self._activity.announce(self._qid, expiry)
+            return
+        self._foreign.add(mid)
+        if self._look_again_at is None:
+            self._look_again_at = self._clock() + _LOOK_AGAIN
+        self._activity.announce(self._qid, self._look_again_at)
+
+    def _show(self, mid: int) -> None:
+        self._foreign.discard(mid)
+        self.index.show(mid)
+        self.arrived()
+
+    def due(self, now: int) -> int | None:
+        """Returns a hidden element whose time has come.
+
+        Also looks again, once a second, at what others have locked, for as long as they have: that a lock of a Queue
+        goes raises no event, as it is a change inside of the element, and watching each element would be a watch a
+        message. OSError."""
+        if self._look_again_at is not None and now >= self._look_again_at:
+            for mid in list(self._foreign):
+                self.look(mid)
+            self._look_again_at = now + _LOOK_AGAIN if self._foreign else None
+        return self.index.due(now)
+
+    def next_expiry(self) -> int | None:
+        """Returns when a window or a delay ends, or what others have locked is looked at; None: never."""
+        due = self.index.next_expiry()
+        if self._foreign and self._look_again_at is not None:
+            return min(due or FOREIGN, self._look_again_at)
+        return due
+
+    def reset(self, ready: "array[int]", hidden: dict[int, int]) -> None:
+        """Replaces what is known of all elements, after a listing."""
+        self._foreign.clear()
+        self.index.reset(ready, hidden)
+        for mid in hidden:
+            self.look(mid)
+        if self.index.ready:
+            self.arrived()
+
+    # -- acting on one
+
+    @contextlib.contextmanager
+    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+        """Keeps other servers of ours from changing an element in the with block. Gives how it is now; None when it is
+        gone, or not usable. OSError."""
+        if self.index.expiry(mid) is None:
+            yield None
+            return
+        try:
+            fd = self._disk.open(self.path_of(mid), READ)
+        except FileNotFoundError:
+            self.drop(mid)
+            yield None
+            return
+        except OSError as error:
+            if error.errno not in _NOT_TO_OPEN:
+                raise
+            self._disown(mid)
+            yield None
+            return
+        try:
+            with contextlib.suppress(OSError):  # not every file system has these locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield self.look(mid)
+        finally:
+            self._disk.close(fd)
+
+    def _lock(self, mid: int, state: MessageState, lease: Lease) -> bool:
+        """Locks an element that was ready, with a lease. False when another program was faster."""
+        path = self.path_of(mid)
+        # First: a kill right after the lock leaves one whose end is known.
+        self.leases.write(path, mid, lease)
+        locked = denied = False
+        try:
+            locked = self.layout.lock(self.places.place_of(mid))
+        except PermissionError:
+            denied = True
+        finally:
+            if not locked:
+                self.leases.write(path, mid, Lease(state.receives))
+        if locked:
+            stamp(path, lease.until)
+        elif denied:
+            self._disown(mid)
+        else:
+            self.look(mid)
+        return locked
+
+    def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
+        """Locks an element, or moves the end of the lease that we have. False when another program was faster. Call it
+        in `exclusive`. OSError."""
+        path = self.path_of(mid)
+        lease = Lease(wanted.receives, wanted.hidden, wanted.delayed)
+        if not state.hidden:
+            if not self._lock(mid, state, lease):
+                return False
+        elif wanted.hidden >= state.hidden:
+            # In this order: at any moment the time is not after the end of the lease, which tells that it is ours.
+            self.leases.write(path, mid, lease)
+            stamp(path, wanted.hidden)
+        else:
+            stamp(path, wanted.hidden)
+            self.leases.write(path, mid, lease)
+        self.index.hide(mid, wanted.hidden, delayed=wanted.delayed)
+        self.announce(mid, wanted.hidden)
+        if durable:
+            self.touch(mid)
+        return True
+
+    def show(self, mid: int, state: MessageState) -> bool:
+        """Makes an element ready that a server of ours has locked. Call it in `exclusive`. OSError."""
+        self.layout.unlock(self.places.place_of(mid))
+        self.leases.write(self.path_of(mid), mid, Lease(state.receives))
+        self.touch(mid)
+        self._show(mid)
+        return True
+
+    def remove(self, mid: int, state: MessageState) -> bool:
+        """Removes an element that nobody else has locked. False when somebody was faster. Call it in `exclusive`.
+        OSError."""
+        if not state.hidden and not self._lock(mid, state, Lease(state.receives, self._clock() + SECOND)):
+            return False
+        folder = self.places.folder_of(mid)
+        try:
+            self.layout.erase(self.places.place_of(mid))
+        except FileNotFoundError:
+            self.drop(mid)
+            return False
+        self.touch(folder=folder)
+        self.drop(mid)
+        return True
+
+    def drop(self, mid: int) -> None:
+        """Forgets an element that is not there any more."""
+        if self.index.expiry(mid) is not None:
+            self.index.remove(mid)
+        self.places.remove(mid)
+        self._foreign.discard(mid)
+        self._unsynced.discard(mid)
+        self.forget_lease(mid)
+
+    def forget_lease(self, mid: int) -> None:
+        """Removes the lease of an element that is gone. The next listing clears what cannot be removed now."""
+        try:
+            self.leases.forget(mid)
+        except OSError as error:
+            _logger.warning("the lease of message %s stays behind in %s: %s", mid, self.path, error)
+
+    # -- durability
+
+    def commit(self) -> None:
+        """Syncs what has changed: the leases of elements, then the names. OSError."""
+        for mid in list(self._unsynced):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                self._disk.sync_file(self.path_of(mid))
+            self._unsynced.discard(mid)
+        for folder in list(self._unsynced_folders):
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.sync_directory(f"{self.path}/{folder}")
+            self._unsynced_folders.discard(folder)
+        if self._folders_made or self.leases.beside or not self.in_place():
+            self._disk.sync_directory(self.path)
+            self._folders_made = False
+        self.layout.bury()

@@ -1,0 +1,200 @@
+"""Lists the elements of a queue at the start, and then keeps its index by reports of what others do."""
+
+import contextlib
+import logging
+import os
+from array import array
+from collections.abc import Callable
+
+from ..engine import SECOND
+from ..shared import Shared
+from .element_state import Elements
+from .folders import names_in
+from .mids import FAR, mid_of, name_of
+from .names import is_directory
+from .places import Folder
+from .simple_layout import is_name
+
+_logger = logging.getLogger(__name__)
+_IDLE = 3600
+"""Seconds for which an empty intermediate directory stays: programs that use dirq walk over the directories that they
+have found before, for as long as they take, and fail when one is gone."""
+
+
+class _FolderWatcher:
+    """Gives the reports about one intermediate directory to its queue's listing."""
+
+    def __init__(self, listing: "ElementListing", name: str) -> None:
+        self._listing = listing
+        self._name = name
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        self._listing.element_changed(self._name, os.fsdecode(name))
+
+    def rescan(self) -> None:
+        """Does nothing: the watcher of the queue's directory lists everything."""
+
+    def vanished(self) -> None:
+        self._listing.folder_gone(self._name)
+
+
+class ElementListing:
+    """Keeps the index of a queue: its DirectoryWatch. Reports come from Watch."""
+
+    def __init__(self, elements: Elements, shared: Shared, vanished: Callable[[], None]) -> None:
+        """vanished: is called when the queue's directory is gone. Lists nothing yet: see `rescan`. OSError."""
+        self.path = elements.path
+        self.vanished = vanished
+        self._elements = elements
+        self._places = elements.places
+        self._layout = elements.layout
+        self._clock = shared.clock
+        self._disk = shared.disk
+        self._watch = shared.watch
+        self._watched = self._watch.add(self.path, self, of_queues=True)  # first: what comes then is seen twice
+
+    @property
+    def watched(self) -> bool:
+        return self._watched >= 0
+
+    def unwatch(self) -> None:
+        """Takes no more reports."""
+        for name in list(self._places.folders):
+            self._places.unwatch(name)
+        self._watch.remove(self._watched)
+
+    # -- listing
+
+    def rescan(self) -> None:
+        """Lists everything anew: at the start, and when reports were lost. OSError."""
+        self._layout.clear_left_behind("", [], self._is_old)
+        # In this order, that of a push backwards: what others are adding meanwhile is seen in one state or the next.
+        leases = self._elements.leases
+        files = names_in(self.path) if leases.beside else []
+        written = self._layout.being_written() if files else set()
+        self._places.clear()
+        locked: list[int] = []
+        for name in self._layout.folders():
+            locked += self._place_all(name)
+        self._index_all(locked)
+        leases.clear(files, lambda mid: mid in self._places or mid in written)
+        self._remove_idle_folders()
+
+    def _place_all(self, name: str) -> set[int]:
+        """Takes up an intermediate directory and gives its elements their places. Returns those that are locked."""
+        free, locked = self._list(name)
+        found = set(locked)
+        last = self._places.last()
+        for mid in sorted(free + locked):
+            if mid <= last and mid in self._places:
+                self._complain_of_twin(mid, name)
+                found.discard(mid)
+            else:
+                self._places.add(mid, name)  # at the end, nearly always: directories and names go by the time
+        return found
+
+    def _list(self, name: str) -> tuple[list[int], list[int]]:
+        """Takes up an intermediate directory. Returns its elements that are free, and those that are locked."""
+        watch = self._watch.add(f"{self.path}/{name}", _FolderWatcher(self, name), of_queues=True)
+        self._places.folders[name] = Folder(watch=watch)
+        try:
+            listed = self._layout.listed(name)
+        except FileNotFoundError:
+            self._places.unwatch(name)  # or it would be taken for watched when it is made again
+            return [], []
+        self._layout.clear_left_behind(name, listed.others, self._is_old)
+        return listed.free, listed.locked
+
+    def _complain_of_twin(self, mid: int, folder: str) -> None:
+        _logger.warning(
+            "%s/%s/%s has the same name as an element in another directory; it is seen at the next start after that "
+            "one is gone", self.path, folder, name_of(mid),
+        )  # fmt: skip
+
+    def _is_old(self, path: str, seconds: int) -> bool:
+        try:
+            return self._clock() / SECOND - self._disk.lstat(path).st_mtime > seconds
+        except OSError:
+            return False
+
+    def _index_all(self, locked: list[int]) -> None:
+        """Makes the index of all elements that have a place."""
+        mids = self._places.mids()
+        states = {mid: self._elements.state_of(mid) for mid in locked}
+        gone = {mid for mid, state in states.items() if state is None}
+        hidden = {mid: state.hidden for mid, state in states.items() if state is not None and state.hidden}
+        for mid in gone:
+            self._places.remove(mid)
+        self._elements.saw(max((mid for mid in reversed(mids) if mid < FAR), default=-1))
+        ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
+        self._elements.reset(ready, hidden)
+
+    # -- reports
+
+    def changed(self, name: bytes, *, appeared: bool) -> None:
+        """Takes notice of an intermediate directory that has been made or removed."""
+        folder = os.fsdecode(name)
+        if is_directory(folder):
+            if os.path.isdir(f"{self.path}/{folder}"):
+                self.folder_made(folder)
+            else:
+                self.folder_gone(folder)
+
+    def folder_made(self, folder: str) -> None:
+        """Takes up an intermediate directory: made by us, or by somebody who may have put elements there by now."""
+        if folder in self._places.folders:
+            return
+        self._elements.touch_new_folder(folder)
+        free, locked = self._list(folder)
+        for mid in (*free, *locked):
+            self._adopt(mid, folder)
+        self._remove_idle_folders()
+
+    def folder_gone(self, folder: str) -> None:
+        """Forgets an intermediate directory that has been removed, and maybe made again."""
+        known = self._places.folders.get(folder)
+        if known is None:
+            return
+        self._places.unwatch(folder)
+        after = -1
+        while known.elements > 0 and (mids := self._places.mids(after, 1000)):
+            after = mids[-1]
+            for mid in mids:
+                if self._places.is_in(mid, folder):
+                    self._elements.look(mid)  # it stays if we have pushed it since, into the directory made again
+        if os.path.isdir(f"{self.path}/{folder}"):
+            self.folder_made(folder)
+
+    def element_changed(self, folder: str, name: str) -> None:
+        """Takes notice of what has happened to an element, or its lock. By now it, or we, may have done more."""
+        if not is_name(name):
+            return
+        mid = mid_of(name[:14])
+        if self._places.is_in(mid, folder):
+            self._elements.look(mid)
+        elif os.path.lexists(f"{self.path}/{folder}/{name[:14]}"):
+            self._adopt(mid, folder)
+
+    def _adopt(self, mid: int, folder: str) -> None:
+        """Takes up an element that somebody has added."""
+        if self._places.is_in(mid, folder):
+            self._places.folders[folder].elements += 1  # by us, before the directory was known to us
+            return
+        if mid in self._places:
+            self._complain_of_twin(mid, folder)
+            return
+        self._places.add(mid, folder)
+        self._elements.index.add(mid, 0)
+        self._elements.saw(mid)
+        state = self._elements.look(mid)
+        if state is not None and not state.hidden:
+            self._elements.arrived()
+
+    def _remove_idle_folders(self) -> None:
+        """Removes empty ones that nobody has used for long, but for the last: as dirq's purge does."""
+        for name in sorted(self._places.folders)[:-1]:
+            path = f"{self.path}/{name}"
+            if not self._places.folders[name].elements and self._is_old(path, _IDLE):
+                with contextlib.suppress(OSError):
+                    self._disk.rmdir(path)
+                    self._places.unwatch(name)

@@ -1,0 +1,33 @@
+"""A queue of the server in a dirq directory.
+
+Ready is an element that is not locked; in flight or delayed is one that is locked, as dirq's own consumers lock it. So
+any number of processes may work on the directory at once, of ours and of others: making a lock succeeds for one of
+them.
+"""
+
+from ..directory_queue import DirectoryQueue
+from ..engine import Options
+from ..shared import Shared
+from .body import body_of
+from .element_state import Elements
+from .layout import Layout
+from .listing import ElementListing
+from .places import Places
+from .queue_layout import QueueLayout
+from .simple_layout import SimpleLayout
+from .writer import ElementWriter
+
+
+def open_dirq_queue(path: str, qid: str, options: Options, shared: Shared) -> DirectoryQueue:
+    """Opens the queue in a directory. OSError; StorageError when elements of its schema cannot be messages."""
+    places = Places(shared.watch)
+    layout: Layout
+    if options.storage == "dirq":
+        layout = QueueLayout(path, shared.disk, body_of(options), places, sync=shared.always)
+    else:
+        layout = SimpleLayout(path, shared.disk, places, sync=shared.always)
+    elements = Elements(path, qid, shared, layout, places)
+    listing = ElementListing(elements, shared, lambda: shared.vanished(qid))
+    places.on_new_folder = listing.folder_made
+    writer = ElementWriter(qid, elements, shared)
+    return DirectoryQueue(path, qid, options, shared, elements, writer, listing, layout.dismantle)

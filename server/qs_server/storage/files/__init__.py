@@ -1,0 +1,1 @@
+"""Queues in the vsqs layout: a file for each message."""

@@ -1,0 +1,112 @@
+"""The attributes of messages in the vsqs layout: how often a message was received, until when it is delayed.
+
+They are extended attributes of the file, which renames carry along: `user.qs.receives` and `user.qs.delayed` (the end
+of the delay, which counts only while it is also the file's extension). Where the file system has none: a hidden file
+`.MID.attributes`.
+"""
+
+import re
+from typing import NamedTuple
+
+from ..disk import Disk
+from ..metadata import ABSENT, Codec, MetadataStore, SidecarFiles, lists_attributes, read_attribute
+
+_RECEIVES = "user.qs.receives"
+_DELAYED = "user.qs.delayed"
+
+
+class Attributes(NamedTuple):
+    """receives: how often; delayed: the end of the delay, 0 when there never was one."""
+
+    receives: int = 0
+    delayed: int = 0
+
+
+class Stored(NamedTuple):
+    """A message as a file of the layout vsqs has it. expiry: hidden until then, 0: visible."""
+
+    mid: int
+    expiry: int
+    attributes: Attributes
+    payload: bytes
+
+
+class _ExtendedAttributes:
+    def __init__(self, disk: Disk, *, lists: bool) -> None:
+        """lists: the file system lists attributes by their names. Then a list is read first: most messages have no
+        attributes, and to ask for one that is not there takes twice as long."""
+        self._disk = disk
+        self._lists = lists
+
+    def read(self, path: str, mid: int) -> Attributes:
+        return Attributes(*self._numbers(path, _RECEIVES, _DELAYED))
+
+    def receives(self, path: str) -> int:
+        return self._numbers(path, _RECEIVES)[0]
+
+    def _numbers(self, path: str, *names: str) -> list[int]:
+        there = self._names(path) if self._lists else names
+        return [_number(read_attribute(self._disk, path, name)) if name in there else 0 for name in names]
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return self._disk.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in ABSENT:
+                return []
+            raise
+
+    def write(self, path: str, mid: int, value: Attributes) -> None:
+        for name, number in ((_RECEIVES, value.receives), (_DELAYED, value.delayed)):
+            if number:
+                self._disk.setxattr(path, name, b"%d" % number, follow_symlinks=False)
+
+
+def _number(value: bytes) -> int:
+    return int(value) if value.isdigit() and len(value) <= 18 else 0
+
+
+def _decode(content: bytes) -> Attributes:
+    words = content.split()
+    return Attributes(*map(int, words)) if len(words) == 2 and all(map(bytes.isdigit, words)) else Attributes()
+
+
+_CODEC = Codec(
+    "d",
+    ".attributes",
+    re.compile(r"\.([0-9]{1,18})\.attributes"),
+    10,
+    lambda attributes: b"%d %d" % attributes,
+    _decode,
+)
+
+
+class AttributeStore(MetadataStore[Attributes]):
+    """The attributes of the messages in one directory."""
+
+    def __init__(self, medium: _ExtendedAttributes | SidecarFiles[Attributes]) -> None:
+        """See `store_for`."""
+        super().__init__(medium, max)
+        self._extended = None if isinstance(medium, SidecarFiles) else medium
+
+    def receives(self, path: str, mid: int) -> int:
+        """Returns how often a message was received. OSError."""
+        if self._extended is None or mid in self.unwritten:
+            return self.read(path, mid).receives
+        return self._extended.receives(path)
+
+
+def in_files(disk: Disk, *, lists: bool = False) -> AttributeStore:
+    """Returns a store that keeps attributes as extended ones. lists: as the file system lists them by their names."""
+    return AttributeStore(_ExtendedAttributes(disk, lists=lists))
+
+
+def in_sidecars(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
+    """Returns a store that keeps attributes in hidden files. sync: whether one is synced when it is written."""
+    return AttributeStore(SidecarFiles(directory, disk, _CODEC, sync=sync))
+
+
+def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
+    """Returns the store that the directory's file system can carry. sync: as for hidden files. OSError."""
+    lists = lists_attributes(directory, disk)
+    return in_sidecars(directory, disk, sync=sync) if lists is None else in_files(disk, lists=lists)

@@ -1,0 +1,65 @@
+"""What a queue answers from its index, wherever its messages are: which there are, and how many."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..engine import State, Stats
+from .message_index import Index
+
+
+class IndexQueries:
+    """Lists and counts the messages of one index. What is hidden and due has to be visible before it is asked."""
+
+    def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
+        """load: has the index know what only the disk says of a message, returns False when that is gone; at_once: how
+        many messages are loaded in some 30 ms."""
+        self._index = index
+        self._load = load
+        self._at_once = at_once
+        self._loaded_upto = -1
+
+    def list_mids(self, state: State, count: int, after: int) -> list[int]:
+        """Returns ids greater than after (-1: all), oldest first, at most count. OSError."""
+        index = self._index
+        if state is State.READY:
+            return index.ready.after(after, count)
+        if state is State.ALL:
+            return index.messages.after(after, count)
+        source = index.new if state is State.NEW else index.hidden
+        found: list[int] = []
+        while len(found) < count and (mids := source.after(after, count)):
+            after = mids[-1]
+            found += [mid for mid in mids if self._load(mid) and self._is(mid, state)]
+        return found[:count]
+
+    def _is(self, mid: int, state: State) -> bool:
+        if state is State.NEW:
+            return mid in self._index.new
+        return self._index.is_delayed(mid) is (state is State.DELAYED)
+
+    def prepare(self) -> bool:
+        """Loads a slice of what has not been loaded; False when nothing is left. OSError."""
+        if not self._index.unloaded:
+            return False
+        mids = self._index.messages.after(self._loaded_upto, self._at_once)
+        for mid in mids:
+            self._load(mid)
+        self._loaded_upto = mids[-1] if mids else -1
+        return self._index.unloaded > 0
+
+    def stats(self, counts: Stats, age_of: Callable[[int], int]) -> Stats:
+        """Counts the messages. counts: what has happened since the start, and the storage; age_of: microseconds since a
+        message was pushed. OSError."""
+        while self.prepare():
+            pass
+        index = self._index
+        oldest = index.messages.first()
+        return replace(
+            counts,
+            new=len(index.new),
+            ready=len(index.ready),
+            in_flight=len(index.hidden) - index.delayed,
+            delayed=index.delayed,
+            bytes=index.bytes,
+            oldest=None if oldest is None else max(age_of(oldest), 0),
+        )

@@ -1,0 +1,153 @@
+"""Keeps what a message's name does not say and a restart must not forget: with its file, or in one beside it."""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from .disk import NO_ROOM, Disk
+
+_PROBE = "user.qs.probe"
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
+"""Errors that mean: no such extended attribute, or none that we may read."""
+_LARGEST = 200
+"""Bytes of a hidden file."""
+
+Value = TypeVar("Value")
+
+
+class Medium(Protocol[Value]):
+    """Reads and writes the metadata of messages. path: of the file as it is named now. Methods may raise OSError."""
+
+    def read(self, path: str, mid: int) -> Value:
+        """Returns the metadata of a message; the default when there is none."""
+
+    def write(self, path: str, mid: int, value: Value) -> None:
+        """Replaces the metadata of a message. FileNotFoundError when it is gone."""
+
+
+class Codec(NamedTuple, Generic[Value]):
+    """How hidden files are named and filled. spec: the id's format; pattern: finds the digits in a name, which are to
+    the given base."""
+
+    spec: str
+    suffix: str
+    pattern: "re.Pattern[str]"
+    base: int
+    encode: Callable[[Value], bytes]
+    decode: Callable[[bytes], Value]
+
+
+class SidecarFiles(Generic[Value]):
+    """Keeps metadata in hidden files in one directory."""
+
+    def __init__(self, directory: str, disk: Disk, codec: Codec[Value], *, sync: bool) -> None:
+        """sync: whether a file is synced when it is written."""
+        self._directory = directory
+        self._disk = disk
+        self._codec = codec
+        self._sync = sync
+
+    def _path(self, mid: int) -> str:
+        return f"{self._directory}/.{mid:{self._codec.spec}}{self._codec.suffix}"
+
+    def read(self, path: str, mid: int) -> Value:
+        try:
+            fd = self._disk.open(self._path(mid), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, PermissionError):
+            return self._codec.decode(b"")
+        try:
+            return self._codec.decode(self._disk.read(fd, _LARGEST))
+        finally:
+            self._disk.close(fd)
+
+    def write(self, path: str, mid: int, value: Value) -> None:
+        self._disk.write_file(self._path(mid), self._codec.encode(value) + b"\n", sync=self._sync)
+
+    def remove(self, mid: int) -> None:
+        """Removes the file of a message that is gone. OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self._path(mid))
+
+    def id_in(self, name: str) -> int | None:
+        """Returns the id in the name of a hidden file, None for any other."""
+        match = self._codec.pattern.fullmatch(name)
+        return None if match is None else int(match[1], self._codec.base)
+
+
+class MetadataStore(Generic[Value]):
+    """The metadata of the messages in one directory. path: of the file as it is named now."""
+
+    def __init__(self, medium: Medium[Value], merge: Callable[[Value, Value], Value]) -> None:
+        """merge: of what is stored and what could not be written, gives what is true."""
+        self._medium = medium
+        self._merge = merge
+        self._sidecars = medium if isinstance(medium, SidecarFiles) else None
+        self.beside = self._sidecars is not None
+        """Whether the metadata is in files of its own."""
+        # Consuming makes room, so it goes on when the disk is full; and it goes on with files of others that we may
+        # not write to. What could not be written is known here for as long as the process lives.
+        self.unwritten: dict[int, Value] = {}
+
+    def read(self, path: str, mid: int) -> Value:
+        """Returns the metadata of a message; the default when it is gone. OSError."""
+        stored = self._medium.read(path, mid)
+        unwritten = self.unwritten.get(mid)
+        return stored if unwritten is None else self._merge(stored, unwritten)
+
+    def write(self, path: str, mid: int, value: Value, *, or_fail: bool = False) -> None:
+        """Replaces the metadata of a message. or_fail: a full disk raises OSError, as other failures do."""
+        try:
+            self._medium.write(path, mid, value)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if or_fail or error.errno not in NO_ROOM | _DENIED:
+                raise
+            self.unwritten[mid] = value
+        else:
+            self.unwritten.pop(mid, None)
+
+    def forget(self, mid: int) -> None:
+        """Removes the metadata of a message that is gone. OSError."""
+        self.unwritten.pop(mid, None)
+        if self._sidecars is not None:
+            self._sidecars.remove(mid)
+
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        """Removes metadata that others left behind. names: of the files that are no messages; known: tells whether
+        there is such a message. OSError."""
+        for name in names if self._sidecars is not None else ():
+            if self._sidecars is not None and (mid := self._sidecars.id_in(name)) is not None and not known(mid):
+                self.forget(mid)
+
+
+def read_attribute(disk: Disk, path: str, name: str) -> bytes:
+    """Returns an extended attribute of a file; nothing when there is none. OSError."""
+    try:
+        return disk.getxattr(path, name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return b""
+        raise
+
+
+def lists_attributes(directory: str, disk: Disk) -> bool | None:
+    """Tells by trying whether the file system of a directory lists extended attributes by their names; None when it has
+    none. OSError."""
+    lists = False
+    try:
+        disk.setxattr(directory, _PROBE, b"1")
+        with contextlib.suppress(OSError):
+            lists = _PROBE in disk.listxattr(directory)
+        disk.removexattr(directory, _PROBE)
+    except OSError as error:
+        if error.errno in _DENIED | {errno.ENOTSUP}:
+            return None
+        # ENODATA: another process asked at the same time and was faster to clean up.
+        if error.errno not in NO_ROOM | {errno.ENODATA}:
+            raise
+    return lists

@@ -1,0 +1,174 @@
+"""Pushes to a queue in a directory: messages are written at once, and made visible together with others."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from .activity import Activity
+from .capacity import require_room
+from .engine import Draft, Options, Stats, UnsupportedError
+from .recording import QueueRecorder
+
+STAGED = 1000
+"""Messages that are written, each maybe with an open file, before they are made visible."""
+
+
+class StagedMessage(Protocol):
+    """A message that is written and not visible yet."""
+
+    mid: int
+
+
+Staged = TypeVar("Staged", bound=StagedMessage)
+
+
+class Writer(Protocol[Staged]):
+    """Writes the messages of one queue into its directory. Methods may raise OSError."""
+
+    def stage(self, draft: Draft) -> Staged:
+        """Writes a message under a name that no consumer looks at. QueueFullError when no id is left."""
+
+    def write_copy(self, mid: int, payload: bytes, file: str | None) -> Staged:
+        """Writes the copy of a message, which has its id, in the same way. file: the path of the message's own file, as
+        it was a moment ago, None: it has none. FileExistsError when somebody is writing one of that id;
+        NoSuchQueueError."""
+
+    def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
+        """Makes what is written durable, as the durability asks; and complete lists, so that a crash leaves all of a
+        list or nothing, where the layout can. Returns by first id the requests for which that failed, and why."""
+
+    def show(self, staged: Staged) -> None:
+        """Makes a message visible."""
+
+    def finish(self, request: list[Staged]) -> None:
+        """Is called when all messages of a request are visible."""
+
+    def take_back(self, staged: Staged) -> None:
+        """Removes a message that was made visible, as another one of its request cannot be. Raises nothing."""
+
+    def discard(self, request: list[Staged]) -> None:
+        """Removes messages that are not visible. Raises nothing."""
+
+
+class Publisher(Generic[Staged]):
+    """Takes pushes, each all or nothing."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        qid: str,
+        options: Options,
+        writer: Writer[Staged],
+        activity: Activity,
+        recorder: QueueRecorder,
+        held: Callable[[], int],
+        refresh: Callable[[], None],
+    ) -> None:
+        """held: how many messages the queue holds; refresh: takes notice of what others have done."""
+        self.counts = Stats(storage=options.storage)
+        self._qid = qid
+        self._options = options
+        self._writer = writer
+        self._activity = activity
+        self._recorder = recorder
+        self._held = held
+        self._refresh = refresh
+        self._requests: list[list[Staged]] = []
+        self._failed: dict[int, OSError] = {}
+        self._peers: dict[int, str] = {}
+        """Whose pushes are staged, by first id."""
+
+    def __len__(self) -> int:
+        """Tells how many messages are staged."""
+        return sum(map(len, self._requests))
+
+    def push(self, drafts: Sequence[Draft]) -> list[int]:
+        """Writes messages, all or none, which are visible after `flush`. Returns their ids. UnsupportedError for one
+        with a key; QueueFullError, OSError."""
+        if any(draft.key is not None for draft in drafts):
+            raise UnsupportedError(
+                f"the storage {self._options.storage!r} keeps no keys: 'key' is for queues of the storage 'journal'"
+            )
+        self.require_room(len(drafts))
+        request: list[Staged] = []
+        try:
+            for draft in drafts:
+                request.append(self._writer.stage(draft))  # noqa: PERF401 - what was written before an error is discarded
+        except BaseException:
+            self._writer.discard(request)
+            raise
+        if request:
+            self._add(request)
+            self._peers[request[0].mid] = self._recorder.peer
+        if self._activity.staged_messages >= STAGED:
+            self.publish()
+        return [staged.mid for staged in request]
+
+    def publish_copy(self, staged: Staged) -> None:
+        """Makes a message visible that was written as a copy. OSError, and then it is not there."""
+        self._add([staged])
+        self.publish()
+        if (error := self._failed.pop(staged.mid, None)) is not None:
+            raise error
+
+    def require_room(self, count: int) -> None:
+        """QueueFullError when so many more messages are too many."""
+        require_room(self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._refresh)
+
+    def _add(self, request: list[Staged]) -> None:
+        self._requests.append(request)
+        self._activity.staged[self._qid] = self.flush
+        self._activity.staged_messages += len(request)
+
+    def flush(self) -> dict[int, OSError]:
+        """Makes every pushed message visible. Returns the requests that came to nothing since the last call, by first
+        id, and why."""
+        self.publish()
+        failures, self._failed = self._failed, {}
+        return failures
+
+    def publish(self) -> None:
+        """Makes every pushed message visible; `flush` tells what came to nothing. To be called before messages are
+        looked at."""
+        if not self._requests:
+            return
+        requests = self._take()
+        failed = self._writer.sync(requests)
+        for request in requests:
+            first = request[0].mid
+            if first not in failed:
+                try:
+                    self._show(request)
+                    continue
+                except OSError as error:
+                    failed[first] = error
+            self._writer.discard(request)
+        self._failed |= failed
+        self._peers.clear()
+
+    def _take(self) -> list[list[Staged]]:
+        self._activity.staged_messages -= len(self)
+        requests, self._requests = self._requests, []
+        return requests
+
+    def _show(self, request: list[Staged]) -> None:
+        shown: list[Staged] = []
+        try:
+            for staged in request:
+                self._writer.show(staged)
+                shown.append(staged)
+            self._writer.finish(request)
+        except OSError:
+            for staged in shown:
+                self._writer.take_back(staged)
+            raise
+        self.counts.pushed += len(request)
+        peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
+        for staged in request:
+            self._recorder.note("pushed", staged.mid, 0, peer=peer)
+
+    def close(self) -> list[int]:
+        """Takes back what is not visible. Returns the first ids of the requests that came to nothing."""
+        requests = self._take()
+        for request in requests:
+            self._writer.discard(request)
+        self._activity.forget(self._qid)
+        return [*self._failed, *(request[0].mid for request in requests)]

@@ -1,0 +1,21 @@
+"""What has happened to the messages of a queue since the server started, counted by many threads."""
+
+import threading
+
+
+class Counters:
+    """Counts pushes, deliveries and deletions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {"pushed": 0, "delivered": 0, "deleted": 0}
+
+    def add(self, what: str, count: int = 1) -> None:
+        """what: pushed, delivered or deleted."""
+        with self._lock:
+            self._counts[what] += count
+
+    def counts(self) -> dict[str, int]:
+        """Returns the counts by their names, which are those of fields of Stats."""
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,50 @@
+"""What the queues of one engine share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .activity import Activity
+from .disk import Disk
+from .engine import Clock, Durability
+from .lifecycle import Lifecycle
+from .watch import Watch
+
+
+@dataclass(slots=True)
+class Shared:
+    """What an engine gives each of its queues. vanished: is told the name of a queue whose directory is gone;
+    lifecycle: records what happens to messages, None: nobody does."""
+
+    clock: Clock
+    durability: Durability
+    disk: Disk
+    watch: Watch
+    activity: Activity
+    vanished: Callable[[str], None] = lambda qid: None
+    lifecycle: Lifecycle | None = None
+
+    @property
+    def always(self) -> bool:
+        """Tells whether a commit has to survive a power loss."""
+        return self.durability is Durability.ALWAYS
+
+
+class DirectoryIdentity:
+    """Recognizes the directory that was opened, as another one may have its name by now."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        """Remembers the directory. OSError."""
+        self._path = path
+        self._disk = disk
+        self._found = self._look_up()
+
+    def _look_up(self) -> tuple[int, int]:
+        status = self._disk.lstat(self._path)
+        return status.st_dev, status.st_ino
+
+    def in_place(self) -> bool:
+        """Tells whether the directory of that path is still the one that was opened. OSError."""
+        try:
+            return self._look_up() == self._found
+        except FileNotFoundError:
+            return False

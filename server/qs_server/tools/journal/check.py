@@ -1,0 +1,88 @@
+"""`queue-journal.py check`: says what a journal holds, and what in it is torn or damaged. Changes nothing."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+
+from ...storage.disk import Disk
+from ...storage.journal.damage import Examined, FoundCheckpoint, Part, examine
+from ...storage.journal.lock import is_in_use
+from ...storage.journal.salvage import Piece
+from ...storage.names import JOURNAL
+from ..meter import counted
+from ..output import say
+from .describing import describe_hole
+
+_TRIES = 5
+"""How often a journal is read again that a server has changed meanwhile."""
+
+
+def check(arguments: Namespace) -> int:
+    """Checks the journal of a root. Returns the exit code. StorageError, OSError."""
+    directory = f"{arguments.root}/{JOURNAL}"
+    found, running = _examine(directory)
+    say("".join(f"{line}\n" for line in _describe(directory, found, verbose=arguments.verbose, running=running)))
+    return 0 if found.refusal is None else 1
+
+
+def _examine(directory: str) -> tuple[Examined, bool]:
+    """Reads the journal, again if something seems wrong while a server runs. Returns also whether one is running."""
+    for _ in range(_TRIES):
+        running = is_in_use(directory)
+        try:
+            found = examine(directory, Disk())
+        except FileNotFoundError:
+            if not running:
+                raise
+            continue
+        if found.refusal is None or not running:
+            break
+    else:
+        found = examine(directory, Disk())
+    return found, running
+
+
+def _describe(directory: str, found: Examined, *, verbose: bool, running: bool) -> Iterator[str]:
+    size = sum(part.size for part in found.parts)
+    server = "a server is running" if running else "no server is running"
+    yield f"{directory}: {counted(len(found.parts), 'segment')}, {counted(size, 'byte')}; {server}"
+    messages = found.messages()
+    for part in found.parts:
+        yield from _describe_part(part, messages[part.path], verbose=verbose)
+    yield from found.missing
+    if found.checkpoint is not None:
+        yield _describe_checkpoint(found.checkpoint)
+    if found.torn is not None:
+        being = "is perhaps being written just now" if running else "is cut off, reported and kept by the next start"
+        yield f"torn: the end of {found.torn} {being}"
+    yield "whole: a server starts with it" if found.refusal is None else str(found.refusal)
+
+
+def _describe_checkpoint(found: FoundCheckpoint) -> str:
+    if found.position is None:
+        return f"checkpoint: {found.size} bytes, damaged: {found.fault}; a start ignores it, and reads the segments"
+    return f"checkpoint: {found.size} bytes, of segment {found.position.segment} up to byte {found.position.start}"
+
+
+def _describe_part(part: Part, messages: Counter[str], *, verbose: bool) -> Iterator[str]:
+    records = sum(len(piece.bodies) for piece in part.pieces)
+    listed = ", ".join(f"{qid} {count}" for qid, count in sorted(messages.items())) or "none"
+    counts = f"{counted(len(part.pieces), 'frame')}, {counted(records, 'record')}"
+    state = " (obsolete)" if part.obsolete else ""
+    yield f"segment {part.number}{state}: {part.size} bytes, {counts}, messages: {listed}"
+    if part.foreign:
+        yield "  damaged: it does not belong to this journal"
+    for fault in part.faults:
+        yield f"  damaged: {fault}"
+    for hole in part.holes:
+        yield f"  not whole: {describe_hole(hole)}"
+    if verbose:
+        yield from map(_describe_piece, part.pieces)
+
+
+def _describe_piece(piece: Piece) -> str:
+    kinds = Counter(type(record).__name__.upper() for record in piece.records())
+    listed = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "no records"
+    synced = "" if piece.synced is None else f", durable then: all up to {piece.synced}"
+    state = "" if piece.whole else ", not whole"
+    return f"  frame {piece.sequence} at byte {piece.start}: {listed}{synced}{state}"
