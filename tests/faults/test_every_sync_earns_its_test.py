@@ -44,18 +44,18 @@ SURVIVORS: dict[Removal, str] = {
 
 _RENAMED = frozenset(
     {
-        "files/directory.py MessageDirectory.rename: rename",
+        "files/directory.py MessageDirectory._rename: rename",
         "dirq/folders.py make_obsolete: rename",
         "dirq/locking.py lock_file: link",
         "journal/intake.py Intake._rename_and_read: rename",
         "journal/repair.py _link: link",
         "journal/supply.py Supply.recycle: rename",
         "remote/registry.py QueueRegistry.remove: rename",
-        "root.py RootDirectory.remove: rename",
+        "root.py RootDirectory._move_away: rename",
     }
 )
 """Gives another name to what has one, or a second one: there is no other way to do it."""
-_AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory.remove: rename 2"})
+_AFTER_ERRORS = frozenset({"making.py make_queue: rename", "root.py RootDirectory._move_away: rename 2"})
 """Takes back the rename before it, after an error: that was not answered."""
 _AT_STARTS = frozenset({"files/staging.py _do_what_it_says: rename"})
 """Completes what a crash interrupted; done once more by the next start."""

@@ -5,33 +5,44 @@ program that knows the layouts may share the root while they run; the journal ha
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar
 
+from .activity import Activity
+from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
 from .engine import (
     Background,
     Clock,
     Durability,
     Effects,
+    Engine,
     Feature,
     Message,
+    NoSuchQueueError,
     Options,
     StorageError,
     UnfinishedError,
     UnsupportedError,
 )
+from .files.queue import open_files_queue
 from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue
 from .lifecycle import Lifecycle
+from .nullqueue import NullQueue
 from .queues import EngineQueue
-from .root import RootDirectory
+from .receiving import take_oldest
+from .root import OpenQueue, RootDirectory
+from .shared import Shared
+from .watch import Watch
+
+_REPORTS = 4000
+"""Reports of our own changes that may wait to be read. The kernel keeps 16,384, then it drops them."""
 
 
-class DirectoriesEngine(RootDirectory):
-    """What is asked of one queue is done by that; this is what concerns several, or all."""
+class DirectoriesEngine(Engine):
+    """Answers what concerns several queues, or all; what is asked of one queue is done by that."""
 
     def __init__(
         self,
@@ -46,13 +57,27 @@ class DirectoriesEngine(RootDirectory):
         """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory. OSError when
         the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
         server's."""
-        disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, disk, cache, self._count_early_commit)
+        self._clock = clock
+        self._durability = durability
+        self._disk = disk or Disk()
+        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit)
         if self.name == "journal":
             self._journal.open()
+        self._watch = Watch()
+        self._activity = Activity()
+        self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, lifecycle=lifecycle)
+        storages: dict[str, OpenQueue] = {
+            "journal": self._journal.open_queue,
+            "files": open_files_queue,
+            "dirq-simple": open_dirq_queue,
+            "dirq": open_dirq_queue,
+            "null": NullQueue,
+        }
+        self._root = RootDirectory(root, self._shared, storages, self.name, self._on_closed)
+        self._queues = self._root.queues
         try:
-            super().__init__(root, clock=clock, durability=durability, disk=disk, lifecycle=lifecycle)
-            self._journal.replay(self._kind_of, self._shared)
+            self._root.scan()
+            self._journal.replay(self._storage_of, self._shared)
         except BaseException:
             self._journal.close()
             self._watch.close()
@@ -60,30 +85,35 @@ class DirectoriesEngine(RootDirectory):
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def _kind_of(self, qid: str) -> str | None:
+    def queues(self) -> Collection[str]:
+        return self._queues.keys()
+
+    def in_place(self, qid: str) -> bool:
+        return self._root.in_place(qid)
+
+    def queue(self, qid: str) -> EngineQueue:
+        queue = self._queues.get(qid)
+        if queue is None or len(self._watch.expected) > _REPORTS:
+            self.refresh()  # somebody may just have made it
+            queue = self._queues.get(qid)
+            if queue is None:
+                raise NoSuchQueueError(f"there is no queue {qid!r}")
+        return queue
+
+    def _storage_of(self, qid: str) -> str | None:
         queue = self._queues.get(qid)
         return None if queue is None else queue.options.storage
 
-    def _take_up(self, path: str, qid: str, options: Options) -> EngineQueue:
-        if options.storage == "journal":
-            return self._journal.open_queue(path, qid, options, self._shared)
-        return super()._take_up(path, qid, options)
-
-    def _forget(self, qid: str) -> None:
-        queue = self._queues.get(qid)
-        super()._forget(qid)
+    def _on_closed(self, queue: EngineQueue) -> None:
         if isinstance(queue, LogQueue):
             self._journal.forget(queue)
 
     def create(self, qid: str, options: Options) -> None:
         self._journal.commit_removals()  # before there is another queue of the name
-        super().create(qid, options)
+        self._root.create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        queue = self.queue(qid)
-        if isinstance(queue, LogQueue) and not force:
-            queue.clear_door()
-        super().remove(qid, force=force)
+        self._root.remove(self.queue(qid), force=force)
 
     def take_in_files(self, qid: str) -> Iterator[int]:
         """Takes in all files in the directory of a queue of the journal, piece by piece; how many each time. For
@@ -107,7 +137,7 @@ class DirectoriesEngine(RootDirectory):
         if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
             return queue.take_first(count, visibility, max_bytes, held=held)
         try:
-            _take_oldest(queues, found, count, visibility, max_bytes, held=held)
+            take_oldest(queues, found, count, visibility, max_bytes, held=held)
         except (OSError, StorageError):
             if not found:
                 raise  # else those that were received are handed out; the next call says it again
@@ -138,8 +168,8 @@ class DirectoriesEngine(RootDirectory):
     def commit(self) -> Effects:
         activity = self._activity
         if activity.staged:
-            self._publish_staged()
-        if activity.dirty or self._root_dirty:
+            self._root.publish_staged()
+        if activity.dirty or self._root.dirty:
             try:
                 self._commit_files()
             except OSError:
@@ -151,12 +181,12 @@ class DirectoriesEngine(RootDirectory):
     def effects(self) -> Effects:
         activity, journal = self._activity, self._journal
         if activity.staged:
-            self._publish_staged()
+            self._root.publish_staged()
         failed: dict[tuple[str, int], OSError] = {}
-        if self._failures:
-            failed, self._failures = self._failures, failed
+        if self._root.failures:
+            failed, self._root.failures = self._root.failures, failed
         first = self._first_expiry() if activity.expiries else None
-        arrived = self._take_arrivals() if activity.arrived or self._gone else {}
+        arrived = self._take_arrivals() if activity.arrived or self._root.gone else {}
         has_files = len(self._queues) > len(journal.queues)
         return Effects(
             arrived,
@@ -172,7 +202,7 @@ class DirectoriesEngine(RootDirectory):
 
     def roll_back(self) -> int:
         self._journal.roll_back()
-        changed = self._activity.staged or self._activity.dirty or self._root_dirty
+        changed = self._activity.staged or self._activity.dirty or self._root.dirty
         if self._durability is Durability.ALWAYS and changed:
             return 0  # what was changed in directories is not durable, whoever did it
         return self.early_commits
@@ -188,13 +218,13 @@ class DirectoriesEngine(RootDirectory):
                 if queue is not None:
                     queue.commit()
             except FileNotFoundError:
-                self._reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
+                self._root.reopen(qid)  # somebody has removed the whole queue, and with it what there was to sync
             except OSError as error:
                 failure = error  # the others are synced all the same
                 self._activity.dirty.add(qid)
-        if self._root_dirty:
-            self._disk.sync_directory(self._root)
-            self._root_dirty = False
+        if self._root.dirty:
+            self._disk.sync_directory(self._root.path)
+            self._root.dirty = False
         if failure is not None:
             raise failure
 
@@ -202,15 +232,15 @@ class DirectoriesEngine(RootDirectory):
         if self._durability is not Durability.INTERVAL:
             return None
         journal = self._journal.background_sync()
-        files = bool(self._activity.dirty or self._root_dirty)
+        files = bool(self._activity.dirty or self._root.dirty)
         self._activity.dirty.clear()
-        self._root_dirty = False
+        self._root.dirty = False
 
         def sync() -> None:
             if journal is not None:
                 journal()
             if files:
-                self._disk.sync_file_system(self._root)
+                self._disk.sync_file_system(self._root.path)
 
         return sync if files or journal is not None else None
 
@@ -262,9 +292,9 @@ class DirectoriesEngine(RootDirectory):
             queue = self._queues.get(qid)
             if queue is not None and (ready := queue.ready):
                 arrivals[qid] = ready
-        for qid in self._gone:
+        for qid in self._root.gone:
             arrivals[qid] = sys.maxsize
-        self._gone.clear()
+        self._root.gone.clear()
         return arrivals
 
     def close(self) -> None:
@@ -289,42 +319,6 @@ def _carries(target: Options, source: Options) -> bool:
 
 def _ids_of(options: Options) -> str:
     return "dirq" if options.storage in ("dirq", "dirq-simple") else options.timestamps
-
-
-def _take_oldest(
-    queues: Sequence[EngineQueue],
-    found: list[Message],
-    count: int,
-    visibility: int | None,
-    max_bytes: int,
-    *,
-    held: bool,
-) -> None:
-    room: int | None = None  # the first message is handed out whatever its size
-    while len(found) < count:
-        first = _oldest(queues)
-        if first is None:
-            return
-        mid, queue = first
-        try:
-            message = queue.take(mid, visibility, room, held=held)
-        except (OSError, StorageError):
-            queue.arrived()  # it is there still, for whoever comes next
-            raise
-        if message is not None:
-            found.append(message)
-            room = (max_bytes if room is None else room) - len(message.payload or b"")
-        elif room is not None and queue.first_ready() == mid:
-            return  # too large for what room there is left
-
-
-def _oldest(queues: Sequence[EngineQueue]) -> tuple[int, EngineQueue] | None:
-    if len(queues) == 1:
-        mid = queues[0].first_ready()
-        return None if mid is None else (mid, queues[0])
-    found = ((q.time(mid), mid, q) for q in queues if (mid := q.first_ready()) is not None)
-    first = min(found, key=itemgetter(0), default=None)
-    return None if first is None else first[1:]
 
 
 class JournalEngine(DirectoriesEngine):

@@ -48,7 +48,7 @@ class DirectoryQueue:
         self._store = store
         self._writer = writer
         index = self._index = store.index
-        self._recorder = QueueRecorder(qid, index, shared.lifecycle)
+        self._recorder = QueueRecorder(qid, index, shared)
         self._publisher = Publisher(qid, options, writer, shared.activity, self._recorder, index.__len__, self._refresh)
         self._counts = self._publisher.counts
         self._queries = IndexQueries(index, store.load, _AT_ONCE)
@@ -216,13 +216,13 @@ class DirectoryQueue:
     # -- ending or moving a window --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _held(self, receipt: Receipt) -> Iterator[MessageState]:
-        """Keeps other servers away from a message that its holder is about to change. Gives how it is now.
-        NoSuchMessageError, StaleReceiptError."""
+    def _held(self, receipt: Receipt, *, removing: bool = False) -> Iterator[MessageState]:
+        """Keeps other servers away from a message that its holder is about to change. Gives how it is now. removing:
+        see MessageStore. NoSuchMessageError, StaleReceiptError."""
         self._publisher.publish()
         matches = False
         while not matches:
-            with self._store.exclusive(receipt.mid) as state:
+            with self._store.exclusive(receipt.mid, removing=removing) as state:
                 if state is None:
                     raise self._no_such(receipt.mid)
                 matches = self._matches(receipt, state)
@@ -237,7 +237,7 @@ class DirectoryQueue:
     def delete(self, receipt: Receipt) -> None:
         removed = False
         while not removed:
-            with self._held(receipt) as state:
+            with self._held(receipt, removing=receipt.receives is None) as state:
                 removed = self._remove(receipt.mid, state)
         self._counts.deleted += 1
 
@@ -245,11 +245,11 @@ class DirectoryQueue:
         size = self._index.size(mid)
         removed = self._store.remove(mid, state)
         if removed:
-            self._recorder.note_deleted(mid, size, state.receives)
+            self._recorder.note_deleted(mid, size, None if state.receives < 0 else state.receives)
         return removed
 
     def remove(self, mid: int, expiry: int) -> bool:
-        with self._store.exclusive(mid) as state:
+        with self._store.exclusive(mid, removing=True) as state:
             return state is not None and state.hidden == expiry and self._remove(mid, state)
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
@@ -294,7 +294,7 @@ class DirectoryQueue:
 
     def _purge_one(self, mid: int) -> bool:
         while True:
-            with self._store.exclusive(mid) as state:
+            with self._store.exclusive(mid, removing=True) as state:
                 if state is None or state.hidden == FOREIGN:
                     return False
                 if self._remove(mid, state):

@@ -23,7 +23,7 @@ class MessageStore(Protocol):
     """The messages in one directory, and their index. Methods may raise OSError.
 
     Other processes change the directory at any time. What cannot be done any more returns False or None, and by then
-    the index says how it is."""
+    the index says how it is. What changes a message is called in `exclusive`, with the state that it gave."""
 
     index: Index
     in_place: Callable[[], bool]
@@ -51,9 +51,10 @@ class MessageStore(Protocol):
     def is_current(self, mid: int, state: MessageState) -> bool:
         """Tells whether that is how the message is, and not gone before all of it was read."""
 
-    def exclusive(self, mid: int) -> AbstractContextManager[MessageState | None]:
+    def exclusive(self, mid: int, *, removing: bool = False) -> AbstractContextManager[MessageState | None]:
         """Keeps other servers of ours from changing a message in the with block, if the layout can. Gives how it is
-        now; None when it is gone."""
+        now; None when it is gone. removing: it is not going to be changed but removed; then its receives are -1 where
+        the disk does not say, which is no reason to fail."""
 
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
         """Reads the payload of a message that is in that state. None: it is over max_bytes, or not in that state."""

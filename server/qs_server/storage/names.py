@@ -21,6 +21,8 @@ FAR = MAX_MID // 10
 """Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
 WITHHELD = MAX_MID - 1
 """The extension of a message that is in a claim: hidden from every program that knows the layout, and not by a time."""
+PRIVATE = ".taken-"
+"""How the name of a file begins that a journal is taking in."""
 NEW = -1
 """The expiry that `parse_message` gives for a file that is still being written."""
 

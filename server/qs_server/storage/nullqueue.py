@@ -24,7 +24,7 @@ class NullQueue:
         self.options = options
         self.last_mid = -1
         self._shared = shared
-        self._counts = Stats(storage=options.storage)
+        self._pushed = 0
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
 
     def __len__(self) -> int:
@@ -38,13 +38,13 @@ class NullQueue:
         mids = list(range(first, first + len(drafts)))
         if mids:
             self.last_mid = mids[-1]
-        self._counts.pushed += len(mids)
+        self._pushed += len(mids)
         return mids
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
         source.payload_of(mid)  # it has to be there
-        self._counts.pushed += 1
+        self._pushed += 1
         return True
 
     # -- an empty queue
@@ -53,85 +53,63 @@ class NullQueue:
         return NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: its storage keeps none")
 
     def first_ready(self) -> int | None:
-        """None."""
         return None
 
     @property
     def ready(self) -> int:
-        """None."""
         return 0
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
-        """None."""
         return None
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
-        """NoSuchMessageError."""
         raise self._none(mid)
 
     def read(self, receipt: Receipt) -> Message:
-        """NoSuchMessageError."""
         raise self._none(receipt.mid)
 
     def payload_of(self, mid: int) -> bytes:
-        """NoSuchMessageError."""
         raise self._none(mid)
 
     def delete(self, receipt: Receipt) -> None:
-        """NoSuchMessageError."""
         raise self._none(receipt.mid)
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
-        """NoSuchMessageError."""
         raise self._none(receipt.mid)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """NoSuchMessageError."""
         raise self._none(receipt.mid)
 
     def remove(self, mid: int, expiry: int) -> bool:
-        """False."""
         return False
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """None."""
         return []
 
     def purge(self, upto: int, count: int) -> int:
-        """0."""
         return 0
 
     def prepare_stats(self) -> bool:
-        """False."""
         return False
 
     def stats(self) -> Stats:
-        """How many were pushed since the start; all else is 0."""
-        return Stats(pushed=self._counts.pushed, storage=self.options.storage)
+        return Stats(pushed=self._pushed, storage=self.options.storage)
 
     def time(self, number: int) -> int:
-        """When an id was given."""
         return number
 
-    def arrived(self) -> None:
-        """Never."""
-
     def next_expiry(self) -> int | None:
-        """Never."""
         return None
 
     def expire(self, count: int | None = None) -> int:
-        """0."""
         return 0
 
-    def commit(self) -> None:
-        """Nothing has changed on disk."""
-
-    def note_removed(self) -> None:
-        """Nothing was in it."""
-
     def close(self) -> list[int]:
-        """Nothing is open."""
         return []
+
+    def _do_nothing(self) -> None:
+        """There is nothing to announce, to make durable or to remove."""
+
+    arrived = commit = dismantle = note_removed = _do_nothing

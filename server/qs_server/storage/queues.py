@@ -64,6 +64,10 @@ class EngineQueue(Queue, Protocol):
     def in_place(self) -> bool:
         """Whether the directory is still the one that was opened."""
 
+    def dismantle(self) -> None:
+        """Removes from the directory of an empty queue what only the queue knows to be no message. OSError ENOTEMPTY
+        when it holds a message all the same."""
+
     def note_removed(self) -> None:
         """It has been removed with all that it held: tells the record of messages' lives."""
 

@@ -1,36 +1,36 @@
 """What a queue in a directory tells the lifecycle record."""
 
 from .index.message_index import Index
-from .lifecycle import Event, Lifecycle
+from .lifecycle import Event
+from .shared import Shared
 
 
 class QueueRecorder:
     """Tells the lifecycle record, if there is one, what happens to the messages of one queue."""
 
-    def __init__(self, qid: str, index: Index, lifecycle: Lifecycle | None) -> None:
+    def __init__(self, qid: str, index: Index, shared: Shared) -> None:
         """index: knows the sizes of the messages."""
-        self.lifecycle = lifecycle
+        self._shared = shared
         self._qid = qid
         self._index = index
 
     @property
     def peer(self) -> str:
         """Whose request is being done, see Lifecycle; nothing without a record."""
-        return "" if self.lifecycle is None else self.lifecycle.peer
+        return "" if self._shared.lifecycle is None else self._shared.lifecycle.peer
 
     def note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
         """Notes what has happened to a message that is here and loaded. See Lifecycle."""
-        if self.lifecycle is not None:
-            self.lifecycle.note(event, self._qid, mid, self._index.size(mid), receives, peer=peer)
+        if self._shared.lifecycle is not None:
+            self._shared.lifecycle.note(event, self._qid, mid, self._index.size(mid), receives, peer=peer)
 
     def note_deleted(self, mid: int, size: int | None, receives: int | None) -> None:
         """Notes that a message is gone."""
-        if self.lifecycle is not None:
-            self.lifecycle.note("deleted", self._qid, mid, size, receives)
+        if self._shared.lifecycle is not None:
+            self._shared.lifecycle.note("deleted", self._qid, mid, size, receives)
 
     def note_all_deleted(self) -> None:
         """Notes that the queue is gone with all its messages. Their sizes as far as they are known."""
-        if self.lifecycle is not None:
-            index = self._index
-            for mid in index.messages.after(-1, len(index)):
-                self.note_deleted(mid, index.known_size(mid), None)
+        if self._shared.lifecycle is not None:
+            for mid in self._index.messages.after(-1, len(self._index)):
+                self.note_deleted(mid, self._index.known_size(mid), None)

@@ -72,24 +72,9 @@ class Watch:
         if self._owners.pop(watch, None) is not None and self._inotify is not None:
             self._inotify.remove(watch)
 
-    def expect_rename(self, watch: int, old: str, new: str) -> None:
-        """A rename of ours has been done."""
-        if watch >= 0:
-            self.expected.append((watch, inotify.MOVED_FROM, old.encode()))
-            self.expected.append((watch, inotify.MOVED_TO, new.encode()))
-
-    def expect_arrival(self, watch: int, new: str) -> None:
-        """A rename of ours has been done, from a name that is reported to nobody."""
-        if watch >= 0:
-            self.expected.append((watch, inotify.MOVED_TO, new.encode()))
-
-    def expect_delete(self, watch: int, name: str) -> None:
-        """An unlink of ours has been done."""
-        if watch >= 0:
-            self.expected.append((watch, inotify.DELETE, name.encode()))
-
     def expect(self, watch: int, event: int, name: str) -> None:
-        """A change of ours has been done that is reported as this: see `inotify`."""
+        """Notes a change of ours that was made and will be reported as this event, see `inotify`. Not one that is
+        reported to nobody: see `_of_nobody`."""
         if watch >= 0:
             self.expected.append((watch, event, name.encode()))
 

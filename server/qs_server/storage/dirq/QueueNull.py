@@ -18,45 +18,42 @@ class QueueNull(QueueBase):
         return []
 
     def add(self, data: object) -> str:
-        """Does nothing. "", which is no name."""
+        """Does nothing. Returns "", which is no name."""
         return ""
 
     add_ref = add
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
-        """Removes the file. "", which is no name. OSError when it cannot be removed."""
+        """Removes the file. Returns "", which is no name. OSError when it cannot be removed."""
         os.unlink(path)
         return ""
 
     def count(self) -> int:
-        """0"""
         return 0
 
     def get(self, name: str) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: get() (a null queue has no elements)")
+        raise _no_elements("get")
 
     get_ref = get
 
     def get_path(self, name: str) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: get_path() (a null queue has no elements)")
+        raise _no_elements("get_path")
 
     def lock(self, name: str, permissive: bool = True) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: lock() (a null queue has no elements)")
+        raise _no_elements("lock")
 
     def unlock(self, name: str, permissive: bool = False) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: unlock() (a null queue has no elements)")
+        raise _no_elements("unlock")
 
     def remove(self, name: str) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: remove() (a null queue has no elements)")
+        raise _no_elements("remove")
 
     def touch(self, ename: str) -> NoReturn:
-        """NotImplementedError"""
-        raise NotImplementedError("unsupported method: touch() (a null queue has no elements)")
+        raise _no_elements("touch")
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:
         """Does nothing."""
+
+
+def _no_elements(method: str) -> NotImplementedError:
+    return NotImplementedError(f"unsupported method: {method}() (a null queue has no elements)")

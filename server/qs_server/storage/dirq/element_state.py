@@ -58,7 +58,6 @@ class Elements:
     # -- what the engine is told
 
     def arrived(self) -> None:
-        """Announces that a message has become visible."""
         self._activity.arrived.add(self._qid)
 
     def touch(self, mid: int | None = None, folder: str = "") -> None:
@@ -77,18 +76,15 @@ class Elements:
         self.touch(folder=folder)
 
     def saw(self, mid: int) -> None:
-        """Has our next ids be greater than this one. Ignores ids so large that none could follow."""
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
     @staticmethod
     def number(time: int) -> int:
-        """Returns the end of a window or a delay, which is no later than can be written."""
         return min(time, _LATEST)
 
     @staticmethod
     def time(number: int) -> int:
-        """Returns the end of a window or a delay as a time."""
         return number
 
     # -- looking at one
@@ -111,7 +107,6 @@ class Elements:
         return MessageState(lease.until, lease.receives, lease.delayed)
 
     def look(self, mid: int) -> MessageState | None:
-        """Returns how an element is now, and updates the index. None when it is gone, or no message. OSError."""
         index = self.index
         if index.expiry(mid) is None:
             return None
@@ -153,11 +148,9 @@ class Elements:
         return size
 
     def is_current(self, mid: int, state: MessageState) -> bool:
-        """Tells that it is: `look` looks whether the element is there."""
-        return True
+        return True  # `look` has seen it
 
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
-        """Reads the payload; None when it is over max_bytes, or the element is gone, or is no message. OSError."""
         if max_bytes is not None and self.index.size(mid) > max_bytes:
             return None
         try:
@@ -171,7 +164,6 @@ class Elements:
         return None
 
     def load(self, mid: int) -> bool:
-        """Looks at an element, unless that was done before. False when it is gone, or no message. OSError."""
         return self.index.loaded(mid) or self.look(mid) is not None
 
     def _disown(self, mid: int) -> None:
@@ -202,11 +194,8 @@ class Elements:
         self.arrived()
 
     def due(self, now: int) -> int | None:
-        """Returns a hidden element whose time has come.
-
-        Also looks again, once a second, at what others have locked, for as long as they have: that a lock of a Queue
-        goes raises no event, as it is a change inside of the element, and watching each element would be a watch a
-        message. OSError."""
+        # That a lock of a Queue goes raises no event, as it is a change inside of the element; watching each element
+        # would be a watch a message.
         if self._look_again_at is not None and now >= self._look_again_at:
             for mid in list(self._foreign):
                 self.look(mid)
@@ -214,7 +203,6 @@ class Elements:
         return self.index.due(now)
 
     def next_expiry(self) -> int | None:
-        """Returns when a window or a delay ends, or what others have locked is looked at; None: never."""
         due = self.index.next_expiry()
         if self._foreign and self._look_again_at is not None:
             return min(due or FOREIGN, self._look_again_at)
@@ -232,9 +220,9 @@ class Elements:
     # -- acting on one
 
     @contextlib.contextmanager
-    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
+    def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
         """Keeps other servers of ours from changing an element in the with block. Gives how it is now; None when it is
-        gone, or not usable. OSError."""
+        gone, or not usable. OSError, also when it is to be removed."""
         if self.index.expiry(mid) is None:
             yield None
             return
@@ -279,8 +267,6 @@ class Elements:
         return locked
 
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Locks an element, or moves the end of the lease that we have. False when another program was faster. Call it
-        in `exclusive`. OSError."""
         path = self.path_of(mid)
         lease = Lease(wanted.receives, wanted.hidden, wanted.delayed)
         if not state.hidden:
@@ -300,7 +286,6 @@ class Elements:
         return True
 
     def show(self, mid: int, state: MessageState) -> bool:
-        """Makes an element ready that a server of ours has locked. Call it in `exclusive`. OSError."""
         self.layout.unlock(self.places.place_of(mid))
         self.leases.write(self.path_of(mid), mid, Lease(state.receives))
         self.touch(mid)
@@ -308,8 +293,6 @@ class Elements:
         return True
 
     def remove(self, mid: int, state: MessageState) -> bool:
-        """Removes an element that nobody else has locked. False when somebody was faster. Call it in `exclusive`.
-        OSError."""
         if not state.hidden and not self._lock(mid, state, Lease(state.receives, self._clock() + SECOND)):
             return False
         folder = self.places.folder_of(mid)
@@ -341,7 +324,6 @@ class Elements:
     # -- durability
 
     def commit(self) -> None:
-        """Syncs what has changed: the leases of elements, then the names. OSError."""
         for mid in list(self._unsynced):
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 self._disk.sync_file(self.path_of(mid))

@@ -1,5 +1,4 @@
-"""A directory in the vsqs layout and the index of its messages, kept in step by our own operations and by reports of
-what others do.
+"""The messages of a directory in the vsqs layout, and the index of them.
 
 File names are the truth. A message's file is named by its id; the extension is its state. When a file is not where the
 index has it, another process was faster: its report is on the way or here, and the caller looks again.
@@ -10,61 +9,49 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from .. import inotify
 from ..disk import READ
-from ..engine import SECOND, Durability, Options
+from ..engine import Durability, Options
 from ..index.message_index import Index
 from ..message_store import MessageState
-from ..names import FAR, MAX_MID, NEW, message_name, parse_message
+from ..names import FAR, MAX_MID, message_name
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
-from .ignored_files import IgnoredFiles
-from .listing import list_messages
-from .staging import finish_batches
 
 _logger = logging.getLogger(__name__)
-STALE_AFTER = 600
-"""Seconds after which a file that is being written, and not written to, was left behind by a crash."""
 _NOT_TO_OPEN = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 """Errors that mean: no file, or none that we may read."""
 
 
 class MessageDirectory:
-    """The files of one queue and their index: its MessageStore and its DirectoryWatch."""
+    """The files of one queue: its MessageStore."""
 
-    def __init__(self, path: str, qid: str, options: Options, shared: Shared, is_ours: Callable[[str], bool]) -> None:
-        """path: an existing directory. is_ours: tells whether a file that is being written is to be left alone.
-        Lists nothing yet: see `rescan`. OSError."""
+    def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
+        """path: an existing directory. OSError."""
         self.path = path
         self.index = Index()
         self.last_mid = -1
         self.attributes = store_for(path, shared.disk, sync=shared.always)
+        self.in_place = DirectoryIdentity(path, shared.disk).in_place
+        self.watch = -1
+        """The number under which what happens in the directory is reported."""
         self._qid = qid
         self._shared = shared
         self._disk = shared.disk
-        self._watch = shared.watch
         self._activity = shared.activity
-        self._is_ours = is_ours
         self._unit = 1000 if options.timestamps == "ms" else 1
         self._unsynced: set[int] = set()  # messages whose file has to be synced at the next commit
-        self._ignored = IgnoredFiles(path)
-        self.in_place = DirectoryIdentity(path, shared.disk).in_place
-        self._watched = self._watch.add(path, self)  # before listing: what comes in between is seen twice, not never
 
     # -- what the engine is told
 
     def arrived(self) -> None:
-        """Announces that a message has become visible."""
         self._activity.arrived.add(self._qid)
 
-    def _announce(self, expiry: int) -> None:
+    def announce(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
         self._activity.announce(self._qid, self.time(expiry))
-
-    def vanished(self) -> None:
-        """Tells the engine that the directory is gone (from Watch)."""
-        self._shared.vanished(self._qid)
 
     def touch(self, mid: int | None = None) -> None:
         """Has the next commit sync names, and the attributes of a message."""
@@ -80,102 +67,23 @@ class MessageDirectory:
         return f"{self.path}/{message_name(mid, expiry)}"
 
     def path_of(self, mid: int) -> str:
-        """Returns the path of a message, as far as the index knows."""
         return self.name_path(mid, self.index.expiry(mid) or 0)
 
     def number(self, time: int) -> int:
-        """Returns a time as the number in a file name, which has 18 digits at most."""
         return min(time // self._unit, MAX_MID)
 
     def time(self, number: int) -> int:
-        """Returns a number in a file name as a time."""
         return number * self._unit
 
-    def pushed_at(self, mid: int) -> int:
-        """Returns when a message was pushed."""
-        return mid * self._unit
+    pushed_at = time
 
     def saw(self, mid: int) -> None:
-        """Has our next ids be greater than this one. Ignores ids so large that none could follow."""
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
-    # -- listing
-
-    def rescan(self) -> None:
-        """Lists the directory anew: at the start, and when reports were lost (from Watch)."""
-        ready, hidden, others = list_messages(self.path, self._disk)
-        if finish_batches(self.path, others, self._disk):
-            self.rescan()
-            return
-        written: set[int] = set()
-        for name in others:
-            parsed = parse_message(os.fsencode(name))
-            if parsed is not None and not self.clear_left_behind(name):
-                written.add(parsed[0])
-            elif name.startswith(".") and name.endswith(".tmp"):
-                self.clear_left_behind(name)
-            elif parsed is None:
-                self._ignored.log(name)
-        self.index.reset(ready, hidden)
-        self.attributes.clear(others, lambda mid: mid in self.index.messages or mid in written)
-        last = next((mid for mid in reversed(ready) if mid < FAR), -1)
-        self.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
-        if self.index.ready:
-            self.arrived()
-        if (due := self.index.next_expiry()) is not None:
-            self._announce(due)
-
-    def clear_left_behind(self, name: str, after: int = STALE_AFTER) -> bool:
-        """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
-        path = f"{self.path}/{name}"
-        try:
-            idle = self._shared.clock() / SECOND - self._disk.lstat(path).st_mtime
-            if idle > after and not self._is_ours(name):
-                self._disk.unlink(path)
-                _logger.info("%s was left behind by a crash; removed", path)
-                return True
-        except OSError as error:  # ENOENT: its writer has just finished it, or given up
-            if error.errno != errno.ENOENT:
-                _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
-        return False
-
-    # -- reports (from Watch)
-
-    def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Takes notice of what another process did to a file. By now it, or we, may have done more."""
-        parsed = parse_message(name)
-        if parsed is None:
-            self._ignored.log(os.fsdecode(name))
-            return
-        mid, expiry = parsed
-        if expiry == NEW:
-            return
-        self.saw(mid)
-        known = self.index.expiry(mid)
-        if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
-            return
-        if known is not None:
-            self.index.remove(mid)
-        if appeared:
-            self._adopt(mid, expiry)
-
-    def _adopt(self, mid: int, expiry: int) -> None:
-        self.index.add(mid, expiry)
-        try:
-            if not self.load(mid):
-                return
-        except OSError as error:
-            _logger.warning("%s cannot be looked at yet: %s", self.name_path(mid, expiry), error)
-        if expiry:
-            self._announce(expiry)
-        else:
-            self.arrived()
-
-    # -- what names do not say
+    # -- looking at one
 
     def load(self, mid: int) -> bool:
-        """Looks at the file of a message, unless that was done before. False when it is no message, or gone."""
         index = self.index
         if index.loaded(mid):
             return True
@@ -213,16 +121,39 @@ class MessageDirectory:
         _logger.warning("%s is not a file, and no message", path)
         self.index.remove(mid)
 
-    def read(self, mid: int, expiry: int, max_bytes: int | None = None) -> bytes | None:
-        """Reads the payload of a message in a state. None: it is over max_bytes, or not there any more. OSError."""
+    def look(self, mid: int, *, removing: bool = False) -> MessageState | None:
+        while (expiry := self.index.expiry(mid)) is not None:
+            if self.load(mid):
+                return MessageState(expiry, self._receives(mid, expiry, removing), self.index.is_delayed(mid))
+        return None
+
+    def _receives(self, mid: int, expiry: int, removing: bool) -> int:
+        try:
+            return self.attributes.receives(self.name_path(mid, expiry), mid)
+        except OSError:
+            if removing:
+                return -1
+            raise
+
+    def is_current(self, mid: int, state: MessageState) -> bool:
+        if os.path.lexists(self.name_path(mid, state.hidden)):
+            return True
+        self._lost(mid, state.hidden)
+        return False
+
+    @contextlib.contextmanager
+    def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
+        yield self.look(mid, removing=removing)  # a rename or an unlink succeeds for one of several processes
+
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
         size = self.index.known_size(mid)
         if max_bytes is not None and size is not None and size > max_bytes:
             size = None  # it is looked at whether that is so still
-        path = self.name_path(mid, expiry)
+        path = self.name_path(mid, hidden)
         try:
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
-            self._lost(mid, expiry)
+            self._lost(mid, hidden)
             return None
         except OSError as error:
             if error.errno not in _NOT_TO_OPEN:
@@ -256,31 +187,18 @@ class MessageDirectory:
             return None
         return begin + self._disk.read_all(fd, max(status.st_size - len(begin), 0))
 
-    def look(self, mid: int) -> MessageState | None:
-        """Returns how a message is now; None when it is gone. OSError."""
-        while (expiry := self.index.expiry(mid)) is not None:
-            if self.index.loaded(mid) or self.load(mid):
-                attributes = self.attributes.read(self.name_path(mid, expiry), mid)
-                return MessageState(expiry, attributes.receives, delayed=self.index.is_delayed(mid))
-        return None
-
-    def is_current(self, mid: int, state: MessageState) -> bool:
-        """Tells whether the file was there when its attributes were read."""
-        if os.path.lexists(self.name_path(mid, state.hidden)):
-            return True
-        self._lost(mid, state.hidden)
-        return False
-
-    @contextlib.contextmanager
-    def exclusive(self, mid: int) -> Iterator[MessageState | None]:
-        """Gives how a message is now; None when it is gone. Nobody can be kept away: a rename or an unlink succeeds for
-        one of several. OSError."""
-        yield self.look(mid)
-
     # -- changes of ours
 
+    def add(self, mid: int, expiry: int, size: int) -> None:
+        """Notes that a message of ours got its name."""
+        self._shared.watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, expiry))
+        self.index.add(mid, expiry, size)
+        if expiry:
+            self.announce(expiry)
+        else:
+            self.arrived()
+
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Renames a message to be hidden. False when another process was faster. OSError."""
         if wanted.delayed:
             delay = Attributes(wanted.receives, wanted.hidden)
             self.attributes.write(self.name_path(mid, state.hidden), mid, delay)
@@ -291,25 +209,21 @@ class MessageDirectory:
                 # After the rename, so that what another consumer got is not counted by us.
                 self.attributes.write(self.name_path(mid, wanted.hidden), mid, Attributes(wanted.receives))
         except OSError:
-            self._put_back(mid, wanted.hidden)
+            try:
+                self._rename(mid, wanted.hidden, 0)
+            except OSError:
+                self._note_hidden(mid, wanted, durable)  # then it comes back when its window ends
             raise
-        self._note_hidden(mid, wanted.hidden, delayed=wanted.delayed, durable=durable)
+        self._note_hidden(mid, wanted, durable)
         return True
 
-    def _put_back(self, mid: int, expiry: int) -> None:
-        try:
-            self._rename(mid, expiry, 0)
-        except OSError:
-            self._note_hidden(mid, expiry, delayed=False)  # then it comes back when its window ends
-
-    def _note_hidden(self, mid: int, expiry: int, *, delayed: bool, durable: bool = True) -> None:
-        self.index.hide(mid, expiry, delayed=delayed)
-        self._announce(expiry)
+    def _note_hidden(self, mid: int, state: MessageState, durable: bool) -> None:
+        self.index.hide(mid, state.hidden, delayed=state.delayed)
+        self.announce(state.hidden)
         if durable:
             self.touch(mid)
 
     def show(self, mid: int, state: MessageState) -> bool:
-        """Renames a message to be ready. False when another process was faster. OSError."""
         if not self._rename(mid, state.hidden, 0):
             return False
         self.index.show(mid)
@@ -318,20 +232,10 @@ class MessageDirectory:
         return True
 
     def remove(self, mid: int, state: MessageState) -> bool:
-        """Unlinks a message. False when another process was faster. OSError."""
         removed = self.unlink(mid, state.hidden)
         if removed:
             self.touch()
         return removed
-
-    def add(self, mid: int, expiry: int, size: int) -> None:
-        """Notes that a message of ours was renamed to its name."""
-        self._watch.expect_arrival(self._watched, message_name(mid, expiry))
-        self.index.add(mid, expiry, size)
-        if expiry:
-            self._announce(expiry)
-        else:
-            self.arrived()
 
     def _rename(self, mid: int, old: int, new: int) -> bool:
         """Moves a message from one state to another on disk. False when another process was faster."""
@@ -340,19 +244,19 @@ class MessageDirectory:
         except FileNotFoundError:
             self._lost(mid, old)
             return False
-        self._watch.expect_rename(self._watched, message_name(mid, old), message_name(mid, new))
+        watch = self._shared.watch
+        watch.expect(self.watch, inotify.MOVED_FROM, message_name(mid, old))
+        watch.expect(self.watch, inotify.MOVED_TO, message_name(mid, new))
         return True
 
     def unlink(self, mid: int, expiry: int) -> bool:
-        """Removes a message from disk and index. False when another process was faster."""
-        if not self.load(mid):
-            return False
+        """Removes a message from disk and index. False when another process was faster. OSError."""
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
             self._lost(mid, expiry)
             return False
-        self._watch.expect_delete(self._watched, message_name(mid, expiry))
+        self._shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
         self.index.remove(mid)
         self.forget_attributes(mid)
         return True
@@ -366,45 +270,23 @@ class MessageDirectory:
 
     def _lost(self, mid: int, expiry: int) -> None:
         """Takes notice of a file that is not where the index has it."""
-        self._watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
+        self._shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
             self.index.remove(mid)
 
     # -- time and durability
 
     def due(self, now: int) -> int | None:
-        """Returns a hidden message whose time has come."""
         return self.index.due(now)
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due."""
         number = self.index.next_expiry()
         return None if number is None else self.time(number)
 
     def commit(self) -> None:
-        """Syncs what has changed: the attributes of messages, then the names. OSError."""
         for mid in list(self._unsynced):
-            expiry = self.index.expiry(mid)
-            if expiry is not None:
-                self._sync_message(self.name_path(mid, expiry))
+            if self.index.expiry(mid) is not None:
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    self._disk.sync_file(self.path_of(mid), READ)
             self._unsynced.discard(mid)
         self._disk.sync_directory(self.path)
-
-    def _sync_message(self, path: str) -> None:
-        try:
-            fd = self._disk.open(path, READ)
-        except (FileNotFoundError, PermissionError):
-            return
-        try:
-            self._disk.fsync(fd)
-        finally:
-            self._disk.close(fd)
-
-    @property
-    def watched(self) -> bool:
-        """Tells whether what others do is reported."""
-        return self._watched >= 0
-
-    def unwatch(self) -> None:
-        """Takes no more reports."""
-        self._watch.remove(self._watched)

@@ -9,6 +9,7 @@ from ..directory_queue import DirectoryQueue
 from ..engine import Options
 from ..shared import Shared
 from .directory import MessageDirectory
+from .listing import FileListing
 from .staging import Staging
 from .writer import FileWriter
 
@@ -20,6 +21,7 @@ def open_files_queue(
     long is removed. OSError."""
     staging = Staging(path, shared.disk, sync=shared.always)
     is_ours = staging.holds if clears_unfinished else lambda name: True
-    directory = MessageDirectory(path, qid, options, shared, is_ours)
-    writer = FileWriter(qid, directory, staging, shared.clock, shared.watch)
-    return DirectoryQueue(path, qid, options, shared, directory, writer, directory, lambda: None)
+    directory = MessageDirectory(path, qid, options, shared)
+    listing = FileListing(qid, directory, shared, is_ours)
+    writer = FileWriter(qid, directory, listing, staging, shared)
+    return DirectoryQueue(path, qid, options, shared, directory, writer, listing, lambda: None)

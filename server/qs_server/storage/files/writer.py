@@ -5,11 +5,12 @@ import logging
 import os
 from collections.abc import Collection
 
-from ..engine import Clock, Draft, NoSuchQueueError, QueueFullError
+from ..engine import Draft, NoSuchQueueError, QueueFullError
 from ..names import MAX_MID
-from ..watch import Watch
+from ..shared import Shared
 from .attributes import Attributes
-from .directory import STALE_AFTER, MessageDirectory
+from .directory import MessageDirectory
+from .listing import STALE_AFTER, FileListing
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
@@ -20,12 +21,15 @@ _HALF_COPY = 1
 class FileWriter:
     """See Writer in publisher.py."""
 
-    def __init__(self, qid: str, directory: MessageDirectory, staging: Staging, clock: Clock, watch: Watch) -> None:
+    def __init__(
+        self, qid: str, directory: MessageDirectory, listing: FileListing, staging: Staging, shared: Shared
+    ) -> None:
         self._qid = qid
         self._directory = directory
         self._staging = staging
-        self._clock = clock
-        self._watch = watch
+        self._listing = listing
+        self._clock = shared.clock
+        self._refresh = shared.watch.refresh
 
     def stage(self, draft: Draft) -> Staged:
         directory = self._directory
@@ -43,7 +47,7 @@ class FileWriter:
                 directory.last_mid = mid
                 continue
             # Our `.new` keeps others from taking the id from here on. Whoever had it before has been reported by now.
-            self._watch.refresh()
+            self._refresh()
             if directory.index.expiry(mid) is None:
                 break
             self.discard([staged])
@@ -68,7 +72,7 @@ class FileWriter:
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
-            self._directory.vanished()
+            self._listing.vanished()
             raise NoSuchQueueError(f"there is no queue {self._qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
@@ -76,7 +80,7 @@ class FileWriter:
         has written for a second. Else copying would wait until it is old enough to be anybody's."""
         with contextlib.suppress(FileNotFoundError):
             same = payload.startswith(self._staging.read(mid))
-            self._directory.clear_left_behind(f"{mid}.new", _HALF_COPY if same else STALE_AFTER)
+            self._listing.clear_left_behind(f"{mid}.new", _HALF_COPY if same else STALE_AFTER)
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         return self._staging.sync(requests)

@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 from ..disk import READ, Disk
 from ..files.attributes import AttributeStore, store_for
-from ..names import NEW, WITHHELD, parse_message
+from ..names import NEW, PRIVATE, WITHHELD, parse_message
 
-PRIVATE = ".taken-"
-"""How private names begin."""
 MAX_SIZE = 64 << 20
 """Bytes of a file above which it is not taken in."""
 _PRIVATE = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)

@@ -681,7 +681,7 @@ class LogQueue:
         if self.door is not None:
             self.door.list_again()
 
-    def clear_door(self) -> None:
+    def dismantle(self) -> None:
         """Removes what is left of files that are messages already. OSError."""
         if self.door is not None:
             self.door.clear()

@@ -18,12 +18,11 @@ from ...storage.disk import Disk
 from ...storage.engine import StorageError
 from ...storage.journal.checkpoint import NAME as CHECKPOINT
 from ...storage.journal.frames import BLOCK, DamagedError
-from ...storage.journal.intake import PRIVATE
 from ...storage.journal.lock import take_lock, write_last
 from ...storage.journal.opening import find_segments
 from ...storage.journal.recovery import numbers_in, segment_name
 from ...storage.journal.scanning import Scan
-from ...storage.names import JOURNAL, parse_message, qid_of
+from ...storage.names import JOURNAL, PRIVATE, parse_message, qid_of
 from ...storage.settings import FILE, read_options
 from ..meter import Meter, counted, meter_for
 from ..output import say

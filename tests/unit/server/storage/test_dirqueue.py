@@ -197,7 +197,7 @@ def test_copy_of_another(engine: DirectoriesEngine) -> None:
     engine.create("a", Options())
     engine.create("b", Options(storage="dirq-simple"))
     mid = pushed(engine, "a")
-    path = Path(engine._root) / "b" / f"{(mid >> 24) // 60 * 60:08x}"
+    path = Path(engine._root.path) / "b" / f"{(mid >> 24) // 60 * 60:08x}"
     path.mkdir()
     (path / name_of(mid)).write_bytes(b"other")
     engine.refresh()

@@ -21,7 +21,7 @@ from qs_server.storage.engine import (
     Receipt,
     State,
 )
-from qs_server.storage.files.directory import MessageDirectory
+from qs_server.storage.files.listing import FileListing
 from qs_server.storage.watch import Watch
 
 
@@ -38,13 +38,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names that reach a queue as changed by others."""
     found: list[bytes] = []
-    original = MessageDirectory.changed
+    original = FileListing.changed
 
-    def changed(self: MessageDirectory, name: bytes, *, appeared: bool) -> None:
+    def changed(self: FileListing, name: bytes, *, appeared: bool) -> None:
         found.append(name)
         original(self, name, appeared=appeared)
 
-    monkeypatch.setattr(MessageDirectory, "changed", changed)
+    monkeypatch.setattr(FileListing, "changed", changed)
     return found
 
 
@@ -424,7 +424,7 @@ def test_message_at_the_last_moment(bench: Bench, tmp_path: Path) -> None:
             os.rmdir(path)
 
     options = (tmp_path / "q" / ".queue.toml").read_text()
-    bench.engine._disk = Late()  # type: ignore[attr-defined]
+    bench.engine._root._disk = Late()  # type: ignore[attr-defined]
     with pytest.raises(QueueNotEmptyError):
         bench.engine.remove("q", force=False)
     bench.engine.refresh()
