@@ -357,6 +357,13 @@ def test_a_file_that_is_not_there(qs: Run, client: QueueClient, qid: str) -> Non
     assert (code, err) == (1, "qs: /nowhere/at/all: No such file or directory\n")
 
 
+def test_a_name_that_cannot_be(qs: Run) -> None:
+    """A queue's name that XML cannot carry is an error in words."""
+    code, _, err = qs("new", "a\x01b")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "U+0001" in err
+
+
 def test_interrupted(shared_server: ServerProcess) -> None:
     """Ctrl-C ends quietly with 130."""
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
