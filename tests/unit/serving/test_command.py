@@ -10,13 +10,13 @@ from qs_server.tools.qs_dir import main as directory
 
 @pytest.mark.parametrize("read", [server_options, bus_options])
 @pytest.mark.parametrize("flag", ["--grace", "--linger", "--document-time"])
-@pytest.mark.parametrize("seconds", ["1e9", "1e300", "inf", "nan", "-1", "soon"])
-def test_times_are_bounded(read: object, flag: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_bounded(read: object, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A time that nobody can wait for is a wrong flag, and names it."""
-    with pytest.raises(SystemExit) as ended:
-        read([flag, seconds])  # type: ignore[operator]
-    assert ended.value.code == 2
-    assert f"argument {flag}: " in capsys.readouterr().err
+    for seconds in ("1e9", "1e300", "inf", "nan", "-1", "soon"):
+        with pytest.raises(SystemExit) as ended:
+            read([flag, seconds])  # type: ignore[operator]
+        assert ended.value.code == 2
+        assert f"argument {flag}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["[::1", "http://x:9", "host:", ":1", "host:70000", "[host]:1"])
