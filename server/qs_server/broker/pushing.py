@@ -1,6 +1,7 @@
-"""Pushes of many clients, or of one that does not wait for answers, done as one: a third of the engine's time each.
+"""Merges the pushes of a batch, of many clients or of one that pipelines, into one push for each queue.
 
-Who asks for more than to store a message, or cannot be served with the others, is served by itself, and told why.
+A merged push takes half of the engine's time (scripts/bench/second_paths.py). A request that asks for more than to
+store one message, and one that cannot be merged, is handled like any other.
 """
 
 from collections.abc import Sequence
