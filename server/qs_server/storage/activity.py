@@ -1,11 +1,12 @@
-"""What the queues of one engine have to tell it: noted where it happens, so that no request looks at every queue."""
+"""Collects what the queues of one engine tell it, so that no request has to look at every queue."""
 
 import heapq
 from collections.abc import Callable
 
 
 class Activity:
-    """Names of queues: dirty ones have changes that no commit has covered; in arrived ones a message became visible."""
+    """The queues with changes that no commit has covered (dirty), with new visible messages (arrived), or with windows
+    that end."""
 
     def __init__(self) -> None:
         self.staged: dict[str, Callable[[], dict[int, OSError]]] = {}
@@ -20,7 +21,7 @@ class Activity:
         self._announced: dict[str, int] = {}
 
     def announce(self, qid: str, expiry: int) -> None:
-        """A queue has a hidden message that is due then. Cheap to call for every message."""
+        """Notes that a queue has a hidden message that is due then. Cheap to call for every message."""
         known = self._announced.get(qid)
         if known is None or expiry < known:
             self._announced[qid] = expiry
@@ -33,7 +34,7 @@ class Activity:
             del self._announced[qid]
 
     def forget(self, qid: str) -> None:
-        """The queue is gone."""
+        """Forgets a queue that is gone."""
         self.staged.pop(qid, None)
         self.dirty.discard(qid)
         self.arrived.discard(qid)

@@ -1,4 +1,4 @@
-"""Whether a queue takes more messages: it holds no more than its capacity, if it has one."""
+"""Refuses pushes to a queue that holds as many messages as its capacity allows."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ def require_room(
     more: int,
     refresh: Callable[[], object] = lambda: None,
 ) -> None:
-    """QueueFullError when a queue cannot hold so many more messages. held: how many it does now, by what is known;
-    refresh: looks at what others have done, who may just have made room."""
+    """Raises QueueFullError when a queue cannot hold so many more messages. held: how many it does now, by what is
+    known; refresh: looks at what others have done, who may just have made room."""
     if capacity is None or held() + more <= capacity:
         return
     refresh()

@@ -1,4 +1,4 @@
-"""The engine over a root directory: queues of files, of the journal, and in dirq's layouts, side by side.
+"""The engine over a root directory, with queues of the journal, of files and in dirq's layouts side by side.
 
 Each queue is a directory, and its options say which kind it is. Without queues of the journal, several servers and any
 program that knows the layouts may share the root while they run; the journal has one server.
@@ -42,7 +42,7 @@ _REPORTS = 4000
 
 
 class DirectoriesEngine(Engine):
-    """Answers what concerns several queues, or all; what is asked of one queue is done by that."""
+    """Does what concerns several queues, or all. Each queue does what is asked of it alone."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class DirectoriesEngine(Engine):
         return self._journal.take_in_files(queue) if isinstance(queue, LogQueue) else iter(())
 
     def size(self, qid: str) -> int:
-        """How many messages a queue has, hidden ones included."""
+        """Returns how many messages a queue has, hidden ones included."""
         return len(self.queue(qid))
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -130,12 +130,13 @@ class DirectoriesEngine(Engine):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        queues = [self.queue(qid) for qid in (qids if len(qids) == 1 else dict.fromkeys(qids))]
+        if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
+            queue.expire()
+            return queue.take_first(count, visibility, max_bytes, held=held)
+        queues = [self.queue(qid) for qid in dict.fromkeys(qids)]
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
-            return queue.take_first(count, visibility, max_bytes, held=held)
         try:
             take_oldest(queues, found, count, visibility, max_bytes, held=held)
         except (OSError, StorageError):
@@ -313,7 +314,7 @@ class DirectoriesEngine(Engine):
 
 
 def _carries(target: Options, source: Options) -> bool:
-    """Whether an id of the one queue means the same in the other."""
+    """Tells whether an id of the one queue means the same in the other."""
     return target.storage == "null" or _ids_of(target) == _ids_of(source)
 
 
@@ -322,14 +323,14 @@ def _ids_of(options: Options) -> str:
 
 
 class JournalEngine(DirectoriesEngine):
-    """New queues, and directories without options, are queues of the journal."""
+    """Makes new queues, and directories without options, queues of the journal."""
 
     name = "journal"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
 
 
 class FilesEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the vsqs layout."""
+    """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
@@ -340,21 +341,21 @@ _DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAI
 
 
 class DirqSimpleEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the layout of dirq's QueueSimple."""
+    """Makes new queues, and directories without options, queues in the layout of dirq's QueueSimple."""
 
     name = "dirq-simple"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class DirqEngine(DirectoriesEngine):
-    """New queues, and directories without options, are in the layout of dirq's Queue."""
+    """Makes new queues, and directories without options, queues in the layout of dirq's Queue."""
 
     name = "dirq"
     cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
 
 
 class NullEngine(DirectoriesEngine):
-    """New queues, and directories without options, keep nothing."""
+    """Makes new queues, and directories without options, queues that keep nothing."""
 
     name = "null"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEEP, Feature.DURABLE})

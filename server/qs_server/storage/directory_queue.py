@@ -1,4 +1,4 @@
-"""A queue in a directory that other programs may use at the same time: every operation is done to the files at once."""
+"""A queue in a directory that other programs may use at the same time. Every operation acts on the files at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator

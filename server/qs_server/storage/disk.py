@@ -1,4 +1,4 @@
-"""Every file operation of the storage, in one object that a test can replace, for instance by a full disk."""
+"""The file operations of the storage, in one object that a test can replace, for instance by a full disk."""
 
 import contextlib
 import ctypes
@@ -47,15 +47,15 @@ class Disk:
     _copy_range = staticmethod(os.copy_file_range)
 
     def files_in(self, path: str) -> list[str]:
-        """Names of the regular files in a directory."""
+        """Returns the names of the regular files in a directory."""
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
-        """The same, some at a time: a directory may hold a million."""
+        """Gives the names of the regular files, some at a time: a directory may hold a million."""
         return file_blocks(path)
 
     def directories_in(self, path: str) -> list[str]:
-        """Names of the directories in a directory."""
+        """Returns the names of the directories in a directory."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -70,13 +70,13 @@ class Disk:
         return b"".join(parts)
 
     def write(self, fd: int, data: bytes) -> None:
-        """All of the data."""
+        """Writes all of the data."""
         written = self._write(fd, data)
         while written < len(data):
             written += self._write(fd, data[written:])
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        """All of the data, at a place in the file."""
+        """Writes all of the data at a place in the file."""
         written = self._pwrite(fd, data, offset)
         while written < len(data):
             written += self._pwrite(fd, data[written:], offset + written)
@@ -112,7 +112,7 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """A directory and those above it, as far as they are missing. sync: their names are durable afterwards.
+        """Makes a directory and those above it, as far as they are missing. sync: their names are durable afterwards.
         NotADirectoryError when one of them is something else."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
@@ -141,7 +141,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """A whole new file that is there completely or not at all."""
+        """Writes a whole new file that is there completely or not at all."""
         temporary = f"{path}.tmp"
         fd = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
@@ -166,5 +166,5 @@ def reason_of(error: OSError) -> str:
 
 
 def has_no_room(error: OSError) -> bool:
-    """Whether an error means that the disk is exhausted."""
+    """Tells whether an error means that the disk is exhausted."""
     return error.errno in NO_ROOM

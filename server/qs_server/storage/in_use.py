@@ -1,4 +1,4 @@
-"""Whether a queue's directory shows the messages of the queue: not when they are in a journal."""
+"""Refuses to take messages out of a queue's directory while the queue keeps them in a journal."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""Linux's inotify: which names change in which directories, in order, for as long as nobody asks.
+"""Calls Linux's inotify, which reports in order the names that change in directories.
 
-Python has no binding of its own; these are the three calls and the record of inotify(7).
+Python has no binding of its own. These are the three calls and the record of inotify(7).
 """
 
 import ctypes
@@ -30,7 +30,7 @@ Event = tuple[int, int, bytes]
 
 
 class Inotify:
-    """One instance; events of all its watches come in the order in which they happened."""
+    """An instance of inotify. The events of all its watches come in the order in which they happened."""
 
     def __init__(self) -> None:
         # One for all calls: a fresh one of this size, several times a request, is what malloc is slowest at.
@@ -59,7 +59,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def events(self) -> list[Event]:
-        """What has happened since the last call; never waits."""
+        """Returns what has happened since the last call; never waits."""
         found: list[Event] = []
         data = self._buffer
         while True:

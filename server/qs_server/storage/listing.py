@@ -1,4 +1,4 @@
-"""The names of the regular files in a directory, by getdents64(2): in half the time that `os.scandir` takes.
+"""Reads the names of the regular files in a directory by getdents64(2), in half the time that `os.scandir` takes.
 
 A queue's directory may hold a million files, nearly all of them with names of one length. The kernel then returns
 entries of one length too, whose fields are columns, and no Python code runs for each of them.
@@ -33,7 +33,7 @@ if _getdents64 is not None:
 
 
 def file_blocks(path: str) -> Iterator[list[bytes]]:
-    """Some thousand names at a time, in no order. One may come twice, if it is removed and made again meanwhile.
+    """Gives some thousand names at a time, in no order. One may come twice, if it is removed and made again meanwhile.
     OSError as from os.scandir."""
     if _getdents64 is None:
         yield from _scanned(path)
@@ -61,7 +61,7 @@ def _scanned(path: str) -> Iterator[list[bytes]]:
 
 
 def of_one_length(entries: bytes) -> list[bytes] | None:
-    """The names, if all entries are regular files with names of one length; else None."""
+    """Returns the names, if all entries are regular files with names of one length; else None."""
     length = _HEADER.unpack_from(entries)[2]
     count, rest = divmod(len(entries), length)
     end = entries.index(0, _HEADER.size)
@@ -80,7 +80,7 @@ def of_one_length(entries: bytes) -> list[bytes] | None:
 
 
 def each_file(entries: bytes, folder: int) -> Iterator[bytes]:
-    """The same, one by one, of all that are regular files. folder: a descriptor of the directory."""
+    """Gives the names of the regular files one by one. folder: a descriptor of the directory."""
     at = 0
     while at < len(entries):
         _, _, length, kind = _HEADER.unpack_from(entries, at)

@@ -1,4 +1,4 @@
-"""A queue's directory in the root: made whole or not at all, whatever the queue keeps its messages in."""
+"""Makes a queue's directory in the root, whole or not at all, for every storage."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ MAKING = ".making-"
 
 
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
-    """The directory of a new queue, with its options. made: called once it is there; if that fails, it is removed.
+    """Makes the directory of a queue, with its options. made: is called once it is there; if that fails, it is removed.
     What is in it is durable then; its name is, once the root is. QueueExistsError, BadQueueNameError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     if os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""What a queue needs of the directory that its messages are in, whatever the layout."""
+"""The interface between a queue and the directory of its messages, for every layout."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

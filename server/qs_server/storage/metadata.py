@@ -1,4 +1,4 @@
-"""Keeps what a message's name does not say and a restart must not forget: with its file, or in one beside it."""
+"""Keeps the metadata of messages that has to survive a restart: with the message's file, or in a file beside it."""
 
 import contextlib
 import errno
@@ -30,8 +30,8 @@ class Medium(Protocol[Value]):
 
 
 class Codec(NamedTuple, Generic[Value]):
-    """How hidden files are named and filled. spec: the id's format; pattern: finds the digits in a name, which are to
-    the given base."""
+    """The names and the content of hidden files. spec: the id's format; pattern: finds the digits in a name, which are
+    to the given base."""
 
     spec: str
     suffix: str

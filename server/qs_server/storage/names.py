@@ -28,7 +28,7 @@ NEW = -1
 
 
 def check_qid(qid: str) -> None:
-    """BadQueueNameError unless the name is 1 to 200 characters, none of them a control character."""
+    """Raises BadQueueNameError unless the name is 1 to 200 characters, none of them a control character."""
     if not 1 <= len(qid) <= MAX_QID:
         raise BadQueueNameError(f"a queue's name has 1 to {MAX_QID} characters; this one has {len(qid)}")
     if _CONTROL.search(qid):
@@ -36,7 +36,7 @@ def check_qid(qid: str) -> None:
 
 
 def directory_of(qid: str) -> str:
-    """The directory name of a queue: every byte outside A-Za-z0-9_-. and a leading dot percent-encoded."""
+    """Returns the directory name of a queue: every byte outside A-Za-z0-9_-. and a leading dot percent-encoded."""
     check_qid(qid)
     try:
         name = "".join(c if c in _SAFE else quote_from_bytes(c.encode(), safe="").replace("~", "%7E") for c in qid)
@@ -52,7 +52,7 @@ def directory_of(qid: str) -> str:
 
 
 def check_name(kind: str, name: str) -> None:
-    """BadQueueNameError unless the name of a consumer or a producer (kind) could be that of a queue."""
+    """Raises BadQueueNameError unless the name of a consumer or a producer (kind) could be that of a queue."""
     try:
         directory_of(name)
     except BadQueueNameError as error:
@@ -60,7 +60,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def qid_of(directory: str) -> str | None:
-    """The queue that a directory holds, or None when no queue's directory has that name."""
+    """Returns the queue that a directory holds, or None when no queue's directory has that name."""
     try:
         qid = unquote_to_bytes(directory).decode()
         return qid if directory_of(qid) == directory else None
@@ -69,7 +69,8 @@ def qid_of(directory: str) -> str | None:
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """(mid, expiry) of a message's file name: expiry 0 for a ready one, NEW for one being written. None: no message."""
+    """Returns (mid, expiry) of a message's file name: expiry 0 for a ready one, NEW for one being written. None: no
+    message."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None
@@ -80,8 +81,8 @@ def parse_message(name: bytes) -> tuple[int, int] | None:
 
 
 def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Ids of ready messages that have these file names, in increasing order, and names of which that is not sure: all,
-    if ids differ in their number of digits. A fifth of the time of `parse_message`."""
+    """Returns the ids of ready messages that have these file names, in increasing order, and the names of which that is
+    not sure: all, if ids differ in their number of digits. Takes a fifth of the time of `parse_message`."""
     mids = _mids(names)
     if mids is not None:
         return mids, []
@@ -101,5 +102,5 @@ def _mids(names: list[bytes]) -> list[int] | None:
 
 
 def message_name(mid: int, expiry: int) -> str:
-    """The file name of a message: ready when expiry is 0, else hidden until then."""
+    """Returns the file name of a message: ready when expiry is 0, else hidden until then."""
     return f"{mid}.{expiry}" if expiry else str(mid)

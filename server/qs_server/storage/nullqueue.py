@@ -1,5 +1,5 @@
-"""The queue that keeps nothing: pushes are given ids, and that is all. As dirq's QueueNull, for load that is not to be
-stored, or a queue that somebody wants switched off."""
+"""A queue that keeps nothing: a push gets ids, and its messages are dropped. Like dirq's QueueNull, it is for tests
+with load, or for a queue that somebody wants to switch off."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -33,7 +33,7 @@ class NullQueue:
     # -- pushing: ids, and nothing else
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Ids. A key means nothing: nothing is stored twice."""
+        """Returns ids. A key means nothing: nothing is stored twice."""
         first = min(max(self._shared.clock(), self.last_mid + 1), MAX_MID - len(drafts))
         mids = list(range(first, first + len(drafts)))
         if mids:

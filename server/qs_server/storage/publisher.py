@@ -110,7 +110,7 @@ class Publisher(Generic[Staged]):
             raise error
 
     def require_room(self, count: int) -> None:
-        """QueueFullError when so many more messages are too many."""
+        """Raises QueueFullError when so many more messages are too many."""
         require_room(self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._refresh)
 
     def _add(self, request: list[Staged]) -> None:

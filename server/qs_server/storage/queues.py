@@ -1,4 +1,4 @@
-"""What the engine over a root directory asks of a queue beside what everybody does: see Queue.
+"""The methods of a queue that only the engine over a root directory calls, beside those of Queue.
 
 Ids are those of one queue; `time` makes those of different queues comparable.
 """
@@ -15,12 +15,12 @@ class EngineQueue(Queue, Protocol):
     qid: str
 
     def __len__(self) -> int:
-        """How many messages it holds, in whatever state, without pushes that are not visible yet."""
+        """Returns how many messages it holds, in whatever state, without pushes that are not visible yet."""
 
     # -- messages
 
     def first_ready(self) -> int | None:
-        """The oldest visible message."""
+        """Returns the oldest visible message."""
 
     @property
     def ready(self) -> int:
@@ -33,7 +33,7 @@ class EngineQueue(Queue, Protocol):
         or its payload is over max_bytes. held: see Engine.receive."""
 
     def payload_of(self, mid: int) -> bytes:
-        """The payload of a message, in whatever state it is. NoSuchMessageError."""
+        """Returns the payload of a message, in whatever state it is. NoSuchMessageError."""
 
     def take_in(self, mid: int, source: "EngineQueue") -> bool:
         """Stores the message of another queue, whose ids mean the same, visible at once. False when it is here
@@ -45,13 +45,13 @@ class EngineQueue(Queue, Protocol):
     # -- time
 
     def time(self, number: int, /) -> int:
-        """When a message was pushed, from its id: microseconds since the Epoch."""
+        """Returns when a message was pushed, from its id: microseconds since the Epoch."""
 
     def arrived(self) -> None:
         """Announces that there may be visible messages."""
 
     def next_expiry(self) -> int | None:
-        """When `expire` has something to do."""
+        """Returns when `expire` has something to do."""
 
     def expire(self, count: int | None = None) -> int:
         """Makes visible what is due, at most count messages; how many."""
@@ -59,17 +59,17 @@ class EngineQueue(Queue, Protocol):
     # -- the directory
 
     def commit(self) -> None:
-        """With durability ALWAYS: makes durable what has changed. FileNotFoundError when the directory is gone."""
+        """Makes durable what has changed, with durability ALWAYS. FileNotFoundError when the directory is gone."""
 
     def in_place(self) -> bool:
-        """Whether the directory is still the one that was opened."""
+        """Tells whether the directory is still the one that was opened."""
 
     def dismantle(self) -> None:
         """Removes from the directory of an empty queue what only the queue knows to be no message. OSError ENOTEMPTY
         when it holds a message all the same."""
 
     def note_removed(self) -> None:
-        """It has been removed with all that it held: tells the record of messages' lives."""
+        """Tells the lifecycle record that the queue has been removed with all that it held."""
 
     def close(self) -> list[int]:
         """Takes back what is not visible, and lets go of the directory. The first ids of the pushes that came to

@@ -1,4 +1,4 @@
-"""What a queue in a directory tells the lifecycle record."""
+"""Tells the lifecycle record what happens to the messages of a queue in a directory."""
 
 from .index.message_index import Index
 from .lifecycle import Event

@@ -1,4 +1,4 @@
-"""`.queue.toml`: the options of a queue, in its directory. A queue without one has the defaults."""
+"""Reads and writes `.queue.toml`, the options of a queue in its directory. A queue without one has the defaults."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _LONGEST = 10**10
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """The options in a queue's directory. StorageError when the file says something else than it may."""
+    """Returns the options in a queue's directory. StorageError when the file says something else than it may."""
     path = f"{directory}/{FILE}"
     try:
         with open(path, "rb") as file:

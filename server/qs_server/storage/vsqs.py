@@ -37,16 +37,16 @@ _POLL = 0.1
 
 
 def micros() -> int:
-    """The clock of queues that were not given another: microseconds since the Epoch."""
+    """Returns microseconds since the Epoch: the clock of queues that were not given another."""
     return int(time.time() * SECOND)
 
 
 class QueueException(StorageError):  # noqa: N818 - named as in vsqs
-    """Base of what this module raises on purpose."""
+    """The base of the errors that this module raises on purpose."""
 
 
 class QueueFullException(QueueException):
-    """`publish` found the queue at its capacity for as long as it was willing to wait."""
+    """`publish` has waited, and the queue is still at its capacity."""
 
 
 class Queue:
@@ -97,7 +97,7 @@ class Queue:
             raise
 
     def _open(self) -> DirectoryQueue:
-        self._shared.disk.make_directories(self.path, sync=self._shared.durability is Durability.ALWAYS)
+        self._shared.disk.make_directories(self.path, sync=self._shared.always)
         if not self._publish_only:
             try:
                 check_no_server(self.path)
@@ -166,7 +166,7 @@ class Queue:
     def receive(
         self, visibility_timeout: float = 10, timeout: float | None = None
     ) -> tuple[str, bytes] | tuple[None, None]:
-        """The oldest visible message: its id and payload. Nobody else gets it for visibility_timeout seconds.
+        """Returns the oldest visible message: its id and payload. Nobody else gets it for visibility_timeout seconds.
 
         timeout: seconds to wait for one; None: as long as it takes. (None, None) when there was none by then.
         """
@@ -195,7 +195,7 @@ class Queue:
                 self._commit()
 
     def size(self) -> int:
-        """How many messages there are, those that are hidden included."""
+        """Returns how many messages there are, those that are hidden included."""
         self._check_not_publish_only()
         with self._changes:
             self._look()
@@ -227,7 +227,7 @@ class Queue:
         self._changes.notify_all()
 
     def _wait(self, deadline: float | None, until: int | None) -> bool:
-        """Until something changes, or a time on the queue's clock. False when the deadline has passed."""
+        """Waits until something changes, or a time on the queue's clock. False when the deadline has passed."""
         waits = [] if deadline is None else [deadline - time.monotonic()]
         if waits and waits[0] <= 0:
             return False
@@ -240,7 +240,7 @@ class Queue:
         return True
 
     def _start_watching(self) -> None:
-        """One thread listens for what other processes do, from the first time that somebody has to wait."""
+        """Starts the thread that listens for what other processes do, when somebody has to wait for the first time."""
         if self._watcher is None and self._watch.fileno() is not None:
             self._end_read, self._end_write = os.pipe()
             self._watcher = threading.Thread(target=self._listen, name=f"watch {self.path}", daemon=True)
@@ -260,7 +260,7 @@ class Queue:
 
 
 def _check_is_queue(path: str) -> None:
-    """QueueException unless a directory is empty, or holds a message or the options of a queue. OSError."""
+    """Raises QueueException unless a directory is empty, or holds a message or the options of a queue. OSError."""
     try:
         with os.scandir(path) as entries:
             others = None
@@ -285,7 +285,7 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 class QueueManager:
-    """Queues in the directories of one directory, as the package vsqs has it."""
+    """Opens the queues in the directories of one directory, like the QueueManager of the package vsqs."""
 
     def __init__(self, path: str | os.PathLike[str] = "") -> None:
         """path: the directory of the queues."""
@@ -293,8 +293,8 @@ class QueueManager:
         self._queues: list[Queue] = []
 
     def get_queue(self, name: str | os.PathLike[str], capacity: int | None = None) -> Queue:
-        """The queue in the directory of that name, which is made when it is missing, as vsqs does. capacity: messages,
-        None for no bound. QueueException: a server has the queue in its journal."""
+        """Returns the queue in the directory of that name, which is made when it is missing, as vsqs does. capacity:
+        messages, None for no bound. QueueException: a server has the queue in its journal."""
         queue = Queue(os.path.join(self.path, name), capacity, create=True)
         queue.manager = self
         self._queues.append(queue)

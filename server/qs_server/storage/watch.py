@@ -1,8 +1,8 @@
-"""What other processes do to the directories, told apart from what this process does to them.
+"""Reports what other processes do to directories, and leaves out what this process does to them.
 
-The kernel reports every change, our own too, in one order. Each operation of ours notes what it will be reported as;
-a report that is the next of those is ours and needs nothing. All others are foreign and go to the queue concerned. They
-may be older than what we did since, so whoever gets one asks the disk whether it is still true.
+The kernel reports every change, our own too, in one order. Each operation of ours notes the event that it will cause.
+An event that is the next of those is ours and is dropped. All others are foreign and go to the queue concerned. The
+queue may have changed more since, so it asks the disk whether the report is still true.
 """
 
 import logging
@@ -19,20 +19,20 @@ _APPEARED = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.CREATE
 
 
 class Watched(Protocol):
-    """A directory's owner."""
+    """Gets the reports about a directory."""
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """A foreign process made, renamed or removed a file. By now more may have happened to it."""
+        """Is told that a foreign process made, renamed or removed a file. By now more may have happened to it."""
 
     def rescan(self) -> None:
-        """Reports were lost: look at everything again."""
+        """Looks at everything again, as reports were lost."""
 
     def vanished(self) -> None:
-        """The directory itself is gone."""
+        """Is told that the directory itself is gone."""
 
 
 class Watch:
-    """Reports for any number of directories. Without inotify it reports nothing, and says so once in the log."""
+    """Watches any number of directories. Without inotify it reports nothing, and says so once in the log."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
@@ -48,7 +48,7 @@ class Watch:
             )
 
     def fileno(self) -> int | None:
-        """Readable when there is something to report."""
+        """Returns a descriptor that is readable when there is something to report."""
         return None if self._inotify is None else self._inotify.fd
 
     def add(self, directory: str, owner: Watched, *, of_queues: bool = False) -> int:
@@ -73,8 +73,8 @@ class Watch:
             self._inotify.remove(watch)
 
     def expect(self, watch: int, event: int, name: str) -> None:
-        """Notes a change of ours that was made and will be reported as this event, see `inotify`. Not one that is
-        reported to nobody: see `_of_nobody`."""
+        """Notes a change of ours that was made and will be reported as this event, see `inotify`. Not one of
+        those that are ignored anyway."""
         if watch >= 0:
             self.expected.append((watch, event, name.encode()))
 
@@ -88,7 +88,7 @@ class Watch:
             for event in self._inotify.events():
                 if expected and expected[0] == event:
                     expected.popleft()
-                elif not _of_nobody(event):
+                elif not _is_ignored(event):
                     self._foreign(*event)
             expected.clear()  # everything of ours has been reported; what was not never will be
         finally:
@@ -125,7 +125,7 @@ class Watch:
             self._inotify = None
 
 
-def _of_nobody(event: inotify.Event) -> bool:
-    """Whether it is about a file that is being written, or that belongs to a server."""
+def _is_ignored(event: inotify.Event) -> bool:
+    """Tells whether an event is about a file that is being written, or that belongs to a server."""
     _, mask, name = event
     return not mask & inotify.IS_DIRECTORY and (name[-4:] == b".new" or name[:1] == b".")

@@ -1,11 +1,11 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""What the queues raise, beside OSError from the file system and TypeError for arguments of a wrong type."""
+"""The errors of the queues, beside OSError from the file system and TypeError for arguments of a wrong type."""
 
 from ..engine import StorageError
 
 
 class QueueError(StorageError):
-    """A schema, an element's data, an element's name or its state is not as the call needs it."""
+    """The call cannot use a schema, an element's data, its name or its state."""
 
 
 class QueueLockError(QueueError):

@@ -1,5 +1,5 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""What all directory queues have in common: the directory, and a cursor over its elements."""
+"""The base of all directory queues: the directory, and a cursor over its elements."""
 
 import copy
 import os
@@ -48,12 +48,12 @@ class QueueBase:
         self.id = f"{status.st_dev}:{status.st_ino}"
 
     def _make(self, directory: str) -> None:
-        """A directory of the queue; "": its own."""
+        """Makes a directory of the queue; "": its own."""
         path = f"{self.path}/{directory}" if directory else self.path
         make_directory(path, self.umask, self._disk, sync=self._sync)
 
     def _make_durable(self, directory: str) -> None:
-        """What has changed in an intermediate directory; nothing when syncing is off."""
+        """Syncs what has changed in an intermediate directory, unless syncing is off."""
         if self._sync:
             self._durable.sync(self.path, directory, self._disk)
 
@@ -72,7 +72,7 @@ class QueueBase:
         """Of the group before those; the next one last."""
 
     def _intermediate(self) -> list[str]:
-        """The names of the intermediate directories, oldest first."""
+        """Returns the names of the intermediate directories, oldest first."""
         return sorted(filter(is_directory, names_in(self.path)))
 
     def _begin(self) -> None:
@@ -80,7 +80,7 @@ class QueueBase:
         self._directories = self._intermediate()[::-1]
 
     def _advance(self) -> str:
-        """The next name, "" when there is none."""
+        """Returns the next name, "" when there is none."""
         while not self._elements:
             if self._beginnings:
                 self._elements = sorted(self._groups.pop(self._beginnings.pop()), reverse=True)
@@ -102,7 +102,7 @@ class QueueBase:
         return self
 
     def names(self) -> Self:
-        """An iterator over the names of all elements, locked or not, oldest first."""
+        """Returns an iterator over the names of all elements, locked or not, oldest first."""
         return self.__iter__()
 
     def __next__(self) -> str:
@@ -113,14 +113,14 @@ class QueueBase:
         return name
 
     def first(self) -> str:
-        """The name of the first element, "" when there is none. What comes next is looked up now and cached. OSError
-        when a directory cannot be read."""
+        """Returns the name of the first element, "" when there is none. What comes next is looked up now and cached.
+        OSError when a directory cannot be read."""
         self._begin()
         return self.next()
 
     def next(self) -> str:
-        """The name of the next element, from what is cached. At the end "", or StopIteration if iter() or names() has
-        begun the walk."""
+        """Returns the name of the next element, from what is cached. At the end "", or StopIteration if iter() or
+        names() has begun the walk."""
         name = self._advance()
         if not name and self._iterating:
             self._iterating = False
@@ -128,7 +128,7 @@ class QueueBase:
         return name
 
     def copy(self) -> Self:
-        """Another object for the same queue, with a cursor of its own that stands where this one does."""
+        """Returns another object for the same queue, with a cursor of its own that stands where this one does."""
         new = copy.copy(self)
         new._directories = self._directories.copy()
         new._groups = self._groups.copy()
@@ -139,7 +139,7 @@ class QueueBase:
     # -- elements -------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """How many elements there are, locked or not, without those that are being added or removed."""
+        """Counts the elements, locked or not, without those that are being added or removed."""
         raise NotImplementedError("unsupported method: count()")
 
     def touch(self, ename: str) -> None:

@@ -1,5 +1,5 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""A queue without a directory, for tests and for what is not wanted: what is added is gone."""
+"""A queue without a directory that drops what is added: for tests, and for data that nobody wants."""
 
 import os
 from typing import NoReturn
@@ -8,7 +8,7 @@ from .QueueBase import QueueBase
 
 
 class QueueNull(QueueBase):
-    """Always empty. What needs an element raises NotImplementedError."""
+    """Is always empty. Methods that need an element raise NotImplementedError."""
 
     def __init__(self) -> None:
         self._forget()

@@ -1,5 +1,5 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""Several directory queues that are walked through as one."""
+"""Walks through several directory queues as if they were one."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -23,7 +23,7 @@ class QueueSet:
         self.add(*queues)
 
     def add(self, *queues: QueueBase | Sequence[QueueBase]) -> None:
-        """More queues, as for the constructor. All of them are added, or none."""
+        """Adds queues, given as for the constructor: all of them or none."""
         wanted: list[QueueBase] = []
         for given in queues:
             wanted.extend(given if isinstance(given, list | tuple) else [given])  # type: ignore[list-item]
@@ -44,7 +44,7 @@ class QueueSet:
         self._next.pop(given_queue.id, None)
 
     def count(self) -> int:
-        """How many elements the queues have, whatever their state."""
+        """Counts the elements of all queues, whatever their state."""
         return sum(queue.count() for queue in self.qset)
 
     def _begin(self) -> None:
@@ -69,7 +69,7 @@ class QueueSet:
         return self
 
     def names(self) -> Self:
-        """An iterator over all elements: pairs of a queue and a name."""
+        """Returns an iterator over all elements: pairs of a queue and a name."""
         return self.__iter__()
 
     def __next__(self) -> tuple[QueueBase, str]:
@@ -80,14 +80,14 @@ class QueueSet:
         return queue, name
 
     def first(self) -> Found:
-        """The first element: (queue, name), or (None, None). What comes next is looked up now and cached. OSError when
-        a directory cannot be read."""
+        """Returns the first element: (queue, name), or (None, None). What comes next is looked up now and cached.
+        OSError when a directory cannot be read."""
         self._begin()
         return self.next()
 
     def next(self) -> Found:
-        """The next element: (queue, name). At the end (None, None), or StopIteration if iter() or names() has begun the
-        walk."""
+        """Returns the next element: (queue, name). At the end (None, None), or StopIteration if iter() or names() has
+        begun the walk."""
         found = self._advance()
         if found[0] is None and self._iterating:
             self._iterating = False

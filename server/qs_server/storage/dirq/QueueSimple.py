@@ -1,9 +1,9 @@
 # ruff: noqa: N999 - programs import the module under this name
-"""The queue whose elements are files: bytes, no schema.
+"""A queue whose elements are files: bytes, no schema.
 
-The steps of an addition: create `NAME.tmp` exclusively, write, sync; link it to a name of that moment, which fails when
-that is taken; remove `NAME.tmp`; sync the directory. A lock is a second link of the element, `NAME.lck`, and the time
-of the element's last change says since when.
+The steps of an addition: create `NAME.tmp` exclusively, write, sync; link it to a name made from the time, which fails
+when the name is taken; remove `NAME.tmp`; sync the directory. A lock is a second link of the element, `NAME.lck`. The
+time of the element's last change tells since when it is locked.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class QueueSimple(QueueBase):
         return name
 
     def add_ref(self, data: bytes | str) -> str:
-        """As add: Perl's queues have both."""
+        """Does what `add` does: Perl's queues have both."""
         return self.add(data)
 
     def add_path(self, path: str | os.PathLike[str]) -> str:
@@ -109,7 +109,7 @@ class QueueSimple(QueueBase):
         return name
 
     def _write(self, payload: bytes) -> tuple[str, str]:
-        """A temporary element: its directory, its path."""
+        """Writes a temporary element. Returns its directory and its path."""
         disk = self._disk
         directory, temporary, fd = self._create()
         try:
@@ -160,7 +160,7 @@ class QueueSimple(QueueBase):
             self._disk.unlink(temporary)
 
     def _take_back(self, name: str) -> None:
-        """An element whose addition fails in the end, unless somebody has it already."""
+        """Removes an element whose addition fails in the end, unless somebody has it already."""
         with contextlib.suppress(OSError):
             if self.lock(name):
                 self._erase(f"{self.path}/{name}", self.get_path(name))
@@ -192,7 +192,7 @@ class QueueSimple(QueueBase):
     # -- locked elements ------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes:
-        """What is in a locked element. FileNotFoundError when it is not locked."""
+        """Reads a locked element. FileNotFoundError when it is not locked."""
         disk = self._disk
         fd = disk.open(f"{self.path}/{name}{LOCKED_SUFFIX}", _TO_READ)
         try:
@@ -208,11 +208,11 @@ class QueueSimple(QueueBase):
         return data
 
     def get_ref(self, name: str) -> bytes:
-        """As get: Perl's queues have both."""
+        """Does what `get` does: Perl's queues have both."""
         return self.get(name)
 
     def get_path(self, name: str) -> str:
-        """The path of the file of a locked element; whether it is locked is not looked up."""
+        """Returns the path of the file of a locked element. Does not look whether it is locked."""
         return f"{self.path}/{name}{LOCKED_SUFFIX}"
 
     def remove(self, name: str) -> None:
@@ -236,7 +236,7 @@ class QueueSimple(QueueBase):
     # -- all of them ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """How many elements there are, locked or not, without temporary ones."""
+        """Counts the elements, locked or not, without temporary ones."""
         found = (names_in(f"{self.path}/{directory}") for directory in self._intermediate())
         return sum(sum(map(bool, map(is_element, names))) for names in found)
 
@@ -259,7 +259,7 @@ class QueueSimple(QueueBase):
             remove_if_empty(f"{self.path}/{directory}", self._disk)
 
     def _purge(self, directory: str, names: list[str], limit: float) -> None:
-        """Of the names, those of files that were changed before the limit."""
+        """Removes those files of the names that were changed before the limit."""
         old = [path for path in (f"{directory}/{name}" for name in names) if is_older(path, limit, self._disk)]
         if not old:
             return
@@ -272,7 +272,7 @@ class QueueSimple(QueueBase):
                         self._disk.unlink(path)
 
     def _is_new(self, path: str) -> bool:
-        """Whether it may be a lock that another program is just making: the link first, and then its time."""
+        """Tells whether a file may be a lock that another program is just making: the link first, and then its time."""
         try:
             return self._disk.lstat(path).st_ctime > time.time() - _NEW
         except FileNotFoundError:

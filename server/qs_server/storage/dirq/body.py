@@ -1,4 +1,4 @@
-"""Which piece of data of an element is the payload: from the options `schema` and `body` of a queue."""
+"""Finds the piece of data of an element that is the payload, by the options `schema` and `body` of a queue."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Body:
     text: bool
 
     def check(self, payload: bytes) -> None:
-        """UnsupportedError for a payload that cannot be in that piece."""
+        """Raises UnsupportedError for a payload that cannot be in that piece."""
         if self.text:
             try:
                 payload.decode()
@@ -30,7 +30,7 @@ class Body:
 
 
 def parse_schema(text: str) -> dict[str, str]:
-    """`body=string,header=table?` as a dictionary of names and types. StorageError."""
+    """Parses `body=string,header=table?` to a dictionary of names and types. StorageError."""
     types: dict[str, str] = {}
     for part in text.split(","):
         name, equals, kind = (word.strip() for word in part.partition("="))
@@ -45,7 +45,7 @@ def parse_schema(text: str) -> dict[str, str]:
 
 
 def body_of(options: Options) -> Body:
-    """StorageError when elements of that schema cannot be messages."""
+    """Returns the piece of data that is the payload. StorageError when elements of that schema cannot be messages."""
     types = parse_schema(options.schema or DEFAULT_SCHEMA)
     piece = options.body or (DEFAULT_BODY if DEFAULT_BODY in types or len(types) > 1 else next(iter(types)))
     schema = Schema(types)

@@ -1,7 +1,7 @@
-"""The state of the elements of a queue, and the index that says so too.
+"""Looks at the elements of a queue, changes them, and keeps the index in step.
 
-The disk is the truth. Whoever is about to do something to an element looks at it first (`look`), and keeps our other
-servers away meanwhile (`exclusive`); the index only says where to look.
+The disk is the truth: each operation looks at the element first (`look`), and keeps our other servers away from it
+meanwhile (`exclusive`). The index only says where to look.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Directories of a queue: making them, reading them while others remove them, making their names durable."""
+"""Makes the directories of a queue, reads them while others remove them, and makes their names durable."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ _masks = threading.Lock()
 
 @contextlib.contextmanager
 def masked(umask: int | None) -> Iterator[None]:
-    """For the length of the with block, the process has this umask; None: the one that it has."""
+    """Gives the process this umask for the length of the with block; None: changes nothing."""
     if umask is None:
         yield
         return
@@ -31,7 +31,8 @@ def masked(umask: int | None) -> Iterator[None]:
 
 
 def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> None:
-    """A directory and those above it, as far as they are missing. OSError, also if something else has that name."""
+    """Makes a directory and those above it, as far as they are missing. OSError, also if something else has that
+    name."""
     with masked(umask):
         disk.make_directories(os.path.abspath(path), sync=sync)
     if not os.path.isdir(path):
@@ -41,7 +42,7 @@ def make_directory(path: str, umask: int | None, disk: Disk, *, sync: bool) -> N
 
 
 def names_in(path: str) -> list[str]:
-    """In no order; none when the directory is gone."""
+    """Returns the names in a directory, in no order; none when it is gone."""
     try:
         return os.listdir(path)
     except FileNotFoundError:
@@ -49,7 +50,7 @@ def names_in(path: str) -> list[str]:
 
 
 def remove_if_empty(path: str, disk: Disk) -> bool:
-    """Whether a directory is gone now."""
+    """Removes a directory if it is empty. Returns whether it is gone now."""
     try:
         disk.rmdir(path)
     except FileNotFoundError:
@@ -82,8 +83,8 @@ def make_obsolete(top: str, element: str, rndhex: int, disk: Disk, make: Callabl
 
 
 def remove_element(path: str, disk: Disk) -> None:
-    """The directory of an element of a Queue that is obsolete or temporary, with its files. A purge may be at it too,
-    and somebody who was about to lock it may make the lock once more: so until it is gone. OSError."""
+    """Removes the directory of an element of a Queue that is obsolete or temporary, with its files. Tries until it is
+    gone: a purge may be at it too, and somebody who was about to lock it may make the lock once more. OSError."""
     while True:
         for name in names_in(path):
             with contextlib.suppress(FileNotFoundError):
@@ -96,7 +97,7 @@ def remove_element(path: str, disk: Disk) -> None:
 
 
 def touch(path: str) -> None:
-    """Something was last changed now. OSError, which names the path: that of os.utime does not."""
+    """Sets the time of the last change to now. OSError, which names the path: that of os.utime does not."""
     try:
         os.utime(path)
     except OSError as error:
@@ -104,7 +105,7 @@ def touch(path: str) -> None:
 
 
 def is_older(path: str, limit: float, disk: Disk) -> bool:
-    """Whether something was last changed before the limit, in seconds since the Epoch. False when it is gone."""
+    """Tells whether a file was last changed before the limit, in seconds since the Epoch. False when it is gone."""
     try:
         return disk.lstat(path).st_mtime < limit
     except FileNotFoundError:
@@ -112,13 +113,13 @@ def is_older(path: str, limit: float, disk: Disk) -> bool:
 
 
 def is_taken(error: OSError) -> bool:
-    """Whether a rename failed because there is a directory of that name."""
+    """Tells whether a rename failed because there is a directory of that name."""
     return error.errno in _NOT_EMPTY
 
 
 @contextlib.contextmanager
 def alone(path: str) -> Iterator[None]:
-    """In the with block, no other purge of ours is at the locks in the directory. FileNotFoundError.
+    """Keeps other purges of ours away from the locks in a directory in the with block. FileNotFoundError.
 
     Two that had both seen the same old lock would otherwise both remove it: the second one removes the lock that
     somebody has taken in between. Inside, look again.
@@ -135,8 +136,8 @@ def alone(path: str) -> Iterator[None]:
 class DurableDirectory:
     """Makes the names in intermediate directories durable, and the directories' own names.
 
-    It keeps the last one open that is known to be durable itself: so that its inode cannot be given to another one,
-    which a purge and a writer that does not sync might put in its place. A copy of this knows nothing.
+    It keeps the last directory open that is known to be durable itself. So the inode cannot be reused for another one
+    that a purge and a writer without syncs put in its place. A copy of this object knows of none.
     """
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ class DurableDirectory:
             self._close(self._fd)
 
     def sync(self, top: str, directory: str, disk: Disk) -> None:
-        """The names in top/directory survive a power loss when this returns. OSError when that is not sure.
+        """Syncs the names in top/directory. OSError when it is not sure that they survive a power loss.
 
         Nothing is done when the directory is gone: then everything in it had been removed before."""
         try:

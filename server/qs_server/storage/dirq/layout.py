@@ -1,4 +1,4 @@
-"""What a queue of the server needs of a layout of dirq: the file operations on elements."""
+"""The file operations on elements that a queue of the server needs of a layout of dirq."""
 
 import contextlib
 import errno
@@ -33,8 +33,8 @@ IsOld = Callable[[str, int], bool]
 
 
 class Listed(NamedTuple):
-    """What an intermediate directory holds: ids of elements that are not locked and of those that are, and names of
-    what is neither."""
+    """The content of an intermediate directory: ids of elements that are not locked and of those that are, and names of
+    everything else."""
 
     free: list[int]
     locked: list[int]
@@ -42,7 +42,7 @@ class Listed(NamedTuple):
 
 
 class Layout(ABC):
-    """The file operations on the elements of one queue. place: DIRECTORY/NAME. Any raises OSError."""
+    """The file operations on the elements of one queue. place: DIRECTORY/NAME. All raise OSError."""
 
     def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
         """path: the queue's directory; places: is told of changes of ours; sync: whether what a commit is going to

@@ -12,27 +12,28 @@ FAR = 0xF0000000 << 24
 
 
 def name_of(mid: int) -> str:
-    """The name of an element inside of its intermediate directory."""
+    """Returns the name of an element inside of its intermediate directory."""
     return f"{mid:014x}"
 
 
 def mid_of(name: str) -> int:
-    """The id that 14 hexadecimal digits stand for."""
+    """Returns the id that 14 hexadecimal digits stand for."""
     return int(name, 16)
 
 
 def time_of(mid: int) -> int:
-    """When the element was added, in microseconds since the Epoch."""
+    """Returns when the element was added, in microseconds since the Epoch."""
     return (mid >> 24) * SECOND + (mid >> 4 & 0xFFFFF)
 
 
 def mid_at(time: int, digit: int) -> int:
-    """The id of an element that is added then. digit: 0 to 15."""
+    """Returns the id of an element that is added then. digit: 0 to 15."""
     seconds, micros = divmod(time, SECOND)
     return seconds << 24 | micros << 4 | digit
 
 
 def following(mid: int) -> int:
-    """The next id: after the last digit comes the next microsecond, after the last microsecond the next second."""
+    """Returns the next id: after the last digit comes the next microsecond, after the last microsecond the next
+    second."""
     mid += 1
     return mid if (mid >> 4 & 0xFFFFF) < SECOND else (mid >> 24) + 1 << 24

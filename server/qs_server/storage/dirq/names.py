@@ -31,7 +31,7 @@ ATTEMPTS = 1000
 
 
 def element_name(rndhex: int, attempt: int = 0) -> str:
-    """14 digits: seconds since the Epoch (8), microseconds (5), and rndhex, 0 to 15.
+    """Returns 14 digits: seconds since the Epoch (8), microseconds (5), and rndhex, 0 to 15.
 
     attempt: counts names that were taken. Each moves it on by a microsecond, so that it ends even if the clock stands.
     """
@@ -44,6 +44,6 @@ def element_name(rndhex: int, attempt: int = 0) -> str:
 
 
 def directory_of_now(granularity: int) -> str:
-    """8 digits: seconds since the Epoch, rounded down to a multiple of granularity when that is more than 1."""
+    """Returns 8 digits: seconds since the Epoch, rounded down to a multiple of granularity when that is more than 1."""
     now = int(time.time())
     return f"{now - now % granularity if granularity > 1 else now:08x}"

@@ -1,4 +1,4 @@
-"""Where the elements of a queue are: each in an intermediate directory, which is watched."""
+"""Knows in which intermediate directory each element of a queue is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .mids import name_of
 
 @dataclass(slots=True)
 class Folder:
-    """An intermediate directory: how many elements it has, and the number of its watch."""
+    """An intermediate directory: the count of its elements, and the number of its watch."""
 
     elements: int = 0
     watch: int = -1

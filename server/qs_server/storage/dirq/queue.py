@@ -1,4 +1,4 @@
-"""The queue whose elements are directories: pieces of data, named and typed by a schema, each in a file.
+"""A queue whose elements are directories: pieces of data, named and typed by a schema, each in a file.
 
 The steps of an addition: write the files in a directory in `temporary`, sync them and it; rename it into the last
 intermediate directory; sync that. A lock is the directory `locked` in an element; when it is made, the time of the
@@ -94,11 +94,11 @@ class Queue(QueueBase):
         return name
 
     def enqueue(self, data: Mapping[str, Any]) -> str:
-        """As add."""
+        """Does what `add` does."""
         return self.add(data)
 
     def _write(self, contents: Mapping[str, bytes]) -> str:
-        """A temporary element with these files: its path."""
+        """Writes a temporary element with these files. Returns its path."""
         for attempt in range(ATTEMPTS):
             temporary = f"{self.path}/{TEMPORARY_DIRECTORY}/{element_name(self.rndhex, attempt)}"
             try:
@@ -150,7 +150,7 @@ class Queue(QueueBase):
         raise FileExistsError(errno.EEXIST, f"no free name in {ATTEMPTS} attempts", f"{self.path}/{name}")
 
     def _insertion_directory(self) -> str:
-        """The last intermediate directory, or a new one when that is full."""
+        """Returns the last intermediate directory, or a new one when that is full."""
         directories = self._intermediate()
         if not directories:
             name = f"{0:08x}"
@@ -162,7 +162,7 @@ class Queue(QueueBase):
         return name
 
     def _size(self, directory: str) -> int:
-        """How many elements an intermediate directory holds; 0 when it is gone."""
+        """Counts the elements of an intermediate directory; 0 when it is gone."""
         path = f"{self.path}/{directory}"
         try:
             links = self._disk.lstat(path).st_nlink
@@ -216,8 +216,8 @@ class Queue(QueueBase):
     # -- locked elements ------------------------------------------------------------------------------------------
 
     def get(self, ename: str) -> dict[str, Any]:
-        """The pieces of a locked element, by name, in the order of the schema; those that are missing and may be so are
-        not there.
+        """Returns the pieces of a locked element, by name, in the order of the schema; those that are missing and may
+        be so are not there.
 
         QueueError when there is no schema, the element is not locked, a mandatory piece is missing, or a file holds no
         table; OSError when a file cannot be read, or is not UTF-8."""
@@ -291,7 +291,7 @@ class Queue(QueueBase):
     # -- all of them ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """How many elements there are, locked or not, without those that are being added or removed."""
+        """Counts the elements, locked or not, without those that are being added or removed."""
         return sum(map(self._size, self._intermediate()))
 
     def purge(self, maxtemp: float = 300, maxlock: float = 600) -> None:

@@ -1,4 +1,4 @@
-"""The pieces of data that an element of a Queue has, and the bytes of the file that each is stored in."""
+"""Converts the pieces of data of an element of a Queue to the bytes of their files, and back."""
 
 import errno
 import re
@@ -48,13 +48,13 @@ class Schema:
             self.mandatory.add(name)
 
     def needed(self) -> dict[str, str]:
-        """types. QueueError when there are none."""
+        """Returns `types`. QueueError when there are none."""
         if not self.types:
             raise QueueError("unknown schema: to add and to get elements, give the queue a schema")
         return self.types
 
     def encode(self, data: Mapping[str, Any]) -> dict[str, bytes]:
-        """The content of each file. QueueError when the data is not as the schema says."""
+        """Returns the content of each file. QueueError when the data is not as the schema says."""
         types = self.needed()
         if not isinstance(data, Mapping):
             raise QueueError(f"unexpected data: {data!r} (a dictionary)")
@@ -67,7 +67,8 @@ class Schema:
         return {name: _ENCODERS[types[name]](name, value) for name, value in data.items()}
 
     def decode(self, name: str, content: bytes, path: str) -> Any:
-        """A piece of data from its file. OSError when the content is not UTF-8, QueueError when it is not a table."""
+        """Reads a piece of data from its file's content. OSError when it is not UTF-8, QueueError when it is not a
+        table."""
         kind = self.types[name]
         if kind == "binary":
             return content
@@ -107,8 +108,8 @@ _ENCODERS: dict[str, Callable[[str, object], bytes]] = {
 
 
 def encode_table(table: Mapping[str, str]) -> str:
-    """A line `key TAB value` for each, sorted by key; backslash, tab and newline are escaped by a backslash. QueueError
-    for what is not a string."""
+    """Writes a line `key TAB value` for each, sorted by key; backslash, tab and newline are escaped by a backslash.
+    QueueError for what is not a string."""
     for key, value in table.items():
         for text in (key, value):
             if not isinstance(text, str):
@@ -117,7 +118,7 @@ def encode_table(table: Mapping[str, str]) -> str:
 
 
 def decode_table(text: str) -> dict[str, str]:
-    """The table; of equal keys the last one counts. QueueError when a line has not exactly one tab."""
+    """Reads a table; of equal keys the last one counts. QueueError when a line has not exactly one tab."""
     table: dict[str, str] = {}
     lines = text.strip("\n")
     for line in lines.split("\n") if lines else ():

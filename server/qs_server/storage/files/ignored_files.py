@@ -1,4 +1,4 @@
-"""Logs which files in a queue's directory are no messages: somebody may have meant them to be."""
+"""Logs which files in a queue's directory are ignored, as somebody may have meant them to be messages."""
 
 import logging
 import os

@@ -19,7 +19,7 @@ from .ignored_files import IgnoredFiles
 from .staging import finish_batches
 
 _logger = logging.getLogger(__name__)
-STALE_AFTER = 600
+_STALE_AFTER = 600
 """Seconds after which a file that is being written, and not written to, was left behind by a crash."""
 
 
@@ -70,7 +70,7 @@ class FileListing:
         if (due := index.next_expiry()) is not None:
             directory.announce(due)
 
-    def clear_left_behind(self, name: str, after: int = STALE_AFTER) -> bool:
+    def clear_left_behind(self, name: str, after: int = _STALE_AFTER) -> bool:
         """Removes a file that was being written, after so many seconds without a write. Returns whether it is gone."""
         path = f"{self._path}/{name}"
         try:

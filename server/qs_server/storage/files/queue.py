@@ -23,5 +23,5 @@ def open_files_queue(
     is_ours = staging.holds if clears_unfinished else lambda name: True
     directory = MessageDirectory(path, qid, options, shared)
     listing = FileListing(qid, directory, shared, is_ours)
-    writer = FileWriter(qid, directory, listing, staging, shared)
+    writer = FileWriter(qid, directory, staging, shared, listing.clear_left_behind)
     return DirectoryQueue(path, qid, options, shared, directory, writer, listing, lambda: None)

@@ -3,14 +3,13 @@
 import contextlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ..engine import Draft, NoSuchQueueError, QueueFullError
 from ..names import MAX_MID
 from ..shared import Shared
 from .attributes import Attributes
 from .directory import MessageDirectory
-from .listing import STALE_AFTER, FileListing
 from .staging import Staged, Staging
 
 _logger = logging.getLogger(__name__)
@@ -22,12 +21,19 @@ class FileWriter:
     """See Writer in publisher.py."""
 
     def __init__(
-        self, qid: str, directory: MessageDirectory, listing: FileListing, staging: Staging, shared: Shared
+        self,
+        qid: str,
+        directory: MessageDirectory,
+        staging: Staging,
+        shared: Shared,
+        clear_left_behind: Callable[..., bool],
     ) -> None:
+        """clear_left_behind: see FileListing."""
         self._qid = qid
         self._directory = directory
         self._staging = staging
-        self._listing = listing
+        self._clear_left_behind = clear_left_behind
+        self._vanished = shared.vanished
         self._clock = shared.clock
         self._refresh = shared.watch.refresh
 
@@ -72,7 +78,7 @@ class FileWriter:
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
-            self._listing.vanished()
+            self._vanished(self._qid)
             raise NoSuchQueueError(f"there is no queue {self._qid!r} any more") from None
 
     def _clear_half_copy(self, mid: int, payload: bytes) -> None:
@@ -80,7 +86,10 @@ class FileWriter:
         has written for a second. Else copying would wait until it is old enough to be anybody's."""
         with contextlib.suppress(FileNotFoundError):
             same = payload.startswith(self._staging.read(mid))
-            self._listing.clear_left_behind(f"{mid}.new", _HALF_COPY if same else STALE_AFTER)
+            if same:
+                self._clear_left_behind(f"{mid}.new", _HALF_COPY)
+            else:
+                self._clear_left_behind(f"{mid}.new")
 
     def sync(self, requests: Collection[list[Staged]]) -> dict[int, OSError]:
         return self._staging.sync(requests)

@@ -1,7 +1,7 @@
-"""What a queue's directory holds, in memory: which messages are ready in order, which are hidden until when.
+"""The index of a queue in memory: the ready messages in order, and until when the others are hidden.
 
-It knows names only; what a name does not say (size, whether it was ever retrieved, why it is hidden) is read from the
-files when it is first asked for, so that a deep queue is ready as soon as its directory has been listed.
+It starts with what file names tell. Size, whether a message was ever retrieved, and why it is hidden are read from the
+file when they are first needed, so that a deep queue is ready as soon as its directory has been listed.
 """
 
 import heapq
@@ -75,14 +75,15 @@ class Index:
         return len(self.messages)
 
     def expiry(self, mid: int) -> int | None:
-        """0 when the message is ready, the end of its window when it is hidden, None when it is not there."""
+        """Returns 0 when a message is ready, the end of its window when it is hidden, None when it is not there."""
         expiry = self.hidden.get(mid)
         return expiry if expiry is not None or mid not in self.ready else 0
 
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
-        """A message that was not there. size: of one that was just written, and so is loaded; delayed if hidden."""
+        """Adds a message that was not there. size: of one that was just written, and so is loaded; delayed if
+        hidden."""
         if expiry != WITHHELD:
             self.new.add(mid)
         if expiry:
@@ -99,14 +100,14 @@ class Index:
             self._set_delayed(mid)
 
     def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
-        """Ready messages with ids greater than any that is there; as `add`, one for each size."""
+        """Adds ready messages, one for each size, with ids greater than any that is there."""
         self.new.extend(mids)
         self.ready.extend(mids)
         self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
-        """A message that was removed, as it was. facts: what `remove` gave back, then or later."""
+        """Puts a message back that was removed. facts: what `remove` returned, then or later."""
         self.messages.set(mid, facts & ~_DELAYED)
         if facts & _LOADED:
             self.bytes += facts >> SIZE_SHIFT
@@ -122,7 +123,7 @@ class Index:
             self._set_delayed(mid)
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
-        """A message that is there. retrieved: it is known to have been. What `messages` had."""
+        """Removes a message that is there. retrieved: it is known to have been. Returns the facts for `restore`."""
         if self.hidden.pop(mid) is None:
             self.ready.discard(mid)
         if not retrieved:
@@ -137,7 +138,7 @@ class Index:
         return facts
 
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
-        """A ready, loaded message becomes hidden because it is received. retrieved: not for the first time."""
+        """Hides a ready, loaded message because it is received. retrieved: not for the first time."""
         self.ready.discard(mid)
         self.hidden.set(mid, expiry)
         heapq.heappush(self._expiries, expiry << 64 | mid)
@@ -147,7 +148,7 @@ class Index:
             self.new.discard(mid)
 
     def take_all(self, mids: Sequence[int], expiry: int) -> None:
-        """As `take`, of many messages, in increasing order."""
+        """Takes many messages, in increasing order."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, expiry)
@@ -156,7 +157,7 @@ class Index:
         self._drop_stale_expiries()
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
-        """A loaded message becomes hidden, or is hidden until another time. Not delayed: it was retrieved."""
+        """Hides a loaded message, or changes until when. Not delayed: it was retrieved."""
         self._show(mid)
         self.ready.discard(mid)
         self._hide(mid, expiry)
@@ -166,25 +167,25 @@ class Index:
             self.new.discard(mid)
 
     def withhold(self, mid: int) -> None:
-        """A message becomes hidden, and no time ends that."""
+        """Hides a message, and no time ends that."""
         self._show(mid)
         self.ready.discard(mid)
         self.hidden.set(mid, WITHHELD)
         self.new.discard(mid)
 
     def withhold_all(self, mids: Sequence[int]) -> None:
-        """As `withhold`, of ready messages, in increasing order."""
+        """Withholds many ready messages, in increasing order."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
 
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
-        """Bytes of messages, in increasing order; None of one that is not loaded, or gone."""
+        """Returns the bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
         return [None if fact is None or not fact & _LOADED else fact >> SIZE_SHIFT for fact in facts]
 
     def show(self, mid: int) -> None:
-        """A message becomes ready."""
+        """Makes a message ready."""
         self._show(mid)
         self.ready.add(mid)
 
@@ -218,11 +219,12 @@ class Index:
     # -- what the name does not say
 
     def loaded(self, mid: int) -> bool:
-        """Whether the file was looked at."""
+        """Tells whether the file of a message was looked at."""
         return bool((self.messages.get(mid) or 0) & _LOADED)
 
     def load(self, mid: int, size: int, *, retrieved: bool, delayed: bool) -> None:
-        """What the file says of a message that was not loaded. delayed: it is hidden, and not by being in flight."""
+        """Notes what the file says of a message that was not loaded. delayed: it is hidden, and not by being in
+        flight."""
         self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
         self.unloaded -= 1
         self.bytes += size
@@ -232,32 +234,32 @@ class Index:
             self._set_delayed(mid)
 
     def known_size(self, mid: int) -> int | None:
-        """Bytes of a message; None when it is not loaded, or gone."""
+        """Returns the bytes of a message; None when it is not loaded, or gone."""
         facts = self.messages.get(mid)
         return None if facts is None or not facts & _LOADED else facts >> SIZE_SHIFT
 
     def size(self, mid: int) -> int:
-        """Bytes of a loaded message."""
+        """Returns the bytes of a loaded message."""
         return (self.messages.get(mid) or 0) >> SIZE_SHIFT
 
     @staticmethod
     def size_in(facts: int) -> int:
-        """Bytes of a message, from what `remove` gave back."""
+        """Returns the bytes of a message from what `remove` returned."""
         return facts >> SIZE_SHIFT
 
     @staticmethod
     def delayed_in(facts: int) -> bool:
-        """Whether a message was hidden by a delay, from what `remove` gave back."""
+        """Tells whether a message was hidden by a delay, from what `remove` returned."""
         return bool(facts & _DELAYED)
 
     def is_delayed(self, mid: int) -> bool:
-        """Of a loaded message."""
+        """Tells whether a loaded message is hidden by a delay."""
         return bool((self.messages.get(mid) or 0) & _DELAYED)
 
     # -- time
 
     def next_expiry(self) -> int | None:
-        """When the next hidden message is due."""
+        """Returns when the next hidden message is due."""
         while self._expiries:
             entry = self._expiries[0]
             if self.hidden.get(entry & _MID) == entry >> 64:
@@ -266,7 +268,7 @@ class Index:
         return None
 
     def may_be_due(self, now: int) -> bool:
-        """False when nothing is due, for sure."""
+        """Tells quickly whether something may be due."""
         return bool(self._expiries) and self._expiries[0] >> 64 <= now
 
     def due(self, now: int) -> int | None:

@@ -20,20 +20,21 @@ class MidMap(MidSet):
 
     @classmethod
     def of(cls, keys: "array[int]", values: "array[int]") -> Self:
-        """A map from keys, in increasing order, none twice, to values."""
+        """Makes a map from keys, in increasing order, none twice, to values."""
         made = cls(keys)
         made._values = [values[at : at + CHUNK] for at in range(0, len(values), CHUNK)]
         return made
 
     def pages(self, after: int) -> "Iterator[tuple[array[int], array[int]]]":
-        """Keys greater than after with their values, in order, a chunk at a time. Nothing may be changed meanwhile."""
+        """Gives keys greater than after with their values, in order, a chunk at a time. Nothing may be changed
+        meanwhile."""
         for chunk in range(bisect_right(self._lasts, after), len(self._keys)):
             keys, values = self._keys[chunk], self._values[chunk]
             at = bisect_right(keys, after)
             yield (keys[at:], values[at:]) if at else (keys, values)
 
     def get(self, key: int) -> int | None:
-        """The value of a key."""
+        """Returns the value of a key, None when it is not there."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return None
@@ -54,12 +55,12 @@ class MidMap(MidSet):
             self._keys[-1].append(key)
             self._values[-1].append(value)
             lasts[-1] = key
-            self._length += 1
+            self.count += 1
         else:
             self._keys.append(array("Q", (key,)))
             self._values.append(array("Q", (value,)))
             lasts.append(key)
-            self._length += 1
+            self.count += 1
 
     def _set_within(self, key: int, value: int) -> None:
         chunk = bisect_left(self._lasts, key)
@@ -70,7 +71,7 @@ class MidMap(MidSet):
             return
         keys.insert(at, key)
         values.insert(at, value)
-        self._length += 1
+        self.count += 1
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._values[chunk : chunk + 1] = [values[:CHUNK], values[CHUNK:]]
@@ -88,7 +89,7 @@ class MidMap(MidSet):
                 self._keys.append(added[at : at + CHUNK])
                 self._values.append(beside[at : at + CHUNK])
                 self._lasts.append(self._keys[-1][-1])
-        self._length += len(added)
+        self.count += len(added)
 
     def pop(self, key: int) -> int | None:
         """Removes a key; its value, or None when it was not there."""
@@ -105,7 +106,7 @@ class MidMap(MidSet):
                 return None
         del keys[at]
         value = self._values[chunk].pop(at)
-        self._length -= 1
+        self.count -= 1
         if not keys:
             del self._keys[chunk], self._values[chunk], lasts[chunk]
         elif at == len(keys):
@@ -113,7 +114,7 @@ class MidMap(MidSet):
         return value
 
     def values_of(self, keys: Sequence[int]) -> list[int | None]:
-        """As `get`, of many keys in increasing order."""
+        """Returns the values of many keys in increasing order."""
         found: list[int | None] = []
         for chunk, part, start in self.runs_of(keys):
             values = self._values[chunk]
@@ -124,7 +125,7 @@ class MidMap(MidSet):
         return found + [None] * (len(keys) - len(found))  # those after the last one there is
 
     def set_all(self, keys: Sequence[int], value: int) -> None:
-        """As `set`, of many keys in increasing order."""
+        """Gives many keys, in increasing order, one value."""
         if not keys or (self._lasts and keys[0] <= self._lasts[-1]):
             for key in keys:
                 self.set(key, value)

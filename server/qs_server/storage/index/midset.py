@@ -14,8 +14,8 @@ CHUNK = 1024
 
 
 class Run(NamedTuple):
-    """Keys that belong into a chunk; start: where they begin there, if they lie side by side, as nearly always; else
-    None, and some of them may not be there."""
+    """Keys that belong into a chunk. start: their position there, if they lie side by side, as they nearly always do;
+    else None, and some of them may be missing."""
 
     chunk: int
     keys: "array[int]"
@@ -25,17 +25,17 @@ class Run(NamedTuple):
 class MidSet:
     """Keys are 0 to 2**64 - 1."""
 
-    __slots__ = ("_keys", "_lasts", "_length")
+    __slots__ = ("_keys", "_lasts", "count")
 
     def __init__(self, keys: Iterable[int] = ()) -> None:
         """keys: in increasing order, none twice."""
         whole = keys if isinstance(keys, array) else array("Q", keys)
-        self._length = len(whole)
+        self.count = len(whole)
         self._keys = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)]
         self._lasts = [chunk[-1] for chunk in self._keys]
 
     def __len__(self) -> int:
-        return self._length
+        return self.count
 
     def __contains__(self, key: int) -> bool:
         lasts = self._lasts
@@ -48,15 +48,15 @@ class MidSet:
         return keys[bisect_left(keys, key)] == key
 
     def first(self) -> int | None:
-        """The smallest key."""
+        """Returns the smallest key."""
         return self._keys[0][0] if self._keys else None
 
     def last(self) -> int | None:
-        """The greatest key."""
+        """Returns the greatest key."""
         return self._lasts[-1] if self._lasts else None
 
     def after(self, key: int, count: int) -> list[int]:
-        """At most count keys greater than key (-1: from the smallest), in order."""
+        """Returns at most count keys greater than key (-1: from the smallest), in order."""
         found: list[int] = []
         chunk = bisect_right(self._lasts, key)
         at = bisect_right(self._keys[chunk], key) if chunk < len(self._keys) else 0
@@ -73,11 +73,11 @@ class MidSet:
         elif lasts and len(self._keys[-1]) < CHUNK:
             self._keys[-1].append(key)
             lasts[-1] = key
-            self._length += 1
+            self.count += 1
         else:
             self._keys.append(array("Q", (key,)))
             lasts.append(key)
-            self._length += 1
+            self.count += 1
 
     def _add_within(self, key: int) -> None:
         chunk = bisect_left(self._lasts, key)
@@ -86,7 +86,7 @@ class MidSet:
         if keys[at] == key:
             return
         keys.insert(at, key)
-        self._length += 1
+        self.count += 1
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._lasts.insert(chunk, keys[CHUNK - 1])
@@ -101,10 +101,10 @@ class MidSet:
             for at in range(0, len(added), CHUNK):
                 self._keys.append(added[at : at + CHUNK])
                 self._lasts.append(self._keys[-1][-1])
-        self._length += len(added)
+        self.count += len(added)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
-        """The chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
+        """Gives the chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
         wanted = keys if isinstance(keys, array) else array("Q", keys)
         runs: list[Run] = []
         at = 0
@@ -119,7 +119,7 @@ class MidSet:
         return runs
 
     def discard_all(self, keys: Sequence[int]) -> None:
-        """As `discard`, of many, in increasing order: a few steps for each chunk, not for each key."""
+        """Removes many keys, in increasing order, as far as they are there, in a few steps for each chunk."""
         for chunk, part, start in reversed(self.runs_of(keys)):
             old = self._keys[chunk]
             if start is not None:
@@ -128,7 +128,7 @@ class MidSet:
                 self._keep(chunk, array("Q", [key for key in old if key not in gone]))
 
     def _keep(self, chunk: int, keys: "array[int]") -> None:
-        self._length -= len(self._keys[chunk]) - len(keys)
+        self.count -= len(self._keys[chunk]) - len(keys)
         if keys:
             self._keys[chunk], self._lasts[chunk] = keys, keys[-1]
         else:
@@ -148,7 +148,7 @@ class MidSet:
             if keys[at] != key:
                 return
         del keys[at]
-        self._length -= 1
+        self.count -= 1
         if not keys:
             del self._keys[chunk], lasts[chunk]
         elif at == len(keys):

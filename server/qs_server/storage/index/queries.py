@@ -1,4 +1,4 @@
-"""What a queue answers from its index, wherever its messages are: which there are, and how many."""
+"""Lists and counts the messages of a queue by its index."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from .message_index import Index
 
 
 class IndexQueries:
-    """Lists and counts the messages of one index. What is hidden and due has to be visible before it is asked."""
+    """Answers from one index. Call `expire` of the queue before, so that what is due is visible."""
 
     def __init__(self, index: Index, load: Callable[[int], bool], at_once: int) -> None:
         """load: has the index know what only the disk says of a message, returns False when that is gone; at_once: how

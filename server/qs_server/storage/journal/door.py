@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Clock
-from .intake import File, Intake, token_of
+from .intake import File, Intake, OpenStates, token_of
 from .store import Store
 
 _logger = logging.getLogger(__name__)
@@ -28,7 +28,9 @@ _TRY_AGAIN = 1 * SECOND
 class Doors:
     """The doors of a log's queues that have something to do, in turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_states: OpenStates) -> None:
+        """open_states: what reads the states of messages that are files."""
+        self.open_states = open_states
         self.busy: dict[Door, None] = {}
         """Those that may have something to do."""
 
@@ -171,7 +173,7 @@ class Door:
             self._listing = _oldest_first(self._disk.file_blocks_in(self.path))
             self._listed_for = known
         names, self._names = list(self._names), deque()
-        work = Intake(self.path, self._disk, names, self._listing, max(self._owner.room(), 0))
+        work = Intake(self.path, self._disk, names, self._listing, max(self._owner.room(), 0), self._doors.open_states)
         work.before, work.known = before, known
         if self._appended is not None:
             work.remove = [file.name for file in self._appended.files]

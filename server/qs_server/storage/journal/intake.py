@@ -12,10 +12,9 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..disk import READ, Disk
-from ..files.attributes import AttributeStore, store_for
 from ..names import NEW, PRIVATE, WITHHELD, parse_message
 
 MAX_SIZE = 64 << 20
@@ -46,10 +45,32 @@ def token_of(name: bytes) -> int | None:
     return None if private is None else int(private[1], 16)
 
 
+class FileStates(Protocol):
+    """Reads what is known of the messages in one directory: see `storage.files.attributes`."""
+
+    def read(self, path: str, mid: int, /) -> tuple[int, int]:
+        """Returns how often a message was received, and until when it is delayed."""
+
+    def forget(self, mid: int, /) -> None:
+        """Forgets a message that is gone."""
+
+
+OpenStates = Callable[[str, Disk], FileStates]
+"""Opens the states of the messages in a directory. OSError."""
+
+
 class Intake:
     """One piece of work on one directory. Everything but `run` is for the thread that uses the log."""
 
-    def __init__(self, path: str, disk: Disk, names: list[bytes], listing: Iterator[bytes] | None, count: int) -> None:
+    def __init__(  # noqa: PLR0917
+        self,
+        path: str,
+        disk: Disk,
+        names: list[bytes],
+        listing: Iterator[bytes] | None,
+        count: int,
+        open_states: OpenStates,
+    ) -> None:
         """names, listing: files to look at, first the former; count: how many may be read at most."""
         self.path = path
         self.token = secrets.randbits(64)
@@ -71,7 +92,8 @@ class Intake:
         """Why the directory cannot be worked on."""
         self._disk = disk
         self._count = min(count, _FILES)
-        self._attributes: AttributeStore | None = None
+        self._open_states = open_states
+        self._states: FileStates | None = None
         self._changed = False
 
     def run(self) -> None:
@@ -97,10 +119,10 @@ class Intake:
         if found is not None:
             self._store().forget(found[0])
 
-    def _store(self) -> AttributeStore:
-        if self._attributes is None:
-            self._attributes = store_for(self.path, self._disk, sync=False)
-        return self._attributes
+    def _store(self) -> FileStates:
+        if self._states is None:
+            self._states = self._open_states(self.path, self._disk)
+        return self._states
 
     def _read_files(self) -> None:
         size = 0

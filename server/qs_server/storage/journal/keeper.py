@@ -4,10 +4,12 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Background, Clock, Durability, Options, StorageError
+from ..files.attributes import store_for
 from ..names import JOURNAL
 from ..shared import Shared
 from . import records
@@ -71,9 +73,11 @@ class LogKeeper:
         self._store: LogStore | None = None
         self._compaction: Compaction | None = None
         self._removals: list[int] = []
-        self._doors = Doors()
+        self._doors = Doors(partial(store_for, sync=False))
         self._door: Door | None = None  # that is worked on
         self._numbers = 0
+        self.commit_is_cheap = False
+        """Whether a commit is over soon enough to wait for it, as far as the last one tells."""
         self._replayed = False
         self._notes_due: int | None = None
         self._keys_due: int | None = None
@@ -258,11 +262,6 @@ class LogKeeper:
 
     # -- durability -----------------------------------------------------------------------------------------------
 
-    @property
-    def commit_is_cheap(self) -> bool:
-        """Whether a commit is over soon enough to wait for it."""
-        return self._store is not None and self._store.log.cost < QUICK
-
     def commit(self) -> None:
         """Makes durable everything that was asked of the queues since the last one. OSError: it has been taken back."""
         store = self._store
@@ -275,6 +274,7 @@ class LogKeeper:
                 store.roll_back()
                 raise
         store.commit()
+        self.commit_is_cheap = store.log.cost < QUICK
 
     def roll_back(self) -> None:
         """See Engine."""
