@@ -180,3 +180,18 @@ def test_question(path: Path, answer: str, left: int) -> None:
         os.write(terminal, f"{answer}\n".encode())
     assert purge.returncode == bool(left)
     assert len(listed(path)) == left
+
+
+@pytest.mark.parametrize(("end", "code"), [(b"\x03", 130), (b"\x04", 1)])
+def test_question_that_is_not_answered(path: Path, end: bytes, code: int) -> None:
+    """Ctrl-C and Ctrl-D leave the messages, and the cursor in a new line."""
+    dir_tool("pump", path, "--no-sync", "--count", 3)
+    with on_terminal("purge", path, "--all") as (purge, terminal):
+        read_until(terminal, "[y/N] ")
+        if end == b"\x03":
+            purge.send_signal(signal.SIGINT)
+        else:
+            os.write(terminal, end)
+        read_until(terminal, "\n")
+    assert purge.returncode == code
+    assert len(listed(path)) == 3

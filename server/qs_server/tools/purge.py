@@ -54,9 +54,15 @@ def _is_sure(arguments: Namespace, layout: str | None) -> bool:
         raise UsageError("--all removes every message: add --yes (on a terminal you would be asked)")
     found = () if layout is None else elements(arguments.directory, layout, time.time())
     many = counted(sum(1 for each in found if each.state not in UNFINISHED), "message")
-    sys.stderr.write(f"Remove all of {arguments.directory}, {many}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    answer = ""
+    try:
+        sys.stderr.write(f"Remove all of {arguments.directory}, {many}? [y/N] ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+    finally:
+        if not answer:  # Ctrl-C or Ctrl-D has left the cursor in the line
+            sys.stderr.write("\n")
+    return answer.strip().lower() in ("y", "yes")
 
 
 # -- vsqs -----------------------------------------------------------------------------------------------------------
