@@ -15,7 +15,7 @@ from .. import inotify
 from ..disk import READ
 from ..engine import Durability, Options
 from ..index.message_index import Index
-from ..message_store import MessageState
+from ..message_state import MessageState
 from ..names import FAR, MAX_MID, message_name
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
