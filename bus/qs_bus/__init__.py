@@ -1,1 +1,1 @@
-"""The bus: new messages of the queue server go to whoever has subscribed, by themselves."""
+"""The bus: pushes new messages of the queue server to subscribers."""

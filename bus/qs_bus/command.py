@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from qs_client.command_arguments import DEFAULT_SERVER, server
 from qs_schemas.limits import QID
-from qs_serving.command import add_limits, make_parser, number_group, read_common, run_command
+from qs_serving.arguments import number_group
+from qs_serving.command import add_limits, make_parser, read_common, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy

@@ -50,12 +50,12 @@ class Feed(ABC):
         self.qid = qid
         self.label = label
         self.members: dict[Member, None] = {}
-        """In the order in which they joined; in a `Share`, the next in turn comes first."""
+        """The members in the order in which they joined; in a `Share`, the next in turn comes first."""
         self.records: dict[int, Record] = {}
         self.prefetch = PREFETCH
         self._upstream = upstream
         self._memory = memory
-        self._kept = 0
+        self._payload_bytes = 0
 
     @property
     @abstractmethod
@@ -71,11 +71,11 @@ class Feed(ABC):
     def take(self, message: GetMessage) -> None:
         """Takes a message that the server has delivered."""
         mid = message.mid or 0
-        known = self.records.get(mid)
-        if known is not None:
+        existing = self.records.get(mid)
+        if existing is not None:
             # The bus held it before the connection to the server broke. The members that have it keep it.
-            known.receives = message.receives
-            if known.done:
+            existing.receives = message.receives
+            if existing.done:
                 self._upstream.deletes.add(self, mid)
             return
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload or b""
@@ -151,8 +151,8 @@ class Feed(ABC):
 
     def keep_payload(self, record: Record) -> None:
         """Keeps the payload in memory if a member waits for room and the memory bound allows; otherwise drops it."""
-        if record.keepers and self._kept + record.size <= self._memory:
-            self._kept += record.size
+        if record.keepers and self._payload_bytes + record.size <= self._memory:
+            self._payload_bytes += record.size
         else:
             record.payload = None
 
@@ -160,7 +160,7 @@ class Feed(ABC):
         record.keepers -= 1
         if not record.keepers and record.payload is not None:
             record.payload = None
-            self._kept -= record.size
+            self._payload_bytes -= record.size
 
     def fetch(self, waiting: Iterable[Record]) -> None:
         size = 0
@@ -185,7 +185,7 @@ class Feed(ABC):
             self._lost(record)
         elif record.payload is None:
             record.payload = payload
-            self._kept += record.size
+            self._payload_bytes += record.size
         self._resume()
 
     @abstractmethod

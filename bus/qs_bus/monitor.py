@@ -25,7 +25,7 @@ from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
 _RECREATE_AFTER = 0.5
-"""Seconds before a deleted queue of -q is made again, in case somebody keeps deleting it."""
+"""Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
 _NAME_GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
@@ -79,13 +79,13 @@ class Monitor:
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        there = await self._ask_for_queues()
-        if qid not in there:
+        existing = await self._ask_for_queues()
+        if qid not in existing:
             raise RefusedError(
                 table.NOT_FOUND, f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first"
             )
-        for label, name in filter(None, map(name_in, there)):
-            if label == qid:  # a queue that was deleted and made again has kept its names
+        for label, name in filter(None, map(name_in, existing)):
+            if label == qid:  # a queue that was deleted and created again has kept its names
                 self._add_name(self.feed(qid), name)
 
     async def _ask_for_queues(self) -> list[str]:
@@ -215,13 +215,13 @@ class Monitor:
         async with self._naming:
             await self._make_queues()
             named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
-            there = set(await upstream.call(calls.queues()))
-            found = [entry for entry in map(name_in, there) if entry is not None]
+            existing = set(await upstream.call(calls.queues()))
+            found = [entry for entry in map(name_in, existing) if entry is not None]
             if self._counts is not None and not self._expected:
                 await self._expect_subscribers(self._counts)
                 self._expected = True
             for label, name in found:
-                if label in (self._options.queues or there):
+                if label in (self._options.queues or existing):
                     self._add_name(self.feed(label), name)
             for label, name in named.difference(found):
                 self._drop_name(label, name)

@@ -10,8 +10,8 @@ PORT = 9878
 
 
 class Policy(Enum):
-    """What happens to a slow subscriber. HOLD: its messages are kept until it reads; DISCONNECT: it is disconnected
-    when more than an outbox waits for it."""
+    """The treatment of a slow subscriber. HOLD: keep its messages until it reads; DISCONNECT: disconnect it when more
+    than an outbox waits for it."""
 
     HOLD = "hold"
     DISCONNECT = "disconnect"

@@ -65,7 +65,7 @@ class Member(Protocol):
 
     @property
     def prefetch(self) -> int:
-        """How many messages an acknowledging client may have unacknowledged."""
+        """The bound of unacknowledged messages of an acknowledging client."""
 
     @property
     def form(self) -> tuple[str | None, bool]:

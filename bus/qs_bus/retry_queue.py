@@ -30,13 +30,13 @@ class RetryQueue(Generic[K, T]):
         self._empty: trio.Event | None = None
         self._busy = False
 
-    def add(self, key: K, thing: T) -> None:
+    def add(self, key: K, item: T) -> None:
         """Adds an item."""
-        things = self._items.get(key)
-        if things is None:
-            things = self._items[key] = deque()
+        items = self._items.get(key)
+        if items is None:
+            items = self._items[key] = deque()
             self._more.set()
-        things.append(thing)
+        items.append(item)
 
     def discard(self, key: K) -> list[T]:
         """Drops the items of a key and returns them, except for a batch that is under way."""
@@ -52,10 +52,10 @@ class RetryQueue(Generic[K, T]):
         """
         while True:
             key = await self._next()
-            things = self._items.pop(key)
-            batch = [things.popleft() for _ in range(min(len(things), self._most))]
-            if things:
-                self._items[key] = things
+            items = self._items.pop(key)
+            batch = [items.popleft() for _ in range(min(len(items), self._most))]
+            if items:
+                self._items[key] = items
             self._busy = True
             try:
                 await do(key, batch)

@@ -40,7 +40,8 @@ class Share(Feed):
         self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
 
     def count_delayed(self, more: int) -> None:
-        """Raises the prefetch by as many: delayed messages do not count against what the members may hold."""
+        """Raises the prefetch by the number of delayed messages: they do not count against what the members may
+        hold."""
         self._delayed += more
         self._set_prefetch(0)
         self._upstream.sync(self)

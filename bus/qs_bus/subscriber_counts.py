@@ -43,7 +43,7 @@ class SubscriberCounts:
         self._count = count
         self._written = ""
         self._changed = trio.Event()
-        self._kept = trio.Event()
+        self._saved = trio.Event()
         self._changes = self._noted = 0
         self._closed = False
 
@@ -57,12 +57,12 @@ class SubscriberCounts:
         """Waits until the changes so far are written, or never will be."""
         change = self._changes
         while self._noted < change and not self._closed:
-            await self._kept.wait()
+            await self._saved.wait()
 
     def close(self) -> None:
         """Stops writing, because the bus is stopping: subscribers that leave now are expected back."""
         self._closed = True
-        self._kept.set()
+        self._saved.set()
 
     async def read(self) -> dict[str, int]:
         """Reads the counts from before the last end of the bus: queue -> subscribers. Raises ServerUnavailable."""
@@ -103,8 +103,8 @@ class SubscriberCounts:
             except ServerError as error:
                 _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
             self._noted = change
-            self._kept.set()
-            self._kept = trio.Event()
+            self._saved.set()
+            self._saved = trio.Event()
 
     async def _write(self, text: str) -> None:
         await self._upstream.call(calls.new_queue(self.qid, exist_ok=True))

@@ -173,7 +173,7 @@ class Subscription:
         return self.pending.pop(key, None) if self.ack else None
 
     def delay(self, record: Record, seconds: float, timers: Timers) -> None:
-        """Delivers a released record again in so many seconds. Until then it does not count against the prefetch."""
+        """Delivers a released record again after these seconds. Until then it does not count against the prefetch."""
         due = timers.add(seconds, lambda: self._resume(record))
         self.delayed = self.delayed or {}
         self.delayed[record] = lambda: timers.cancel(due)

@@ -28,7 +28,7 @@ class Timers:
         self._changed = trio.Event()
 
     def add(self, delay: float, call: Callable[[], None]) -> Timer:
-        """Schedules a call in so many seconds. Returns the timer, for `cancel`."""
+        """Schedules a call after delay seconds. Returns the timer, for `cancel`."""
         due = Timer(trio.current_time() + delay, call)
         heapq.heappush(self._due, due)
         self._changed.set()

@@ -84,7 +84,7 @@ class Upstream:
 
     async def run(self) -> None:
         """Connects, and connects again whenever the connection ends. Never returns."""
-        waits = delays()
+        backoff = delays()
         trouble = ""
         while True:
             try:
@@ -93,7 +93,7 @@ class Upstream:
                 if not trouble:
                     _logger.warning("%s; trying again until it answers", error)
                 trouble = str(error)
-                await trio.sleep(next(waits))
+                await trio.sleep(next(backoff))
                 continue
             _logger.log(logging.WARNING if trouble else logging.INFO, "connected to %s", endpoint(*self.server))
             started = trio.current_time()
@@ -103,8 +103,8 @@ class Upstream:
                 self._forget(connection)
             _logger.warning("%s; connecting again", trouble)
             if trio.current_time() - started > 1:
-                waits = delays()
-            await trio.sleep(next(waits))
+                backoff = delays()
+            await trio.sleep(next(backoff))
 
     async def _open(self) -> AsyncConnection:
         host, port = self.server

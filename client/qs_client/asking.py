@@ -24,7 +24,7 @@ class Exchange:
     patience: float = 0.0
 
     def within(self, timeout: float | None) -> float | None:
-        """Returns the seconds in which the answer has to come for a client with that timeout; None: for ever."""
+        """Returns the seconds in which the answer has to come for a client with that timeout; None: no limit."""
         return None if timeout is None else timeout + self.patience
 
 

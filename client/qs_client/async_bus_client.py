@@ -23,7 +23,6 @@ from .waiting import LINGER
 
 
 def _deadline(step: Step) -> float:
-    """Returns the time on the loop's clock at which a step has waited long enough."""
     span = step.seconds if isinstance(step, Pause | Read) else None
     return math.inf if span is None else anyio.current_time() + span
 
@@ -43,18 +42,18 @@ class AsyncBusMessages(AsyncClosing):
         self._connection: AsyncConnection | None = None
         self._closed = False
         self._running = anyio.Lock(fast_acquire=True)
-        self._waits: anyio.CancelScope | None = None
-        self._begun: Step | None = None  # a step to resume after a cancellation
+        self._wait_scope: anyio.CancelScope | None = None
+        self._pending_step: Step | None = None  # a step to resume after a cancellation
         self._deadline = math.inf  # of the pending step
         self._attempt: Connecting | None = None  # to resume after a cancellation
         self._inherited = False
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
+        """Ends the iterator in a child process, see `forks`."""
         self._inherited = self._closed = True
         self._session.abandon()
-        self._connection = self._attempt = self._waits = None
+        self._connection = self._attempt = self._wait_scope = None
         self._running = anyio.Lock(fast_acquire=True)
 
     def __aiter__(self) -> Self:
@@ -64,7 +63,7 @@ class AsyncBusMessages(AsyncClosing):
         if self._inherited:
             raise OtherProcess
         async with self._running:
-            with anyio.CancelScope() as self._waits:
+            with anyio.CancelScope() as self._wait_scope:
                 try:
                     step = await self._run(self._steps, Give)
                 except Exception:
@@ -75,12 +74,7 @@ class AsyncBusMessages(AsyncClosing):
         raise StopAsyncIteration
 
     async def open(self, *, patient: bool = False) -> None:
-        """Connects and subscribes now, instead of when the first message is asked for.
-
-        Raises every error, whatever `reconnect` says: ServerUnavailable when there is no bus, ServerError when it
-        refuses, NoAnswer when it has not taken the subscription within the client's timeout. patient: wait for that
-        without a timeout.
-        """
+        """Connects and subscribes now, instead of when the first message is asked for. See `BusMessages.open`."""
         if self._inherited:
             raise OtherProcess
         async with self._running:
@@ -93,8 +87,7 @@ class AsyncBusMessages(AsyncClosing):
                     raise
 
     async def aclose(self) -> None:
-        """Ends the subscription; a loop that waits in another task ends. First waits, one second at most, until the bus
-        has confirmed the acknowledgements. Unacknowledged messages are delivered again."""
+        """Ends the subscription; a loop that waits in another task ends. See `BusMessages.close`."""
         if self._closed:
             return
         with contextlib.suppress(anyio.WouldBlock, ServerError, OSError):
@@ -105,8 +98,8 @@ class AsyncBusMessages(AsyncClosing):
             finally:
                 self._running.release()
         self.close()
-        if self._waits is not None:
-            self._waits.cancel()
+        if self._wait_scope is not None:
+            self._wait_scope.cancel()
 
     def close(self) -> None:
         """Ends the subscription at once. Messages that were acknowledged last may be delivered again."""
@@ -114,7 +107,6 @@ class AsyncBusMessages(AsyncClosing):
         self._hang_up()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             self._connection.flush()
@@ -125,7 +117,7 @@ class AsyncBusMessages(AsyncClosing):
         closed."""
         session: Session | None = None
         trouble: OSError | None = None
-        step = self._begun if steps is self._steps else None
+        step = self._pending_step if steps is self._steps else None
         await checkpoint_if_cancelled()
         try:
             while not self._closed:
@@ -134,15 +126,15 @@ class AsyncBusMessages(AsyncClosing):
                     session = trouble = None
                 if stop is not None and isinstance(step, stop):
                     return step
-                if step is not self._begun:
-                    self._begun = step
+                if step is not self._pending_step:
+                    self._pending_step = step
                     if not (isinstance(step, Read) and step.going_on):
                         self._deadline = _deadline(step)
                 try:
                     session = await self._take(step)
                 except OSError as error:
                     trouble = error
-                self._begun = step = None
+                self._pending_step = step = None
         except StopIteration:
             pass
         finally:
@@ -199,7 +191,7 @@ class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
     def subscribe(
         self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
     ) -> AsyncBusMessages:
-        """Iterates over the messages of one queue or several, for ever. The arguments are those of
+        """Iterates endlessly over the messages of one queue or several. The arguments are those of
         `BusClient.subscribe`."""
         return self._added(AsyncBusMessages(self, self._session(queues, ack, prefetch, name)))
 

@@ -68,12 +68,12 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[AsyncQu
 
 
 class AsyncQueueClient(Settings):
-    """A queue server's client for any number of tasks of one event loop. It connects when needed.
+    """A client of a queue server for any number of tasks of one event loop. It connects when needed.
 
-    host, port, timeout (seconds), max_document (bytes), the methods and their errors are as in QueueClient. Calls of
-    several tasks share one connection; a `receive` that waits has its own. A call may be cancelled at any moment:
-    others go on, and messages that it received go back to their queues, but whether its request was carried out is not
-    known. After NoAnswer the connection stays open for other calls, unless no whole answer came from the server at all.
+    Arguments, methods and errors are those of QueueClient. Calls of several tasks share one connection; a `receive`
+    that waits has its own. A call may be cancelled at any moment: others go on, and messages that it received go back
+    to their queues, but whether its request was carried out is not known. After NoAnswer the connection stays open for
+    other calls, unless no whole answer came from the server at all.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AsyncQueueClient(Settings):
         return self._connection is not None and self._connection.usable
 
     async def connect(self) -> None:
-        """Connects, unless connected. ServerUnavailable when nothing answers at host and port."""
+        """Connects, unless connected. See `QueueClient.connect`."""
         await self._opened(fresh=False)
 
     async def disconnect(self) -> None:
@@ -133,11 +133,8 @@ class AsyncQueueClient(Settings):
             connection.close()
 
     async def send(self, message: Message) -> None:
-        """Sends a message unchanged, without waiting for its answer: `recv` returns that. Connects first if needed.
-
-        Raises ValueError when XML cannot carry a field, ServerUnavailable when the connection fails, and NoAnswer (also
-        a TimeoutError) when the server does not read; then the connection is closed.
-        """
+        """Sends a message unchanged, without waiting for its answer. See `QueueClient.send`; only after NoAnswer the
+        connection is closed."""
         connection = await self._opened(fresh=False)
         connection.post(message)
         try:
@@ -147,11 +144,7 @@ class AsyncQueueClient(Settings):
             raise self._place().no_answer(self.timeout) from None
 
     async def recv(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
-        """Returns the next message that no other method waits for: an answer, or an `Error`, which is not raised.
-
-        timeout: seconds, None for the client's own. Raises TimeoutError when nothing came, which leaves the connection
-        open for a later recv(), and ServerUnavailable when the connection ended.
-        """
+        """Returns the next message that no other method waits for. See `QueueClient.recv`."""
         connection = self._connection
         if connection is None:
             raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
@@ -195,11 +188,8 @@ class AsyncQueueClient(Settings):
 
     @contextlib.asynccontextmanager
     async def handling(self, message: Received) -> AsyncIterator[Received]:
-        """`async with client.handling(delivery):` deletes the message when the block ends without an exception.
-
-        When the block raises or is cancelled, the message is released, if the server can be reached, and the exception
-        goes on. Raises Stale when the block took longer than the visibility window.
-        """
+        """`async with client.handling(delivery):` deletes the message when the block ends without an exception, and
+        releases it when the block raises or is cancelled. See `QueueClient.handling`."""
         try:
             yield message
         except BaseException:

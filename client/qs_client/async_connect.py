@@ -36,7 +36,7 @@ class Connecting:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes this process's copy of the parent's sockets."""
+        """Closes the sockets in a child process, see `forks`."""
         self.close()
 
     def matches(self, place: Place) -> bool:
@@ -117,14 +117,14 @@ class _Lookup:
     """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._found: list[Any] | OSError | UnicodeError = []
+        self._result: list[Any] | OSError | UnicodeError = []
         self.done, told = socket.socketpair()
 
         def look_up() -> None:
             try:
-                self._found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+                self._result = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
             except (OSError, UnicodeError) as error:
-                self._found = error
+                self._result = error
             finally:
                 told.close()
 
@@ -132,9 +132,9 @@ class _Lookup:
 
     def addresses(self) -> list[Any]:
         """Returns the addresses, or raises the lookup's error."""
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
     def close(self) -> None:
         """Stops waiting for the lookup."""

@@ -1,9 +1,8 @@
 """One connection of the async clients, over anyio: a socket, its session, and which of many tasks reads and writes.
 
-It has no task of its own. The first task that waits for something reads for all (the leader); others follow. When the
-leader has what it waited for, or is cancelled, a follower takes over. Outgoing bytes are buffered, so that a cancelled
-caller leaves no incomplete document behind: the leader sends what the socket has not taken yet. The answer to a call
-that was cancelled or timed out is recognized by its `req` and dropped.
+It has no task of its own. The first task that waits for something reads for all (the leader); others follow, and one of
+them takes over when the leader is done or cancelled. Outgoing bytes are buffered, so a cancelled caller leaves no
+incomplete document behind. The answer to a call that was cancelled or timed out is dropped.
 """
 
 import contextlib
@@ -84,7 +83,7 @@ class AsyncConnection:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes this process's descriptor, without shutting down the parent's connection."""
+        """Closes the socket in a child process, see `forks`."""
         if self._failure is None:
             self._failure = self._place.closed()
         self._wire.close()
@@ -108,7 +107,7 @@ class AsyncConnection:
         return True
 
     def give_up_after(self, seconds: float) -> None:
-        """Treats the connection as lost when the other side acknowledges no sent bytes for so many seconds, instead of
+        """Treats the connection as lost when the other side acknowledges no sent bytes for these seconds, instead of
         the system's 15 minutes. Not for a server that may stop reading for longer. Linux only."""
         self._wire.give_up_after(seconds)
 
@@ -152,8 +151,8 @@ class AsyncConnection:
     ) -> Message:
         """Sends a request and returns its answer, an `Error` too. May be cancelled at any time.
 
-        timeout: seconds, beyond the exchange's patience; None for ever; alone: the connection is used for nothing else,
-        and not again when this is left early, see `answer_or_return`.
+        timeout: seconds, beyond the exchange's patience; None for no limit; alone: the connection is used for nothing
+        else, and not again when this is left early, see `answer_or_return`.
 
         Raises NoAnswer on a timeout: the connection stays usable, unless nothing at all came from the server meanwhile.
         ServerUnavailable when the connection fails. ValueError when XML cannot carry a field; then nothing is sent.
@@ -229,8 +228,8 @@ class AsyncConnection:
         return message
 
     def post(self, message: Message) -> None:
-        """Sends a message unchanged and does not wait: what the socket does not take is sent when somebody reads. Its
-        answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
+        """Sends a message unchanged and does not wait: bytes that the socket does not take are sent during a later
+        read. Its answer goes to `pump` or `receive`. ValueError when XML cannot carry a field."""
         self.session.post(message)
         self.flush()
 

@@ -38,14 +38,14 @@ class AsyncDeliveries(AsyncClosing):
         self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
-        self._waits: anyio.CancelScope | None = None
+        self._wait_scope: anyio.CancelScope | None = None
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
+        """Ends the iterator in a child process, see `forks`."""
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
-        self._open = self._waits = None
+        self._open = self._wait_scope = None
 
     def __aiter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class AsyncDeliveries(AsyncClosing):
         if self._inherited:
             raise OtherProcess
         async with self._asking:
-            with anyio.CancelScope() as self._waits:
+            with anyio.CancelScope() as self._wait_scope:
                 if self._closed:
                     raise StopAsyncIteration
                 try:
@@ -86,8 +86,8 @@ class AsyncDeliveries(AsyncClosing):
         """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that
         waits in another task ends."""
         ended = self._end()
-        if self._waits is not None:
-            self._waits.cancel()
+        if self._wait_scope is not None:
+            self._wait_scope.cancel()
         if ended is not None:
             connection, asked = ended
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ class AsyncWire:
         self.cut = False  # nothing more can be sent; earlier data can still be read
         self._sock = sock
         self._out = bytearray()  # bytes that the socket has not taken yet
-        self._waits: anyio.CancelScope | None = None  # around a wait for reading only
+        self._wait_scope: anyio.CancelScope | None = None  # around a wait for reading only
 
     def give_up_after(self, seconds: float) -> None:
         """See `AsyncConnection.give_up_after`."""
@@ -39,8 +39,8 @@ class AsyncWire:
             taken = self._taken(data)
             if taken < len(data):
                 self._out += memoryview(data)[taken:]
-        if self._out and self._waits is not None:
-            self._waits.cancel()  # the waiter has to wait for writability too
+        if self._out and self._wait_scope is not None:
+            self._wait_scope.cancel()  # the waiter has to wait for writability too
 
     def _taken(self, data: bytes | bytearray) -> int:
         try:
@@ -60,7 +60,7 @@ class AsyncWire:
             return None
 
     def has_input(self) -> bool:
-        """Tells whether something can be read, be it the end."""
+        """Tells whether data or the end of the stream can be read."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -76,11 +76,11 @@ class AsyncWire:
             if self._out:
                 await self._readable_or_writable()
             else:
-                self._waits = scope
+                self._wait_scope = scope
                 try:
                     await anyio.wait_readable(self._sock)
                 finally:
-                    self._waits = None
+                    self._wait_scope = None
         return not scope.cancelled_caught or anyio.current_time() < deadline
 
     async def _readable_or_writable(self) -> None:

@@ -50,7 +50,6 @@ class Settings:
 
     @property
     def host(self) -> str:
-        """A name or an address."""
         return self._host
 
     @host.setter
@@ -63,7 +62,6 @@ class Settings:
 
     @property
     def port(self) -> int:
-        """The TCP port, 1 to 65535."""
         return self._port
 
     @port.setter
@@ -74,7 +72,7 @@ class Settings:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds in which the other side has to answer; None for ever."""
+        """Seconds in which the other side has to answer; None for no limit."""
         return self._timeout
 
     @timeout.setter

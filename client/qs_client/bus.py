@@ -1,4 +1,4 @@
-"""What the sync and the async bus client share: settings, and finding the subscription of a message."""
+"""The base of the sync and the async bus client: settings, and finding the subscription of a message."""
 
 import weakref
 from collections.abc import Callable, Iterable

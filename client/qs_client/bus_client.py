@@ -34,7 +34,7 @@ class BusMessages(Closing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
+        """Ends the iterator in a child process, see `forks`."""
         self._inherited = True
         self._closed = threading.Event()  # the old event's lock may be held by a thread of the parent
         self._closed.set()
@@ -85,7 +85,6 @@ class BusMessages(Closing):
         self._hang_up()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request, see `BusSession.settle`."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             with contextlib.suppress(OSError):  # the loop will get the error
@@ -149,8 +148,8 @@ class BusClient(Bus[BusMessages], Closing):
     Each subscription has a connection of its own, opened when the first message is asked for, and again after every
     outage. A refusal, as of a queue that the bus does not know, raises a ServerError.
 
-    host, port: of the bus; timeout: seconds for connecting and subscribing, None for ever; max_document: bytes of the
-    largest document that is read; reconnect: False to raise errors of the connection instead; on_trouble: gets the
+    host, port: of the bus; timeout: seconds for connecting and subscribing, None for no limit; max_document: bytes of
+    the largest document that is read; reconnect: False to raise errors of the connection instead; on_trouble: gets the
     lines that are logged otherwise: when an outage begins, when it is over, and when the bus has not taken the
     subscription after 1.5 s.
     """
@@ -158,7 +157,7 @@ class BusClient(Bus[BusMessages], Closing):
     def subscribe(
         self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
     ) -> BusMessages:
-        """Iterates over the messages of one queue or several, for ever.
+        """Iterates endlessly over the messages of one queue or several.
 
         ack: a message is acknowledged when the loop asks for the next one, unless delete() or release() was called for
         it; a `break` or an exception leaves it unacknowledged, and it is delivered again, to this client or another.

@@ -43,7 +43,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Send as well, then give the session what comes next. TimeoutError when nothing comes in so many seconds;
+    """Send as well, then give the session what comes next. TimeoutError when nothing comes within these seconds;
     going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
@@ -52,7 +52,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Close the connection, and wait so many seconds."""
+    """Close the connection, and wait for these seconds."""
 
     seconds: float
 

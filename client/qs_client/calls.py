@@ -254,7 +254,7 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
 
 
 def subscribe(queues: str | Iterable[str], *, prefetch: int | None = 100, visibility: float | None = None) -> Subscribe:
-    """Iterates over the messages of one queue or several as they come, for ever: the server sends each at once.
+    """Iterates endlessly over the messages of one queue or several as they come: the server sends each at once.
 
     delete() acknowledges a message, release() gives it back; both may be called on the same client inside the loop.
     prefetch: how many unacknowledged messages the server sends ahead, at least 1; visibility: seconds that each is

@@ -74,9 +74,9 @@ class QueueClient(Settings):
     """A client of a queue server. It connects when needed.
 
     host: a name or an address, also IPv6; port: TCP port; timeout: seconds for the server to answer (for `receive`,
-    beyond its wait), None for ever; max_document: bytes of the largest answer that is read. The default of 48 MiB suits
-    a server with default limits; for a larger --max-document give six times that, as escaped text is up to six times as
-    long. All can be changed later; a new max_document is used from the next connection on.
+    beyond its wait), None for no limit; max_document: bytes of the largest answer that is read. The default of 48 MiB
+    suits a server with default limits; for a larger --max-document give six times that, as escaped text is up to six
+    times as long. All can be changed later; a new max_document is used from the next connection on.
 
     Threads may share a client, but their calls take turns: give a thread that waits long in `receive` its own. In a
     child of `os.fork` the client opens a new connection and leaves the parent's alone.
@@ -99,8 +99,7 @@ class QueueClient(Settings):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Starts without a connection and with new locks: in a child process the connection is the parent's, and a lock
-        may be held by a thread of the parent."""
+        """Starts without a connection and with new locks, also in a child process, see `forks`."""
         self._connection: Connection | None = None
         self._reading = threading.Lock()  # held during an exchange or a recv()
         self._opening = threading.Lock()  # taken after _reading, never before
@@ -275,8 +274,8 @@ class QueueClient(Settings):
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
-        last call."""
+        """Returns the connection, opened if needed. fresh: replace one that the server has ended since the last
+        call."""
         with self._opening:
             connection = self._connection
             if connection is not None and fresh and connection.is_stale():
@@ -326,7 +325,7 @@ class QueueClient(Settings):
                 raise
 
     def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
-        """Ends a subscription. Does not wait while any thread reads, be it this one: that thread completes the end."""
+        """Ends a subscription. Does not wait while any thread reads, even this one: that thread completes the end."""
         if connection is not self._connection:
             return
         connection.session.end(subscription)

@@ -110,13 +110,11 @@ class _Progress:
             sys.stderr.flush()
 
     def summary(self) -> str:
-        """Returns the text for the end."""
-        there = self.done - self.written
-        known = f", {there} of them were there already" if there else ""
+        existing = self.done - self.written
+        known = f", {existing} of them were there already" if existing else ""
         return f"{self.done} message{'' if self.done == 1 else 's'}{known}"
 
     def clear(self) -> None:
-        """Removes the line from the terminal."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -30,7 +30,6 @@ class Output:
         self._as_json = as_json
 
     def flush(self) -> None:
-        """Passes everything on to the reader."""
         self._stream.flush()
 
     def line(self, text: str | None, record: Mapping[str, Any]) -> None:
@@ -60,7 +59,7 @@ class Output:
         self.table(
             ["QUEUE", *(column.upper().replace("_", "-") for column in columns)],
             [[queue.qid, *(_cell(getattr(queue, column)) for column in columns)] for queue in queues],
-            [_known(asdict(queue)) for queue in queues],
+            [_without_none(asdict(queue)) for queue in queues],
         )
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], records: Iterable[Mapping[str, Any]]) -> None:
@@ -76,12 +75,12 @@ class Output:
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
-def _known(record: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if value is not None}
 
 
 def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
-    record = _known({
+    record = _without_none({
         "qid": message.qid, "mid": message.mid, "status": message.status if isinstance(message, GetMessage) else None,
         "receives": message.receives, "pushed_at": message.pushed_at, "visible_at": message.visible_at,
     })  # fmt: skip

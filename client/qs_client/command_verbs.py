@@ -68,19 +68,19 @@ def _content(name: str) -> bytes:
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:
-    """Yields complete lines without their ends, as many as each read brought."""
+    """Yields complete lines without their ends, those of one read at a time."""
     with _descriptor(name) as descriptor:
-        begun: list[bytes] = []
+        incomplete: list[bytes] = []
         while piece := os.read(descriptor, _PIECE):
             *whole, rest = piece.split(b"\n")
             if whole:
-                whole[0] = b"".join([*begun, whole[0]])
-                begun.clear()
+                whole[0] = b"".join([*incomplete, whole[0]])
+                incomplete.clear()
                 yield whole
             if rest:
-                begun.append(rest)
-        if begun:
-            yield [b"".join(begun)]
+                incomplete.append(rest)
+        if incomplete:
+            yield [b"".join(incomplete)]
 
 
 # -- receive and what comes after -------------------------------------------------------------------------------------
@@ -88,15 +88,15 @@ def _lines(name: str) -> Iterator[list[bytes]]:
 
 def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints up to --max messages. --wait applies to the first."""
-    left, wait = arguments.max, arguments.wait
-    while left:
-        deliveries = client.receive(arguments.queues, min(left, _AT_ONCE), wait, arguments.visibility)
+    remaining, wait = arguments.max, arguments.wait
+    while remaining:
+        deliveries = client.receive(arguments.queues, min(remaining, _AT_ONCE), wait, arguments.visibility)
         if not deliveries:
             break
         _hand_out(client, deliveries, arguments, out)
-        left -= len(deliveries)
+        remaining -= len(deliveries)
         wait = 0
-    return NOTHING if left == arguments.max else OK
+    return NOTHING if remaining == arguments.max else OK
 
 
 def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namespace, out: Output) -> None:

@@ -66,12 +66,12 @@ class Connection:
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Closes this process's descriptors, without shutting down the parent's connection."""
+        """Closes the sockets in a child process, see `forks`."""
         self._ended = True
         self._close_sockets()
 
     def deadline(self, seconds: float | None) -> float:
-        """Returns the time in so many seconds, on this connection's clock; None: never."""
+        """Returns the time that many seconds from now, on this connection's clock; None: never."""
         return math.inf if seconds is None else self._clock() + seconds
 
     def is_stale(self) -> bool:
@@ -112,15 +112,15 @@ class Connection:
             self._sock.sendall(memoryview(data)[sent:])
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """Sends what the session has to send, and returns the answer. seconds: None for ever. After an exception the
-        connection is out of step and must be closed."""
+        """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception
+        the connection is out of step and must be closed."""
         try:
             return self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
 
     def last_answer(self, pending: Pending, seconds: float) -> None:
-        """Reads the answer, if it comes in so many seconds, on a connection that is to be closed. Shuts down the
+        """Reads the answer, if it comes within these seconds, on a connection that is to be closed. Shuts down the
         sending side, which makes the server stop waiting."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -141,7 +141,7 @@ class Connection:
         return message
 
     def fill(self, deadline: float) -> None:
-        """Sends what there is to send, and gives the session the next bytes. Errors as in `read`."""
+        """Sends pending bytes, and gives the session the next bytes that come. Errors as in `read`."""
         self._busy = True
         try:
             self._fill(deadline)
@@ -176,7 +176,7 @@ class Connection:
         self.session.receive_data(data)
 
     def _readable(self, seconds: float) -> bool:
-        """Waits until the socket is readable. Returns False after so many seconds, after `wake`, or for no reason."""
+        """Waits until the socket is readable. Returns False on a timeout (seconds), after `wake`, or spuriously."""
         ready = self._selector.select(None if seconds == math.inf else min(max(seconds, 0), _LONGEST))
         for key, _ in ready:
             if key.fileobj is self._sock:
@@ -195,8 +195,8 @@ class Connection:
             self._selector.register(self._wakers[0], selectors.EVENT_READ)
 
     def wake(self) -> None:
-        """Makes a thread that reads check what it waits for, and send what there is to send. Any thread or signal
-        handler may call it at any time."""
+        """Makes a thread that reads check again what it waits for, and send pending bytes. Any thread or signal handler
+        may call it at any time."""
         if self._wakers is not None:
             with contextlib.suppress(OSError):
                 self._wakers[1].send(b"!")

@@ -43,7 +43,7 @@ class Deliveries(Closing):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Ends the iterator in a child process and sends nothing: the subscription belongs to the parent."""
+        """Ends the iterator in a child process, see `forks`."""
         self._inherited = self._closed = True
         self._open = None
 

@@ -27,7 +27,7 @@ def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:
 
 
 async def drive_async(call: Call[T], exchange: Callable[[Exchange], Awaitable[Message]]) -> T:
-    """Runs the call and returns its value."""
+    """Runs the call and returns its value, like `drive`."""
     try:
         wanted = next(call)
         while True:

@@ -79,7 +79,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class BusPlace(Place):
-    """A bus at the other side. Messages that are lost on the way come again, so nothing is in doubt."""
+    """A bus at the other side. Messages that are lost on the way are delivered again, so nothing is in doubt."""
 
     what: str = "bus"
     start: str = "./scripts/run or queue-bus.py"

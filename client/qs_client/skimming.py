@@ -39,7 +39,7 @@ class Skim:
         self.text = text
         self.req: str | None = None
         self.ended = False
-        self._found: list[tuple[str | None, int, int | None]] = []
+        self._messages: list[tuple[str | None, int, int | None]] = []
         self._depth = 0
         self._mid = ""  # text of a get-message's mid so far
         self._receives: int | None = None
@@ -59,7 +59,7 @@ class Skim:
     def releases(self, request: Message) -> list[ReleaseMessage]:
         """Returns the requests that release the messages in this answer to `request`."""
         named = getattr(request, "qid", None)
-        found = [(qid or named, mid, receives) for qid, mid, receives in self._found]
+        found = [(qid or named, mid, receives) for qid, mid, receives in self._messages]
         return [ReleaseMessage(qid, mid, receives) for qid, mid, receives in found if qid is not None]
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ class Skim:
             self.req = attributes.get("req")
         elif self._depth == 3 and name == _MESSAGE and "mid" in attributes:
             found = attributes.get("qid"), int(attributes["mid"]), None if receives is None else int(receives)
-            self._found.append(found)
+            self._messages.append(found)
         elif self._depth == 2 and name == _MID and attributes.get("status") == "delivered":
             self._receives = None if receives is None else int(receives)
             self._parser.CharacterDataHandler = self._text
@@ -80,7 +80,7 @@ class Skim:
     def _end(self, name: str) -> None:
         self._depth -= 1
         if self._mid and name == _MID:
-            self._found.append((None, int(self._mid), self._receives))
+            self._messages.append((None, int(self._mid), self._receives))
             self._mid = ""
             self._parser.CharacterDataHandler = None
         self.ended = self.ended or self._depth == 0

@@ -57,9 +57,9 @@ class VsqsFiles:
         temporary = _temporary(self._path(str(mid)))
         descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
-            left = memoryview(payload)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            rest = memoryview(payload)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             if receives:
                 with contextlib.suppress(OSError):  # not every file system has attributes
                     os.setxattr(descriptor, "user.qs.receives", b"%d" % receives)

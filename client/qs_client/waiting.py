@@ -44,11 +44,9 @@ class Pending(Waitable):
 
     @property
     def ready(self) -> bool:
-        """Tells whether the answer has come."""
         return self.answer is not None
 
     def settle(self, answer: Message) -> None:
-        """Takes the answer."""
         self.answer = answer
         self._has_come()
 
@@ -64,11 +62,9 @@ class Mailbox(Waitable):
 
     @property
     def ready(self) -> bool:
-        """Tells whether it holds a message."""
         return bool(self._messages)
 
     def put(self, message: Message) -> None:
-        """Adds a message."""
         self._messages.append(message)
         self._has_come()
 
@@ -107,21 +103,20 @@ class Subscription(Mailbox):
 class DroppedRequest(Waitable):
     """A request that nobody waits for any more. Ready when the messages in its answer have been released."""
 
-    __slots__ = ("_asked", "_begun")
+    __slots__ = ("_asked", "_has_answer")
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = False
+        self._has_answer = False
         self._asked: list[Pending] = []
 
     @property
     def ready(self) -> bool:
-        """Tells whether the server has confirmed all releases."""
-        return self._begun and all(asked.ready for asked in self._asked)
+        return self._has_answer and all(asked.ready for asked in self._asked)
 
     def begin(self, asked: list[Pending]) -> None:
         """Notes that the answer has come. asked: the requests that release its messages."""
-        self._begun = True
+        self._has_answer = True
         self._asked = asked
         for each in asked:
             each.wake = self._has_come

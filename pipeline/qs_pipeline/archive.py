@@ -39,7 +39,6 @@ class Archived:
 
     @property
     def total(self) -> int:
-        """The messages of all queues."""
         return sum(self.messages.values())
 
 
@@ -104,7 +103,6 @@ class _Job:
     progress: Progress | None
 
     def run(self, states: Sequence[QueueState], done: Archived) -> None:
-        """Archives these queues side by side."""
         running: list[Running] = []
         try:
             running.extend(self._begin(state) for state in states)  # one by one, to stop the others if one fails

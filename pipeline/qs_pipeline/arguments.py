@@ -36,39 +36,39 @@ class _Suggesting(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exits with 2 and the message, with a suggestion."""
-        super().error(message + _suggestion(message, self._known(), self._given))
+        super().error(message + _suggestion(message, self._known_names(), self._arguments))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments, and keeps them for suggestions."""
-        self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        self._arguments = [str(word) for word in (sys.argv[1:] if args is None else args)]
         return super().parse_known_args(args, namespace)
 
-    _given: Sequence[str] = ()
+    _arguments: Sequence[str] = ()
 
-    def _known(self) -> list[str]:
-        known = list(self._option_string_actions)
+    def _known_names(self) -> list[str]:
+        known_names = list(self._option_string_actions)
         for action in self._actions:
-            known += [] if action.choices is None else [str(choice) for choice in action.choices]
+            known_names += [] if action.choices is None else [str(choice) for choice in action.choices]
             for job in action.choices.values() if isinstance(action.choices, dict) else ():
-                known += job._option_string_actions
-        return known
+                known_names += job._option_string_actions
+        return known_names
 
 
 class _Parser(_Suggesting, AnyOrder):
     """The parser of a job: options may stand between the queues."""
 
 
-def _suggestion(message: str, known: Sequence[str], given: Sequence[str]) -> str:
+def _suggestion(message: str, known_names: Sequence[str], arguments: Sequence[str]) -> str:
     wrong = _CHOICE.findall(message)
     if message.startswith("unrecognized arguments:"):
         wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
     elif message.startswith("the following arguments are required:"):  # argparse reports this before unknown names
-        names = [word.partition("=")[0] for word in given if word.startswith("--")]
-        wrong = [name for name in names if name not in known]
+        names = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+        wrong = [name for name in names if name not in known_names]
     for word in wrong:
-        near = difflib.get_close_matches(word, known, n=1)
-        if near:
-            return f" (did you mean {near[0]}?)"
+        closest = difflib.get_close_matches(word, known_names, n=1)
+        if closest:
+            return f" (did you mean {closest[0]}?)"
     return ""
 
 
@@ -108,21 +108,23 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `job` is the subcommand's
     name."""
     parser = _parser()
-    given = parser.parse_args(argv)
-    if given.server is None:
+    arguments = parser.parse_args(argv)
+    if arguments.server is None:
         try:
-            given.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
+            arguments.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
         except argparse.ArgumentTypeError as error:
             parser.error(f"QS_SERVER: {error}")
-    if given.job == "replay" and given.begin is not None and given.end is not None and given.begin >= given.end:
-        parser.error(f"--from {given.begin.isoformat()} is not before --until {given.end.isoformat()}")
-    if given.job in ("archive", "route"):
-        if given.every is not None and not given.continuous:
+    if arguments.job == "replay":
+        begin, end = arguments.begin, arguments.end
+        if begin is not None and end is not None and begin >= end:
+            parser.error(f"--from {begin.isoformat()} is not before --until {end.isoformat()}")
+    if arguments.job in ("archive", "route"):
+        if arguments.every is not None and not arguments.continuous:
             parser.error("--every needs --continuous: it is the time between batches")
-        given.every = _EVERY if given.every is None else given.every
-    if given.job == "route" and given.errors == given.to:
+        arguments.every = _EVERY if arguments.every is None else arguments.every
+    if arguments.job == "route" and arguments.errors == arguments.to:
         parser.error("--errors and --to name the same queue: name another one for errors")
-    return given
+    return arguments
 
 
 def _common() -> _Parser:

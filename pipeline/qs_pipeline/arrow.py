@@ -58,11 +58,11 @@ def arrow_schema(body_type: BodyType) -> pa.Schema:
 
 def check_read_schema(given: StructType, body_type: BodyType) -> None:
     """Raises SchemaMismatchError when a user's `.schema(...)` is not that of the source."""
-    ours = schema(body_type)
-    if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in ours.fields]:
+    own_schema = schema(body_type)
+    if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in own_schema.fields]:
         raise SchemaMismatchError(
-            f"the source qs gives {ours.simpleString()}, not {given.simpleString()}: leave .schema() out, and select "
-            "or parse the column body afterwards"
+            f"the source qs gives {own_schema.simpleString()}, not {given.simpleString()}: leave .schema() out, and "
+            "select or parse the column body afterwards"
         )
 
 

@@ -15,8 +15,6 @@ from .staging import Staged, discard, payloads, publish, sink, stage, task
 
 
 class QsBatchWriter(DataSourceArrowWriter):
-    """One batch write."""
-
     def __init__(self, options: Options) -> None:
         self._options = options
         self._own = options.txn_app is None

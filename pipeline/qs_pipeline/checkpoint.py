@@ -18,8 +18,6 @@ _COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class Checkpoint:
-    """The checkpoint in a directory."""
-
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path

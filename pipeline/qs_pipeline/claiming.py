@@ -72,7 +72,7 @@ class Claims:
         return replace(self.next(most, size, upto), lost=done.lost + 1)
 
     def next(self, most: int | None, size: int | None, upto: int | None = None) -> Offset:
-        """Returns the oldest unacknowledged claim, or a new one, without knowing its number."""
+        """Returns the oldest unacknowledged claim, or a new one."""
         waiting = self.outstanding()
         if waiting:
             return Offset.of(waiting[0])

@@ -190,9 +190,9 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
         spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
     )  # fmt: skip
-    left = done.messages - done.before - done.pushed
+    remaining = done.messages - done.before - done.pushed
     earlier = f", after {done.before:,} of an earlier run" if done.before else ""
-    later = f"; {left:,} are left: the same command continues" if left else ""
+    later = f"; {remaining:,} are left: the same command continues" if remaining else ""
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
@@ -202,8 +202,8 @@ def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line
     host, port = arguments.server
     before = begun(spark, arguments.archive, arguments.to, choice, host=host, port=port)
     if before is not None and not before.finished:
-        left = _count(before.messages - before.pushed, "message")
-        return f"would push {left} to {arguments.to}, after {before.pushed:,} of an earlier run, which it continues"
+        remaining = _count(before.messages - before.pushed, "message")
+        return f"would push {remaining} to {arguments.to}, after {before.pushed:,} of an earlier run"
     found = find(spark, arguments.archive, choice)
     line.clear()
     for each in found:

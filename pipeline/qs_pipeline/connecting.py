@@ -54,7 +54,6 @@ class Server(Closing):
         self._sleep = sleep
 
     def close(self) -> None:
-        """Closes the connection if there is one."""
         self._client.disconnect()
 
     def ask(self, question: Callable[[QueueClient], T]) -> T:

@@ -32,8 +32,6 @@ class Rules:
 
 
 class Checker:
-    """Checks payloads against rules."""
-
     def __init__(self, rules: Rules) -> None:
         self._parser = PayloadParser(rules.xsd, rules.root)
         self._shape = shape_of(StructType.fromJson(json.loads(rules.columns)))

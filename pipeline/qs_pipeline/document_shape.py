@@ -50,7 +50,7 @@ class Shape:
         """columns: by their keys; rest: for all other elements."""
         self._columns = columns
         self._rest = rest
-        self._found: dict[str, Column | None] = {}
+        self._columns_by_tag: dict[str, Column | None] = {}
         self._required = [each for each in columns.values() if each.required and each.key != _TEXT]
         self._attributes = [each for each in columns.values() if each.key.startswith("_")]
 
@@ -62,12 +62,12 @@ class Shape:
         seen = set()
         for child in element:
             tag = child.tag
-            column = self._found[tag] if tag in self._found else self._find(tag)
+            column = self._columns_by_tag[tag] if tag in self._columns_by_tag else self._find(tag)
             if column is None:
                 continue
             key = column.key or tag
             if key in seen and not column.many:
-                raise MisfitError(f"{_place(child)} is repeated, and its column holds one")
+                raise MisfitError(f"{_place(child)} is repeated, and its column has room for one")
             seen.add(key)
             if column.inside is not None:
                 column.inside.check(child, doubts)
@@ -77,9 +77,9 @@ class Shape:
             self._check_attributes(element, seen, doubts)
 
     def _find(self, tag: str) -> Column | None:
-        if len(self._found) >= _TAGS:
-            self._found.clear()
-        found = self._found[tag] = self._columns.get(_name(tag).lower(), self._rest)
+        if len(self._columns_by_tag) >= _TAGS:
+            self._columns_by_tag.clear()
+        found = self._columns_by_tag[tag] = self._columns.get(_name(tag).lower(), self._rest)
         return found
 
     def _check_attributes(self, element: Any, seen: set[str], doubts: list[str]) -> None:

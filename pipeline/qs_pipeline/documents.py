@@ -119,7 +119,7 @@ def _chosen(xsd: Xsd, root: str | None) -> str:
     declared = ", ".join(xsd.elements)
     if root is None and len(xsd.elements) != 1:
         raise SchemaMismatchError(
-            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): name the root element with payloads are"
+            f"{xsd.path} declares {len(xsd.elements)} elements ({declared}): name the root element with --xml-root"
         )
     if root is not None and root not in xsd.elements:
         raise SchemaMismatchError(f"{xsd.path} declares no element {root!r}, but {declared}")

@@ -254,7 +254,7 @@ class HadoopFiles:
         self._system.delete(self._path(path), True)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Does nothing: a file of Hadoop is stored when it is closed."""
+        """Does nothing: Hadoop stores a file when it is closed."""
 
     @contextlib.contextmanager
     def lock(self, path: str, what: str) -> Iterator[None]:

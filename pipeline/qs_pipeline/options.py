@@ -80,7 +80,7 @@ def _whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
 def _one_of(*words: str) -> Callable[[str], str]:
     def word(value: str) -> str:
         if value.strip().lower() not in words:
-            raise ValueError(f"is {value!r}, and not {' or '.join(words)}")
+            raise ValueError(f"is {value!r}, but must be {' or '.join(words)}")
         return value.strip().lower()
 
     return word

@@ -87,12 +87,12 @@ def _peek_pipelined(client: QueueClient, qid: str, mids: list[int]) -> list[Deli
 
 
 def _listed(server: Server, after: int, most: int | None) -> Iterator[int]:
-    left = most
-    while left is None or left > 0:
-        page = MOST if left is None else min(left, MOST)
+    remaining = most
+    while remaining is None or remaining > 0:
+        page = MOST if remaining is None else min(remaining, MOST)
         mids = _visible(server, after, page)
         yield from mids
         if len(mids) < page:
             return
         after = mids[-1]
-        left = None if left is None else left - len(mids)
+        remaining = None if remaining is None else remaining - len(mids)

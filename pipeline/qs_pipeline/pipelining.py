@@ -18,12 +18,12 @@ def exchanges(client: QueueClient, requests: Iterable[M], ahead: int) -> Iterato
     Raises ServerUnavailable when the connection is lost, the network cuts a request off, or no answer comes within the
     client's timeout. Closes the connection if the iteration is left early, as answers may be outstanding.
     """
-    left, numbers = iter(requests), count(1)
+    remaining, numbers = iter(requests), count(1)
     asked: list[type[M]] = []
     done = False
     try:
         while True:
-            while len(asked) < ahead and (request := next(left, None)) is not None:
+            while len(asked) < ahead and (request := next(remaining, None)) is not None:
                 request.req = f"qs-pipeline-{next(numbers)}"
                 client.send(request)
                 asked.append(type(request))

@@ -46,7 +46,7 @@ class Choice:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The same texts for the same choice."""
+        """Texts that identify the choice."""
         return (self.where or "", *(moment.isoformat() if moment else "" for moment in (self.begin, self.end)))  # type: ignore[return-value]
 
 
@@ -82,7 +82,6 @@ class Plan:
         return self.rows if self.finished else sum(each.rows for each in self.portions()[: self.done])
 
     def portions(self) -> list[Portion]:
-        """Returns the portions in order."""
         return [
             Portion(name, first, min(self.portion or count, count - first), count)
             for name, count in self.chunks
@@ -169,7 +168,6 @@ class PlanStore:
         self._files.remove(self.directory(plan.run))
 
     def directory(self, run: int) -> str:
-        """Returns the directory of a run's chunks."""
         return f"{self.path}/run={run}"
 
 
@@ -247,12 +245,12 @@ def _files_by_queue(files: Files, archive: str, choice: Choice) -> Iterator[tupl
         data = files.read(f"{STATE}/queues/{hashed}/queue.json")
         if data is None:
             continue
-        known: dict[str, Any] = json.loads(data)
-        unfinished = _unfinished(files, archive, known["queue"])
-        place = partition(known["queue"])
+        queue_state: dict[str, Any] = json.loads(data)
+        unfinished = _unfinished(files, archive, queue_state["queue"])
+        place = partition(queue_state["queue"])
         dates = [date for date in files.names(place) if first <= date <= last]
         paths = [f"{place}/{date}/{name}" for date in dates for name in files.names(f"{place}/{date}")]
-        yield known["queue"], [path for path in paths if path.endswith(".parquet") and path not in unfinished]
+        yield queue_state["queue"], [path for path in paths if path.endswith(".parquet") and path not in unfinished]
 
 
 def _unfinished(files: Files, archive: str, queue: str) -> set[str]:

@@ -72,14 +72,14 @@ def route(
     query = Query(spark, sql, with_errors=errors is not None)
     files = open_files(spark, state)
     with file_errors(), files.lock("lock", "a route"):
-        kept = RouteState(files, queue, Targets(to, errors, sql))
-        work = _BatchRouter(kept, query, {"host": host, "port": str(port)}, to, errors)
+        route_state = RouteState(files, queue, Targets(to, errors, sql))
+        work = _BatchRouter(route_state, query, {"host": host, "port": str(port)}, to, errors)
         handler = BatchHandler(queue, work, progress)
         with translated():
-            rows = claimed_rows(spark, server, queue, kept.name, (batch, BYTES), accept_loss=accept_loss)
-            running = begin(rows.writeStream, handler, kept.checkpoint, every=every)
+            rows = claimed_rows(spark, server, queue, route_state.name, (batch, BYTES), accept_loss=accept_loss)
+            running = begin(rows.writeStream, handler, route_state.checkpoint, every=every)
         wait([running], stop or Stop())
-        acknowledge_finished(kept.checkpoint, host, port, queue, kept.name, accept_loss=accept_loss)
+        acknowledge_finished(route_state.checkpoint, host, port, queue, route_state.name, accept_loss=accept_loss)
     return Routed(handler.rows, handler.batches, work.broken)
 
 

@@ -28,7 +28,7 @@ def default_state(server: str, queue: str, environment: Mapping[str, str] = os.e
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where the messages of a batch go. query: its text; errors: the queue for what the query cannot handle."""
+    """The targets of a batch's messages. query: its text; errors: the queue for what the query cannot handle."""
 
     to: str
     errors: str | None
@@ -55,70 +55,70 @@ class RouteState:
         if data is None:
             if self.checkpoint.last(OFFSETS) is not None:
                 raise CheckpointLostError(f"{files.uri(_STATE)} is gone: restore it from a backup")
-            self._known: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
+            self._stored: dict[str, Any] = {"name": f"route-{secrets.token_hex(6)}", "queue": queue, "batch": None}
             self._write()
         else:
-            self._known = self._parse(data)
-        self.name = str(self._known["name"])
-        if self._known["queue"] != queue:
+            self._stored = self._parse(data)
+        self.name = str(self._stored["name"])
+        if self._stored["queue"] != queue:
             raise UsageError(
-                f"{files.uri('')} is the state of a route from {self._known['queue']!r}: give another --state"
+                f"{files.uri('')} is the state of a route from {self._stored['queue']!r}: give another --state"
             )
         self.checkpoint.mend()
         self._compare()
-        if self._known.get("done"):
-            self.checkpoint.must_have_commit(self._known["batch"])
+        if self._stored.get("done"):
+            self.checkpoint.must_have_commit(self._stored["batch"])
         self._check_targets()
 
     def begin(self, batch: int) -> None:
         """Notes the targets of a batch durably. Call it before anything of the batch is pushed."""
         self.checkpoint.sync(batch)
-        known = self._known | {"batch": batch, "done": False} | self._targets
-        if known != self._known:
-            self._known = known
+        stored = self._stored | {"batch": batch, "done": False} | self._targets
+        if stored != self._stored:
+            self._stored = stored
             self._write()
 
     def refused(self) -> None:
         """Notes that nothing of the begun batch is pushed, so its targets may change."""
-        self._known["to"] = None
+        self._stored["to"] = None
         self._write()
 
     def done(self, batch: int) -> None:
         """Notes that all of the batch is pushed."""
-        if self._known["batch"] == batch and not self._known.get("done"):
-            self._known["done"] = True
+        if self._stored["batch"] == batch and not self._stored.get("done"):
+            self._stored["done"] = True
             self._write()
 
     def _compare(self) -> None:
-        begun, last = self._known["batch"], self.checkpoint.last(OFFSETS)
+        begun, last = self._stored["batch"], self.checkpoint.last(OFFSETS)
         if begun is not None and (last is None or last < begun):
             raise CheckpointLostError(
                 f"the checkpoint {self.checkpoint.uri} is gone, or older than what was pushed: restore it from a "
                 f"backup, or give another --state; what it had claimed stays claimed by {self.name} until it is "
-                f"released (qs claims {self._known['queue']})"
+                f"released (qs claims {self._stored['queue']})"
             )
 
     def _check_targets(self) -> None:
-        known, noted = self._known, self.checkpoint.last(COMMITS)
-        finished = known["batch"] is None or known.get("done") or (noted is not None and noted >= known["batch"])
-        if finished or known.get("to") is None:
+        stored, noted = self._stored, self.checkpoint.last(COMMITS)
+        finished = stored["batch"] is None or stored.get("done") or (noted is not None and noted >= stored["batch"])
+        if finished or stored.get("to") is None:
             return
         for name, what in (("to", "--to"), ("errors", "--errors"), ("query", "query")):
-            if known.get(name) != self._targets[name]:
-                before = "" if name == "query" else f" ({known.get(name) or 'none'} before)"
+            if stored.get(name) != self._targets[name]:
+                before = "" if name == "query" else f" ({stored.get(name) or 'none'} before)"
                 raise UsageError(
-                    f"batch {known['batch']} of the route in {self._files.uri('')} may be half pushed, and the {what} "
+                    f"batch {stored['batch']} of the route in {self._files.uri('')} may be half pushed, and the {what} "
                     f"is another one now{before}: run it as before, to finish that batch, or give another --state"
                 )
 
     def _write(self) -> None:
-        self._files.replace(_STATE, json.dumps(self._known, ensure_ascii=False).encode() + b"\n")
+        self._files.replace(_STATE, json.dumps(self._stored, ensure_ascii=False).encode() + b"\n")
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:
-            known = json.loads(data)
-            if isinstance(known["name"], str) and isinstance(known["queue"], str):
-                return {**known, "batch": None if known["batch"] is None else int(known["batch"])}
+            stored = json.loads(data)
+            if isinstance(stored["name"], str) and isinstance(stored["queue"], str):
+                return {**stored, "batch": None if stored["batch"] is None else int(stored["batch"])}
         except (ValueError, KeyError, TypeError):
             pass
         raise PipelineError(f"{self._files.uri(_STATE)} is damaged: restore it from a backup")

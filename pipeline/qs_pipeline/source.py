@@ -26,28 +26,22 @@ class QsDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Returns the name for `format(...)`."""
         return "qs"
 
     def schema(self) -> StructType:
-        """Returns the columns of the rows that are read."""
         return schema(self._parsed().body_type)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Returns the reader of a batch."""
         return QsBatchReader(self._to_read(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Returns the reader of a stream."""
         return QsStreamReader(self._to_read(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns the writer of a batch."""
         check_write_schema(schema, overwrite)
         return QsBatchWriter(self._parsed())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Returns the writer of a stream."""
         check_write_schema(schema, overwrite)
         return QsStreamWriter(self._parsed())
 

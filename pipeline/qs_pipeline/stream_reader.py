@@ -37,7 +37,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._consumer = consumer_of(options, "a stream")
         self._server: Server | None = None  # connected only in the driver, in the process that asks for offsets
-        self._known: Claims | None = None
+        self._cached_claims: Claims | None = None
         self._upto: int | None = None
         self._claimed = INITIAL
         self._acknowledged = INITIAL
@@ -119,6 +119,6 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._server
 
     def _claims(self) -> Claims:
-        if self._known is None:
-            self._known = Claims(self._connected(), self._consumer, self._options.fail_on_data_loss)
-        return self._known
+        if self._cached_claims is None:
+            self._cached_claims = Claims(self._connected(), self._consumer, self._options.fail_on_data_loss)
+        return self._cached_claims

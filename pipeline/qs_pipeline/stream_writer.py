@@ -16,8 +16,6 @@ from .staging import Staged, payloads, publish, sink, stage, task
 
 
 class QsStreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a stream."""
-
     def __init__(self, options: Options) -> None:
         self._options = options
 

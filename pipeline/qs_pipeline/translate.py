@@ -54,11 +54,11 @@ _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete lo
 
 def translate(error: BaseException) -> PipelineError:
     """Returns the error as one of the pipeline. Use it as `raise translate(error) from error`."""
-    ours = error if isinstance(error, PipelineError) else None
-    if ours is None and isinstance(error, PySparkException):
-        ours = _raised(str(error))
-    if ours is not None:
-        return ours
+    pipeline_error = error if isinstance(error, PipelineError) else None
+    if pipeline_error is None and isinstance(error, PySparkException):
+        pipeline_error = _raised(str(error))
+    if pipeline_error is not None:
+        return pipeline_error
     if isinstance(error, ServerUnavailable | ServerError):
         return _client_error(error)
     if isinstance(error, ParseException | AnalysisException) and _SINK not in str(error):
@@ -98,10 +98,10 @@ def from_text(text: str) -> PipelineError:
 
 def _raised(text: str) -> PipelineError | None:
     """Returns the error that one of our modules has raised, in any process; None if there is none."""
-    for package, name, said in reversed(_RAISED.findall(text)):
+    for package, name, message in reversed(_RAISED.findall(text)):
         cls = _PIPELINE_ERRORS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
         if cls is not None:
-            return cls(said.split(" SQLSTATE:")[0])
+            return cls(message.split(" SQLSTATE:")[0])
     return None
 
 
@@ -109,10 +109,10 @@ def _failed_expression(text: str) -> PipelineError | None:
     found = _FAILED_EXPRESSION.search(text)
     if found is None:
         return None
-    said = found[2].split(" SQLSTATE:")[0]
+    message = found[2].split(" SQLSTATE:")[0]
     if found[1].startswith("USER_RAISED"):
-        return _raised(said) or BadQueryError(said)
-    return BadQueryError(f"the query fails on a message: [{found[1]}] {said}")
+        return _raised(message) or BadQueryError(message)
+    return BadQueryError(f"the query fails on a message: [{found[1]}] {message}")
 
 
 def _checkpoint(text: str) -> PipelineError | None:

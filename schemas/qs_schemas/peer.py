@@ -3,7 +3,7 @@
 Clients and servers use the same peer, and so do tests, with two of them back to back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
@@ -70,6 +70,11 @@ class Peer:
         self._framer.empty_line = early
         self._plain = PlainReader(limits, serving)
         self._closed = False
+        self.drained = False
+        """Whether `next_event` has given all that there is, so that it need not be asked again before more comes. Not
+        every time when it is so."""
+        self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
+        """Takes what the other side sent, in pieces of any size."""
         self.early = early
         """Whether the other side ends its documents with an empty line, and so what it is sent ends in the same way:
         see `serialize`. From the first document on that has ended so, once `next_event` has read it."""
@@ -83,10 +88,6 @@ class Peer:
     def begun(self) -> bool:
         """Whether a document has begun to arrive and is not complete."""
         return self._framer.begun
-
-    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Takes what the other side sent, in pieces of any size."""
-        self._framer.feed(data)
 
     def end_of_data(self) -> Fault | None:
         """Takes the end of the other side's stream. Call it after the events. Returns a fault if the stream ended
@@ -104,11 +105,13 @@ class Peer:
     def next_event(self) -> Message | Fault | None:
         """Returns the next message or fault, or None until more bytes come."""
         framer = self._framer
+        self.drained = False
         if self._closed or not framer.buffer:
             return None
         plain = framer.next_plain(self._plain.read)
         self.early = framer.empty_line
         if plain is not None:
+            self.drained = not framer.buffer
             return plain
         in_pieces = framer.begun  # if not, the document has been looked at just now, and is not plain
         try:

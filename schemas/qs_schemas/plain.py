@@ -315,7 +315,10 @@ def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft
 
 def _receive(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
     if request:
-        return ReceiveMessage(qid), _match(_ONLY, data, at).end()
+        found = _ONLY.match(data, at)
+        if found is None:
+            raise _DeclinedError
+        return ReceiveMessage(qid), found.end()
     deliveries, end = _deliveries(data, at, limits)
     return ReceiveMessage(qid, messages=deliveries), end
 
@@ -389,7 +392,7 @@ def _delete(data: _Data, at: int, qid: str | None, request: bool, limits: Limits
     status, receives, pushed_at, visible_at, mid = found.groups()
     if status or pushed_at or visible_at:
         raise _DeclinedError
-    return DeleteMessage(qid, int(mid), _whole(receives)), found.end()
+    return DeleteMessage(qid, int(mid), None if receives is None else int(receives)), found.end()
 
 
 def _held(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Reader:

@@ -146,7 +146,12 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
             raise _UnusualError
         if type(receives) is not int or type(pushed_at) is not int:
             raise _UnusualError
-        until = "" if visible_at is None else f' visible-at="{_whole(visible_at)}"'
+        if visible_at is None:
+            until = ""
+        elif type(visible_at) is int:
+            until = f' visible-at="{visible_at}"'
+        else:
+            raise _UnusualError
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
         heads.append(f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode())
         payloads.append(delivery.payload)

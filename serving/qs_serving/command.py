@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,33 +11,12 @@ import trio
 
 from qs_schemas import Limits
 
+from .arguments import CommandParser, ShowVersion, number_group
 from .listening import Announce, StartError
 from .options import ServerLimits
 from .stopping import StopError
-from .version import ShowVersion
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
-
-LONGEST = 999_999_999
-"""Seconds that a flag may ask for, some 30 years: the most that the protocol has for a time."""
-
-
-def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
-    """Returns a type of arguments: a number that is not less. One that may have a fraction is a time, and has an upper
-    bound too."""
-
-    def read(text: str) -> float:
-        value = kind(text)
-        if not math.isfinite(value):
-            raise argparse.ArgumentTypeError(f"{text} is not a number")
-        if not value >= least:  # also of what is no number, NaN
-            raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
-        if kind is float and value > LONGEST:
-            raise argparse.ArgumentTypeError(f"{text} is more than {LONGEST} seconds")
-        return value
-
-    read.__name__ = "number"
-    return read
 
 
 def _port(text: str) -> int:
@@ -49,7 +27,7 @@ def _port(text: str) -> int:
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
     """Returns a parser with the flags that every such command has. port: the default."""
-    parser = argparse.ArgumentParser(prog=program, description=description, epilog=EPILOG, allow_abbrev=False)
+    parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -62,31 +40,6 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
         "send anything are known by how they end it (default: %(default)s)",
     )
     return parser
-
-
-AddNumber = Callable[..., None]
-
-
-def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
-    """Returns what adds flags for numbers to a group: (flag or flags, default, help text, least=1). A default that is a
-    float makes it a flag for seconds. shown: what the help says of a default that is None."""
-
-    def add(
-        flag: str | tuple[str, ...], default: float | None, text: str, least: float = 1, shown: str | None = None
-    ) -> None:
-        flags = (flag,) if isinstance(flag, str) else flag
-        if shown is None:
-            shown = f"{default:g}" if isinstance(default, float) else str(default)
-        group.add_argument(
-            *flags,
-            dest=flags[-1].strip("-").replace("-", "_"),
-            type=at_least(least, float if isinstance(default, float) else int),
-            default=default,
-            metavar=metavar,
-            help=f"{text} (default: {shown})",
-        )
-
-    return add
 
 
 def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:

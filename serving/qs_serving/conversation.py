@@ -136,11 +136,15 @@ class Conversation:
         await self._stream.feed(self._arrived)
 
     def _arrived(self, data: bytes) -> None:
-        """Bytes, in a sweep of the hub, while the task sleeps."""
-        self._take(data)
-        if self._ended:
+        """Takes what comes in a poll cycle while the task sleeps."""
+        if not data:
+            self._take(data)
             self._stream.rouse()
-        elif self._events:
+            return
+        self._unanswered += len(data)
+        self._peer.receive_data(data)
+        self._parse()
+        if self._events:
             if self._timed:
                 self._stop_time()
             self._begin()
@@ -150,7 +154,7 @@ class Conversation:
     def _idle(self) -> None:
         """Everything is answered, and the task has slept on: more is read."""
         self._unanswered = 0
-        if self._peer.begun:
+        if not self._peer.drained and self._peer.begun:
             self._keep_time()
         self._interruptible = self._life
         self._stream.resume()
@@ -213,11 +217,12 @@ class Conversation:
         self._more = True
         while len(events) < most:
             event = next_event()
-            if event is None:
+            if event is not None:
+                events.append(event)
+                self._steps = 0
+            if event is None or self._peer.drained:
                 self._more = False
                 break
-            events.append(event)
-            self._steps = 0
         if self._early is not self._peer.early:
             self._end_what_was_sent()
 

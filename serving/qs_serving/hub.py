@@ -9,6 +9,7 @@ done together.
 import select
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from time import perf_counter
 from typing import Protocol
 
@@ -26,6 +27,9 @@ _READ = 1024
 _LINGER = 0.001
 """Seconds that a turn waits for what comes next, if no task of the loop has anything to do: a client that has got its
 answer often asks again, and a pass through the loop costs as much as its request. The kernel counts milliseconds."""
+
+
+_descriptor = itemgetter(0)
 
 
 class Reader(Protocol):
@@ -70,19 +74,13 @@ class Hub:
 
     def _poll(self) -> Iterable[Reader]:
         """Those that something can be read from, or some of them."""
-        found = self._epoll.poll(0, _READY)
-        return self._named(found) if found else ()
+        return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(0, _READY)))
 
     def _linger(self, until: float) -> Iterable[Reader]:
         """As `_poll`, but waits for a moment, unless it is late, or somebody else is waiting for the loop."""
         if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
             return ()
-        return self._named(self._epoll.poll(_LINGER, _READY))
-
-    def _named(self, found: list[tuple[int, int]]) -> Iterable[Reader]:
-        """Returns the readers of the descriptors that the kernel named, nearly always one or none."""
-        readers = self._readers
-        return (readers[found[0][0]],) if len(found) == 1 else [readers[descriptor] for descriptor, _ in found]
+        return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(_LINGER, _READY)))
 
     def _take_turn(self) -> None:
         """Sweeps until nothing comes, or it is the others' turn: that costs as much as some requests."""
@@ -92,7 +90,9 @@ class Hub:
             ready.appendleft(first)
         while left > 0:
             if not ready:
-                ready.extend(self._poll() or (self._linger(until) if left < _TURN else ()))
+                ready.extend(self._poll())
+                if not ready and left < _TURN:
+                    ready.extend(self._linger(until))
                 if not ready:
                     break
                 if first is not None and first in ready:

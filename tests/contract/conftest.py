@@ -1,11 +1,9 @@
 """Every engine, for the tests of what all of them do."""
 
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import boto3  # type: ignore[import-untyped]
 import pytest
 from support.claim_calls import REOPENED
 from support.contract_bench import guarded, memcached_bench, sqs_bench
@@ -13,11 +11,9 @@ from support.engines import ENGINES, EVERY_ENGINE, Bench
 from support.memcached_serving import Memcached
 from support.memory_serving import Client, Clock, clock_of, serving
 from support.operation_calls import FillableDisk
-from support.sqs_serving import CREDENTIALS, SqsServer, sqs_serving
+from support.sqs_serving import SqsServer, give_credentials, sqs_serving
 
 from qs_server.storage.engine import Engine
-
-_make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +33,7 @@ def sqs_server() -> Iterator[SqsServer]:
 @pytest.fixture
 def sqs(sqs_server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
     """The same, with what boto3 needs to use it."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.setattr(boto3.session, "Session", _make_session)
+    give_credentials(monkeypatch)
     return sqs_server
 
 

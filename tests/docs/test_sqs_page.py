@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from qs_server.storage.engine import Feature
-from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, api, messages, names, receipts
+from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, names, queue, receipts
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
 WORDS = " ".join(PAGE.split())
@@ -18,8 +18,8 @@ def test_bounds() -> None:
         f"1 to {names.MOST} of",
         f"{messages.MOST_BYTES} bytes",
         f"at most {messages.MOST_ENTRIES} messages",
-        f"at most {api.LONGEST_DELAY} seconds",
-        f"at most {api.LONGEST_WINDOW // 3600} hours",
+        f"at most {queue.LONGEST_DELAY} seconds",
+        f"at most {queue.LONGEST_WINDOW // 3600} hours",
         f"At most {receipts.MOST:,}",
         f"`{messages.MID}`",
         f"`{messages.ENCODING}`",

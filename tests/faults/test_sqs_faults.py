@@ -1,10 +1,9 @@
 """An SQS endpoint that fails, hangs, is not there, or does not know us: what is tried again, and what is said."""
 
-import functools
 import http.server
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,21 @@ from typing import Any
 import boto3
 import pytest
 from support.cut_proxy import cutting
+from support.sqs_calls import LONG, push, receive, wait
 from support.sqs_serving import (
-    CREDENTIALS,
     HASTY,
     NO_METADATA,
     FaultySqs,
     RefusedError,
     SqsServer,
     failing,
+    give_credentials,
     sqs_engine,
     sqs_serving,
 )
 
 from qs_server.storage.engine import (
     SECOND,
-    Draft,
-    Message,
     Options,
     Receipt,
     RemoteError,
@@ -37,18 +35,10 @@ from qs_server.storage.engine import (
 from qs_server.storage.remote.sqs import SqsEngine
 from qs_server.storage.vsqs import micros
 
-LONG = 20
-"""Seconds: only a failure waits that long."""
-LOTS = 1 << 40
-"""Bytes: no bound."""
-_session = functools.cache(boto3.session.Session)
-"""Making one takes 0.2 s."""
 THROTTLED = RefusedError(400, "ThrottlingException")
 BROKEN = RefusedError(500, "InternalFailure")
 UNAVAILABLE = RefusedError(503, "ServiceUnavailable")
 HANG_UP = ConnectionError()
-PASSING = [THROTTLED, BROKEN, UNAVAILABLE, HANG_UP]
-IDS = ["throttled", "500", "503", "hung up"]
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +50,7 @@ def server() -> Iterator[SqsServer]:
 
 @pytest.fixture
 def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.setattr(boto3.session, "Session", _session)
+    give_credentials(monkeypatch)
 
 
 @pytest.fixture
@@ -83,37 +70,27 @@ def engine(tmp_path: Path, proxy: FaultySqs, _credentials: None) -> Iterator[Sqs
     engine.close()
 
 
-def push(engine: SqsEngine, *payloads: bytes, qid: str = "q") -> list[int]:
-    return engine.queue(qid).push([Draft(payload) for payload in payloads])
-
-
-def receive(engine: SqsEngine, *qids: str, visibility: int | None = None, room: int = LOTS) -> list[Message]:
-    return engine.receive(qids or ["q"], 100, visibility, room)
-
-
-def wait(engine: SqsEngine, *qids: str) -> list[Message]:
-    return engine.receive(qids or ["q"], 10, None, LOTS, wait=LONG)
-
-
 # -- what passes
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=IDS)
-def test_tried_again(engine: SqsEngine, proxy: FaultySqs, fault: Exception) -> None:
+OPERATIONS: dict[str, Callable[[SqsEngine, int], object]] = {
+    "SendMessageBatch": lambda engine, mid: push(engine, b"x"),
+    "ReceiveMessage": lambda engine, mid: wait(engine),
+    "ChangeMessageVisibility": lambda engine, mid: engine.queue("q").extend(Receipt(mid), None),
+    "DeleteMessage": lambda engine, mid: engine.queue("q").delete(Receipt(mid, 1)),
+    "GetQueueAttributes": lambda engine, mid: engine.queue("q").stats(),
+    "PurgeQueue": lambda engine, mid: engine.queue("q").purge(0, 1),
+    "CreateQueue": lambda engine, mid: engine.create("r", Options()),
+    "DeleteQueue": lambda engine, mid: engine.remove("q", force=True),
+}
+
+
+def test_every_operation_is_tried_again(engine: SqsEngine, proxy: FaultySqs) -> None:
     """Whatever is asked is asked again while SQS fails, and nobody notices."""
-    for operation, call in {
-        "SendMessageBatch": lambda: push(engine, b"x"),
-        "ReceiveMessage": lambda: wait(engine),
-        "ChangeMessageVisibility": lambda: engine.queue("q").extend(Receipt(engine.queue("q").last_mid), None),
-        "DeleteMessage": lambda: engine.queue("q").delete(Receipt(engine.queue("q").last_mid, 1)),
-        "GetQueueAttributes": lambda: engine.queue("q").stats(),
-        "PurgeQueue": lambda: engine.queue("q").purge(0, 1),
-        "DeleteQueue": lambda: engine.remove("q", force=True),
-        "CreateQueue": lambda: engine.create("r", Options()),
-    }.items():
+    for operation, call in OPERATIONS.items():
         proxy.calls.clear()
-        proxy.before = failing(3, fault, operation)
-        call()
+        proxy.before = failing(3, THROTTLED, operation)
+        call(engine, engine.queue("q").last_mid)
         assert proxy.calls.count(operation) == 4
 
 
@@ -125,28 +102,29 @@ def test_tried_again(engine: SqsEngine, proxy: FaultySqs, fault: Exception) -> N
         (UNAVAILABLE, "could not do .*, after 4 attempts: ServiceUnavailable"),
         (HANG_UP, "does not answer, after 4 attempts: .*; is it running, is that its address"),
     ],
-    ids=IDS,
+    ids=["throttled", "500", "503", "hung up"],
 )
-def test_given_up(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text: str) -> None:
-    """After so many attempts the error says which server, what happened, and what to do; later all goes on."""
+def test_what_passes(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text: str) -> None:
+    """What may pass is tried again. After so many attempts the error says which server, what happened, and what to
+    do."""
+    proxy.before = failing(3, fault)
+    assert len(push(engine, b"x")) == 1
+    proxy.calls.clear()
+    proxy.before = failing(4, fault)
+    with pytest.raises(RemoteError, match=f"SQS at {proxy.url} {text}"):
+        push(engine, b"x")
+    assert len(proxy.calls) == 4
+
+
+def test_every_operation_is_given_up(engine: SqsEngine, proxy: FaultySqs) -> None:
+    """Whatever fails for good has changed nothing, and later all goes on."""
     [mid] = push(engine, b"x")
     receive(engine)
-    proxy.before = failing(1000, fault)
-    for call in (
-        lambda: push(engine, b"y"),
-        lambda: receive(engine),
-        lambda: wait(engine),
-        lambda: engine.queue("q").delete(Receipt(mid, 1)),
-        lambda: engine.queue("q").release(Receipt(mid, 1), 0),
-        lambda: engine.queue("q").extend(Receipt(mid, 1), None),
-        lambda: engine.queue("q").stats(),
-        lambda: engine.queue("q").purge(0, 1),
-        lambda: engine.remove("q", force=True),
-        lambda: engine.create("r", Options()),
-    ):
+    proxy.before = failing(1000, BROKEN)
+    for call in OPERATIONS.values():
         proxy.calls.clear()
-        with pytest.raises(RemoteError, match=f"SQS at {proxy.url} {text}"):
-            call()
+        with pytest.raises(RemoteError, match="after 4 attempts: InternalFailure"):
+            call(engine, mid)
         assert len(proxy.calls) == 4
     proxy.before = None
     assert list(engine.queues()) == ["q"]
@@ -314,7 +292,7 @@ def test_queue_deleted_recently(engine: SqsEngine, proxy: FaultySqs) -> None:
 def test_queues_of_others(engine: SqsEngine, proxy: FaultySqs, tmp_path: Path) -> None:
     """Who may not make queues may use one that is there, and is told why when it is not."""
     (tmp_path / "second").mkdir()
-    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._api._prefix)
+    second = sqs_engine(tmp_path / "second", proxy.url, prefix=engine._prefix)
     proxy.before = failing(1000, RefusedError(400, "AccessDenied", "no right"), "CreateQueue")
     second.create("q", Options())
     [mid] = push(engine, b"x")
@@ -416,7 +394,7 @@ def test_killed_and_restarted(tmp_path: Path) -> None:
         with pytest.raises(RemoteError, match=r"there is no queue '.*-q' at SQS"):  # it kept nothing
             push(engine, b"x")
         made = boto3.session.Session().client("sqs", region_name="us-east-1", endpoint_url=server.url)
-        made.create_queue(QueueName=f"{engine._api._prefix}q")
+        made.create_queue(QueueName=f"{engine._prefix}q")
         [mid] = push(engine, b"x")
         assert [message.mid for message in wait(engine)] == [mid]
         engine.close()
@@ -442,7 +420,7 @@ def test_slow(tmp_path: Path, server: SqsServer) -> None:
         policy = replace(HASTY, attempts=2, read_timeout=0.2)
         engine = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=replace(HASTY, read_timeout=LONG))
         engine.create("q", Options())
-        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._api._prefix)
+        hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._prefix)
         proxy.freeze()
         with pytest.raises(RemoteError, match="does not answer, after 2 attempts: Read timeout"):
             push(hasty, b"x")

@@ -14,19 +14,7 @@ from pathlib import Path
 import pytest
 from support.bus_calls import stored
 from support.bus_serving import COMMAND, BusProcess, bus_serving
-from support.documents import (
-    PING,
-    code,
-    delete,
-    is_delivery,
-    mids,
-    new_queue,
-    push,
-    push_list,
-    release,
-    req,
-    subscribe,
-)
+from support.documents import PING, code, delete, mids, new_queue, push, push_list, release, req, subscribe
 from support.serving import FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 from qs_bus.command import read_options
@@ -47,8 +35,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
-
-# -- flags ------------------------------------------------------------------------------------------------------------
 
 FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
@@ -87,34 +73,17 @@ BAD_FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flags", BAD_FLAGS, ids=" ".join)
-def test_bad_flags(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A flag that is wrong ends the command with exit code 2, its usage, and a line that says which and why."""
-    with pytest.raises(SystemExit) as ended:
-        read_options(flags)
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("usage: queue-bus.py")
-    assert flags[0].lstrip("-") in said.splitlines()[-1]
-    assert len(said.splitlines()[-1]) > len("queue-bus.py: error: ") + len(flags[0])
-
-
-@pytest.mark.parametrize("name", ["x" * 201, "a\nb", "a\0b", "a\udcffb"])
-def test_names_that_no_queue_can_have(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name in -q that no queue can have is a wrong flag: it does not wait for the server to say so."""
-    with pytest.raises(SystemExit) as ended:
-        read_options(["-q", name])
-    assert ended.value.code == 2
-    assert "-q" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_typo_of_the_process() -> None:
-    """The same for the process: exit code 2, the usage, no traceback."""
-    exit_code, out, error = run("--qeue", "orders")
-    assert (exit_code, out) == (2, "")
-    assert error.startswith("usage: queue-bus.py")
-    assert "--qeue" in error
-    assert "Traceback" not in error
+def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag that is wrong ends the command with exit code 2, its usage, and a line that says which and why. So does a
+    name that no queue can have."""
+    for flags in [*BAD_FLAGS, *(["-q", name] for name in ("x" * 201, "a\nb", "a\0b", "a\udcffb"))]:
+        with pytest.raises(SystemExit) as ended:
+            read_options(flags)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith("usage: queue-bus.py")
+        assert flags[0].lstrip("-") in said.splitlines()[-1]
+        assert len(said.splitlines()[-1]) > len("queue-bus.py: error: ") + len(flags[0])
 
 
 def test_flags_to_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +125,6 @@ def test_a_host_that_is_not_ours() -> None:
     exit_code, out, error = run("--port", "0", "--host", "192.0.2.1")
     assert (exit_code, out, error.count("\n")) == (1, "", 1), error
     assert "--host" in error
-
-
-# -- starting ---------------------------------------------------------------------------------------------------------
 
 
 def test_listening_is_said_once() -> None:
@@ -213,9 +179,6 @@ def test_it_starts_before_the_server(tmp_path: Path) -> None:
     assert "Traceback" not in bus.log()
 
 
-# -- stopping ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def bus(shared_server: ServerProcess) -> Iterator[BusProcess]:
     """A bus to be stopped, on a server that goes on."""
@@ -246,22 +209,6 @@ def test_a_graceful_stop(sig: int, bus: BusProcess, producer: Wire, qid: str) ->
     assert time.monotonic() - began < 20  # nobody is waited for: not even the one that is delayed for an hour
     assert stored(producer, qid, "in-flight") == []
     # What one of them has handled and another has not is not over: both are to come back.
-    assert stored(producer, qid, "ready") == sent[1:] == stored(producer, qid)
-
-
-def test_what_nobody_has_acknowledged(bus: BusProcess, producer: Wire, qid: str) -> None:
-    """After a stop, what was acknowledged is deleted, and the rest is visible, with what waited."""
-    with Wire(bus) as one:
-        one.ask(subscribe(qid, ack="client", prefetch=2))
-        sent = mids(producer.ask(push_list(qid, "a", "b", "c", "d")))
-        assert [mids(one.line())[0] for _ in range(2)] == sent[:2]
-        one.send(delete(qid, sent[0]))
-        lines = [one.line(), one.line()]
-        assert sorted(is_delivery(line) for line in lines) == [False, True]
-        bus.process.send_signal(signal.SIGTERM)
-        assert code(one.line()) == 503
-        assert one.line() == ""
-    assert bus.wait() == 0
     assert stored(producer, qid, "ready") == sent[1:] == stored(producer, qid)
 
 

@@ -64,6 +64,7 @@ def test_many_tasks_open_one_connection(backend: str) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(client.ping)
+        assert repr(client) == f"<AsyncQueueClient 127.0.0.1:{server.port}, connected>"
         await client.disconnect()
 
     with scripted(serve) as server:

@@ -60,9 +60,6 @@ def payloads(client: QueueClient, qid: str) -> list[bytes]:
     return [delivery.payload for delivery in client.receive(qid, max=1000)]
 
 
-# -- push -------------------------------------------------------------------------------------------------------------
-
-
 def test_push_arguments(qs: Run, client: QueueClient, qid: str) -> None:
     """Each argument is one message; their ids are printed, one a line."""
     code, out, err = qs("push", qid, "a", "h\xe9", "\udcff")  # the last as Python has a byte that is not UTF-8
@@ -122,21 +119,12 @@ def test_push_creates(qs: Run, client: QueueClient) -> None:
     assert payloads(client, "created") == [b"x", b"x"]
 
 
-def test_push_with_delay(qs: Run, client: QueueClient, qid: str) -> None:
-    """--delay holds the messages back."""
-    assert qs("push", qid, "--delay", "3600", "x")[0] == 0
-    assert payloads(client, qid) == []
-
-
 def test_push_for_programs(qs: Run, client: QueueClient, qid: str) -> None:
     """--json gives queue and id of each message."""
     _, out, _ = qs("push", qid, "a", "b", "--json")
     assert [json.loads(line) for line in out.splitlines()] == [
         {"qid": qid, "mid": mid} for mid in client.list_messages(qid)
     ]
-
-
-# -- receive and after ------------------------------------------------------------------------------------------------
 
 
 def test_receive_and_delete(qs: Run, client: QueueClient, qid: str) -> None:
@@ -178,14 +166,6 @@ def test_receive_many(qs: Run, client: QueueClient, qid: str) -> None:
     _, out, _ = qs("receive", qid, "--max", "230", "--delete")
     assert out.splitlines() == [str(n) for n in range(230)]
     assert len(list(client.list_messages(qid))) == 20
-
-
-def test_receive_from_several(qs: Run, client: QueueClient, qid: str) -> None:
-    """Several queues: the oldest over all of them."""
-    client.new_queue(f"{qid}-2")
-    for name, payload in ((qid, "1"), (f"{qid}-2", "2"), (qid, "3")):
-        client.push(name, payload)
-    assert qs("receive", f"{qid}-2", qid, "-n", "9", "--delete") == (0, "1\n2\n3\n", "")
 
 
 def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
@@ -246,9 +226,6 @@ def test_delete_says_what_was_not_there(qs: Run, client: QueueClient, qid: str) 
     mid = client.push(qid, "x")
     code, out, err = qs("delete", qid, str(mid), "5", "--json")
     assert (code, json.loads(out), err) == (1, {"qid": qid, "mid": mid}, f"qs: no message 5 in '{qid}'\n")
-
-
-# -- queues -----------------------------------------------------------------------------------------------------------
 
 
 def test_new_ls_rm(qs: Run) -> None:
@@ -333,9 +310,6 @@ def test_ping(qs: Run, shared_server: ServerProcess) -> None:
     assert code == 0
     assert re.fullmatch(rf"{shared_server.host}:{shared_server.port} answered in [\d.]+ ms\n", out)
     assert json.loads(qs("ping", "--json")[1])["server"] == f"{shared_server.host}:{shared_server.port}"
-
-
-# -- how it ends ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -432,10 +406,3 @@ def test_stdin_that_is_not_needed(shared_server: ServerProcess, client: QueueCli
     """A command that reads no stdin works without."""
     assert finish(process(shared_server, "push", qid, "stored", shell='exec "$@" <&-'))[0] == 0
     assert payloads(client, qid) == [b"stored"]
-
-
-def test_exit_codes_reach_the_shell(shared_server: ServerProcess) -> None:
-    """The codes of main() are those of the process; wrong usage is 2."""
-    assert finish(process(shared_server, "ping"))[0] == 0
-    assert finish(process(shared_server, "ls", "nowhere"))[0] == 1
-    assert finish(process(shared_server, "frobnicate"))[0] == 2

@@ -3,7 +3,6 @@
 import json
 import re
 import resource
-import signal
 import subprocess
 import threading
 from contextlib import ExitStack, closing
@@ -124,25 +123,6 @@ def test_what_clients_do(tmp_path: Path, durability: str) -> None:
             assert line["time"] >= line["mid"]
 
 
-def test_a_window_that_ends(tmp_path: Path) -> None:
-    """A window that ends by its time is nobody's doing; the end of a delay is not in the record."""
-    folder = tmp_path / "history"
-    expected: list[tuple[object, ...]] = []
-    with serving(tmp_path / "root", *FAST, "--history", str(folder)) as server, Wire(server) as wire:
-        peer = address(wire)
-        for qid in [storing(wire, storage) for storage in KEEPING]:
-            [delayed] = mids(wire.ask(push(qid, "x", delay=0.05)))
-            assert mids(wire.ask(receive(qid, wait=20, visibility=0.05))) == [delayed]
-            assert mids(wire.ask(receive(qid, wait=20))) == [delayed]
-            expected += [
-                ("pushed", qid, delayed, 1, 0, peer),
-                ("received", qid, delayed, 1, 1, peer),
-                ("expired", qid, delayed, 1, 1, ""),
-                ("received", qid, delayed, 1, 2, peer),
-            ]
-    assert [seen(line) for line in lines_of(folder)] == expected
-
-
 @pytest.mark.parametrize("durability", ["always", "none"])
 def test_subscribers(tmp_path: Path, durability: str) -> None:
     """What is sent to a subscriber it has received; what it held when its connection ended it has released. In each
@@ -189,17 +169,6 @@ def subscribe_twice(server: ServerProcess, wire: Wire, qid: str) -> dict[tuple[s
     return expected
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    """What is answered with an error is not in the record; where nothing has happened, there is no file."""
-    folder = tmp_path / "history"
-    with serving(tmp_path / "root", *FAST, "--history", str(folder)) as server, Wire(server) as wire:
-        wire.ask(new_queue("q"))
-        for document in (push("none", "x"), delete("q", 1), receive("none"), receive("q"), "<qs"):
-            wire.send(document)
-        assert not list(folder.iterdir())
-    assert not list(folder.iterdir())
-
-
 def test_files_in_time(tmp_path: Path) -> None:
     """A file is there for readers soon after its first line, while the server goes on."""
     folder = tmp_path / "history"
@@ -223,19 +192,6 @@ def await_files(folder: Path, count: int) -> set[str]:
 
     until(lambda: len(finished()) >= count, folder)
     return finished()
-
-
-def test_files_by_size(tmp_path: Path) -> None:
-    """Full files are finished while the server goes on, and old ones removed, if there is a bound."""
-    folder = tmp_path / "history"
-    flags = (*FAST, "--history", str(folder), "--history-size", "1000", "--history-keep", "5000")
-    with serving(tmp_path / "root", *flags) as server, Wire(server) as wire:
-        wire.ask(new_queue("q"))
-        pushed = [mids(wire.ask(push("q", "x")))[0] for _ in range(200)]
-    lines = lines_of(folder)
-    assert [line["mid"] for line in lines] == pushed[-len(lines) :]
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 5000
-    assert len(list(folder.iterdir())) >= 3
 
 
 def test_kill(tmp_path: Path) -> None:
@@ -315,32 +271,6 @@ def test_a_record_that_cannot_grow(tmp_path: Path) -> None:
     assert 0 < len(recorded) < 100
     assert recorded == pushed[: len(recorded)]
     assert f"{100 - len(recorded)} events are not in the history" in server.log()
-
-
-def test_two_servers(tmp_path: Path) -> None:
-    """Two servers on one root with one record: together they have everything once, in files of their own."""
-    folder = tmp_path / "history"
-    flags = (*FAST, "--storage", "files", "--history", str(folder))
-    with serving(tmp_path / "root", *flags) as first, Wire(first) as one:
-        one.ask(new_queue("q"))
-        [mid] = mids(one.ask(push("q", "x")))
-        with serving(tmp_path / "root", *flags) as second, Wire(second) as two:
-            assert mids(two.ask(receive("q", wait=20))) == [mid]
-            assert mids(two.ask(delete("q", mid))) == [mid]
-            assert len(list(folder.iterdir())) == 2
-    assert sorted(line["event"] for line in lines_of(folder)) == ["deleted", "pushed", "received"]
-    assert len(list(folder.iterdir())) == 2
-
-
-def test_off(server: ServerProcess, wire: Wire) -> None:
-    """Without the flag nothing is recorded."""
-    wire.ask(push("q", "x"))
-    wire.close()
-    assert server.stop(signal.SIGTERM) == 0
-    assert not list(server.root.parent.rglob("*history*"))
-
-
-# -- flags
 
 
 @pytest.mark.parametrize("place", ["root/orders", "root", "file"])

@@ -212,8 +212,21 @@ def test_the_reader_has_gone(killed: Path) -> None:
     command.stdout.close()
     error = command.stderr.read()
     command.stderr.close()
-    assert command.wait(READY_WITHIN) in (0, 1, 128 + signal.SIGPIPE)
-    assert b"Traceback" not in error
+    assert command.wait(READY_WITHIN) == 128 + signal.SIGPIPE
+    assert error == b""
+
+
+def test_output_that_is_full_or_closed(killed: Path) -> None:
+    """One line says that it is standard output."""
+    for redirected, code, says in (
+        (">/dev/full", 1, "queue-journal.py: standard output: the disk is full: No space left on device\n"),
+        (">&-", 2, "queue-journal.py: standard output is closed: redirect it to a file, or to /dev/null\n"),
+    ):
+        words = shlex.join([sys.executable, SCRIPT, "check", "--root", str(killed)])
+        done = subprocess.run(
+            ["sh", "-c", f"{words} {redirected}"], capture_output=True, text=True, timeout=READY_WITHIN, check=False
+        )
+        assert (done.returncode, done.stderr) == (code, says)
 
 
 def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

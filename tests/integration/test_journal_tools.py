@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.serving import PROJECT, READY_WITHIN, Listening, serving
+from support.serving import FAST, PROJECT, READY_WITHIN, Listening, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command
@@ -117,7 +117,7 @@ def test_segments_are_shared_and_the_target_is_made_whole(tmp_path: Path, capsys
     """Sealed segments are hard links; a target that exists is refused, and what cannot be read leaves nothing."""
     root = tmp_path / "root"
     for _ in range(2):
-        with serving(root) as server, QueueClient(server.host, server.port) as client:
+        with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
             client.new_queue("q", exist_ok=True)
             client.push("q", "one")
     (root / "q" / "12").write_bytes(b"waits")
@@ -131,7 +131,7 @@ def test_segments_are_shared_and_the_target_is_made_whole(tmp_path: Path, capsys
     code, _, err = tool(capsys, "backup", "--root", root, "--to", tmp_path / "other")
     assert (code, "queue-journal.py check" in err) == (1, True)
     assert not [path.name for path in tmp_path.iterdir() if "other" in path.name]
-    with serving(tmp_path / "backup") as server, QueueClient(server.host, server.port) as client:
+    with serving(tmp_path / "backup", *FAST) as server, QueueClient(server.host, server.port) as client:
         found = client.receive("q", 10, wait=10)
         found += client.receive("q", 10, wait=0 if len(found) == 3 else 10)
         assert sorted(delivery.payload for delivery in found) == [b"one", b"one", b"waits"]
@@ -141,30 +141,30 @@ def test_export_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Of all queues or some; a second time nothing is written; a server of files starts on the result. With a server
     running it is refused."""
     root, out = tmp_path / "root", tmp_path / "out"
-    with serving(root) as server, QueueClient(server.host, server.port) as client:
+    with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
         for qid in ("a/b", "c"):
             client.new_queue(qid, visibility=77)
-            client.push_many(qid, [f"{qid} {number}" for number in range(300)])
+            client.push_many(qid, [f"{qid} {number}" for number in range(20)])
         client.push("c", "later", delay=1000)
         code, _, err = tool(capsys, "export", "--root", root, "--to", out)
         assert (code, "stop it first" in err) == (1, True)
-    assert tool(capsys, "export", "--root", root, "c", "--to", out) == (0, f"{out}/c: 301 messages\n", "")
+    assert tool(capsys, "export", "--root", root, "c", "--to", out) == (0, f"{out}/c: 21 messages\n", "")
     code, said, _ = tool(capsys, "export", "--root", root, "--to", out)
     assert (code, said) == (
         0,
-        f"{out}/a%2Fb: 300 messages\n{out}/c: 301 messages, 301 of them were there already\n",
+        f"{out}/a%2Fb: 20 messages\n{out}/c: 21 messages, 21 of them were there already\n",
     )
     assert tool(capsys, "export", "--root", root, "x", "--to", out)[0] == 1
     with serving(out, "--storage", "files") as server, QueueClient(server.host, server.port) as client:
-        assert payloads(client, "a/b") == [b"a/b %d" % number for number in range(300)]
+        assert payloads(client, "a/b") == [b"a/b %d" % number for number in range(20)]
         stats = {queue.qid: queue for queue in client.stats()}
-        assert (stats["c"].ready, stats["c"].delayed, stats["c"].storage) == (300, 1, "files")
+        assert (stats["c"].ready, stats["c"].delayed, stats["c"].storage) == (20, 1, "files")
 
 
 def test_convert_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what it has done; a running server, a queue that is not there and another storage are one line each."""
     root = tmp_path / "root"
-    with serving(root) as server, QueueClient(server.host, server.port) as client:
+    with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")
         client.new_queue("nothing", storage="null")
         client.push_many("q", ["a", "b"])
@@ -174,7 +174,7 @@ def test_convert_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "only journal and files" in tool(capsys, "convert", "--root", root, "nothing", "--to", "files")[2]
     done = "queue 'q' has the storage files now: 2 messages\n"
     assert tool(capsys, "convert", "--root", root, "q", "--to", "files") == (0, done, "")
-    with serving(root) as server, QueueClient(server.host, server.port) as client:
+    with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
         assert client.stats("q")[0].storage == "files"
         assert payloads(client, "q") == [b"a", b"b"]
     program = str(PROJECT / "scripts" / "queue-journal.py")

@@ -9,56 +9,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.documents import (
-    PING,
-    code,
-    delete,
-    mids,
-    new_queue,
-    payloads,
-    push,
-    push_list,
-    receive,
-    request,
-)
+from support.documents import PING, code, mids, new_queue, push, receive, request
 from support.serving import FAST, ServerProcess, Wire, serving
 from support.wakeups import settled
-
-
-def test_every_operation_once(wire: Wire) -> None:
-    """Each operation does what it is for, over a socket, one after the other."""
-    assert "<queue>q</queue>" in wire.ask(request("list-queues"))
-    first = mids(wire.ask(push("q", "one")))[0]
-    second, third = mids(wire.ask(push_list("q", "two", "three")))
-    assert mids(wire.ask(request("list-messages", "<qid>q</qid>"))) == [first, second, third]
-    got = wire.ask(request("get-message", f"<qid>q</qid><mid>{first}</mid>"))
-    assert (payloads(got), 'status="delivered"' in got) == (["one"], True)
-    assert mids(wire.ask(receive("q", max=10))) == [second, third]
-    assert "visible-at=" in wire.ask(request("extend-message", f"<qid>q</qid><mid>{second}</mid>", visibility=60))
-    assert code(wire.ask(request("release-message", f"<qid>q</qid><mid>{second}</mid>"))) == 0
-    stats = wire.ask(request("queue-stats", "<qid>q</qid>"))
-    assert all(part in stats for part in ('new="0"', 'ready="1"', 'in-flight="2"', 'bytes="11"', 'pushed="3"'))
-    assert mids(wire.ask(delete("q", first))) == [first]
-    assert "<count>2</count>" in wire.ask(request("purge-queue", "<qid>q</qid>"))
-    assert "<ping/>" in wire.ask(PING)
-    assert code(wire.ask(request("delete-queue", "<qid>q</qid>"))) == 0
-    assert "<queues></queues>" in wire.ask(request("list-queues"))
-
-
-def test_odd_names(wire: Wire, server: ServerProcess) -> None:
-    """A name with a slash, dots, a percent sign, a space or an emoji is a name like any other: one directory, not
-    nested, of which the root keeps the encoded form."""
-    names = ["a/b", "..", ".", ".hidden", "../../escape", "100%", "with space", "\N{GRINNING FACE}", "x" * 200]
-    for name in names:
-        assert code(wire.ask(new_queue(name))) == 0, name
-        assert code(wire.ask(push(name, name))) == 0
-        assert payloads(wire.ask(receive(name))) == [name]
-    listed = wire.ask(request("list-queues"))
-    assert re.findall("<queue>(.*?)</queue>", listed) == sorted([*names, "q"])
-    directories = [name for name in os.listdir(server.root) if name != ".journal"]
-    assert len(directories) == len(names) + 1
-    assert not [name for name in directories if re.fullmatch(r"[A-Za-z0-9_\-.%]+", name) is None or name[0] == "."]
-    assert not list(server.root.parent.glob("*escape*"))
 
 
 def test_too_many_clients(tmp_path: Path) -> None:

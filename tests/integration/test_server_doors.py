@@ -31,11 +31,10 @@ def drained(client: QueueClient, count: int) -> list[tuple[int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("durability", ["always", "none"])
-def test_moved_files_wake_whoever_waits(tmp_path: Path, durability: str) -> None:
+def test_moved_files_wake_whoever_waits(tmp_path: Path) -> None:
     """`mv` into the directory: the message has the file's id; then the directory is empty and the server sleeps."""
     root = tmp_path / "root"
-    with serving(root, "--durability", durability) as server, QueueClient(server.host, server.port) as client:
+    with serving(root) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")
         (tmp_path / "hello").write_bytes(b"hello")
         timer = threading.Timer(0.2, (tmp_path / "hello").rename, [root / "q" / "1234"])

@@ -25,12 +25,11 @@ from support.serving import COMMAND, FAST, Wire, serving
 from support.small_disk import small_disk
 
 
-@pytest.mark.parametrize("durability", ["always", "interval", "none"])
-def test_a_restart(tmp_path: Path, durability: str) -> None:
+def test_a_restart(tmp_path: Path) -> None:
     """A restart keeps messages, their order and counts of receives, what is in flight and delayed, and what was never
     retrieved."""
     root = tmp_path / "root"
-    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+    with serving(root) as server, Wire(server) as wire:
         wire.ask(new_queue("q", '<options visibility="3600"/>'))
         pushed = mids(wire.ask(push_list("q", *"abcdef")))
         delayed = mids(wire.ask(push("q", "later", delay=3600)))
@@ -39,7 +38,7 @@ def test_a_restart(tmp_path: Path, durability: str) -> None:
         wire.ask(receive("q"))
         wire.ask(request("release-message", f"<qid>q</qid><mid>{pushed[0]}</mid>"))
         wire.ask(delete("q", pushed[1]))
-    with serving(root, "--durability", durability) as server, Wire(server) as wire:
+    with serving(root) as server, Wire(server) as wire:
 
         def listed(state: str) -> list[int]:
             return mids(wire.ask(request("list-messages", "<qid>q</qid>", state=state)))
@@ -90,8 +89,9 @@ def test_a_full_disk(small_disk: Path, durability: str) -> None:
             assert mids(later.ask(listed)) == stored[2:] + new
 
 
-@pytest.mark.parametrize("small_disk", ["512k", "1m", "4m"], indirect=True)
-@pytest.mark.parametrize("durability", ["always", "none"])
+@pytest.mark.parametrize(
+    ("small_disk", "durability"), [("512k", "always"), ("1m", "none"), ("4m", "always")], indirect=["small_disk"]
+)
 def test_a_full_disk_and_the_journal(small_disk: Path, durability: str) -> None:
     """The same with a journal: what is acknowledged makes room once segments are compacted."""
     root = small_disk / "root"

@@ -57,7 +57,7 @@ def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
         (["archive", "a", "--to", "d", "--once", "--continuous"], "not allowed with"),
         (["archive", "a", "--to", "d", "--batch", "0"], "whole number"),
         (["archive", "a", "--to", "d", "--every", "0"], "millisecond"),
-        (["archive", "a", "--to", "d", "--every", "2"], "--continuous too"),
+        (["archive", "a", "--to", "d", "--every", "2"], "needs --continuous"),
         (["archive", "a", "--too", "d"], "did you mean --to?"),
         (["replay", "d", "--too=q"], "did you mean --to?"),
         (["archive", "", "--to", "d"], "argument QUEUE: it is empty"),
@@ -67,7 +67,7 @@ def test_a_replay_takes_times(capsys: pytest.CaptureFixture[str]) -> None:
         (["route", "a", "--sql", "f", "--to", "b", "--errors="], "argument --errors: it is empty"),
         (["archive", "a", "--to", "d", "--conf", "driver=1"], "spark.driver.memory=2g"),
         (["archive", "a", "--to", "d", "--server", "x:y"], "HOST:PORT"),
-        (["route", "a", "--sql", "f", "--to", "b", "--errors", "b"], "the queue that --to names"),
+        (["route", "a", "--sql", "f", "--to", "b", "--errors", "b"], "name the same queue"),
         ([], "JOB"),
     ],
 )
@@ -136,8 +136,8 @@ def test_what_needs_no_spark_is_looked_at_before_it_starts(
     [
         (
             "archive",
-            errors.DataLossError("2 are gone; with failOnDataLoss false the query goes on with what there is"),
-            "2 are gone; --accept-loss goes on with what there is",
+            errors.DataLossError("2 are gone; with failOnDataLoss false the query continues with the other messages"),
+            "2 are gone; --accept-loss continues with the other messages",
         ),
         ("route", errors.DataLossError("the claim is gone"), "the claim is gone"),
         (

@@ -122,7 +122,7 @@ def test_the_last_of_our_errors_in_a_text_is_the_cause() -> None:
         ("[USER_RAISED_EXCEPTION] a NULL body SQLSTATE: P0001", errors.BadQueryError, "NULL body"),
         ("x.IllegalStateException: Incomplete log file in the log", errors.CheckpointLostError, "checkpoint"),
         ("a\nCaused by: java.io.IOException: No space left\n\tat x", errors.PipelineError, "No space left"),
-        ("", errors.PipelineError, "does not say why"),
+        ("", errors.PipelineError, "without a reason"),
     ],
 )
 def test_causes_in_texts(text: str, kind: type[errors.PipelineError], said: str) -> None:
@@ -269,7 +269,7 @@ def test_a_damaged_state_is_told(tmp_path: Path, damage: bytes) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     """The lock is free again when its holder is done."""
     files = LocalFiles(str(tmp_path))
-    busy = pytest.raises(errors.UsageError, match="an archive is running")
+    busy = pytest.raises(errors.UsageError, match="an archive is already running")
     with files.lock("_qs/lock", "an archive"), busy, files.lock("_qs/lock", "an archive"):
         pass
     with files.lock("_qs/lock", "an archive"):

@@ -116,7 +116,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
             job = Job([*arguments, *COMMON, "--batch", "40", "--continuous", "--every", "5"], tmp_path / "job.log")
             job.wait_for_batches(1)
             assert job.interrupt() == 130, job.log()
-            assert "ending after this batch" in job.log()
+            assert "stopping after this batch" in job.log()
             found = [row["mid"] for row in rows(tmp_path / "a")]
             assert found == mids[: len(found)]
             assert len(found) in (40, 80, 100)

@@ -192,7 +192,7 @@ def test_a_report_takes_its_place(tmp_path: Path) -> None:
 def test_what_is_not_replaced(tmp_path: Path, mark: str) -> None:
     """A directory that is no report of ours, even if it has a file of that name. A symlink means where it leads."""
     (tmp_path / "report.json").write_text(mark)
-    with pytest.raises(UsageError, match="is not empty, and no report"):
+    with pytest.raises(UsageError, match="is neither empty nor an earlier report"):
         check_target(str(tmp_path))
     link = tmp_path / "link"
     link.symlink_to("elsewhere")

@@ -141,7 +141,7 @@ def test_a_crash_between_the_two_targets(
         ("SELECT boddy FROM messages", "boddy"),
         ("SELECT body FROM message", "message"),
         ("SELECT mid FROM messages", "body or value"),
-        ("SELECT body, body AS value FROM messages", "one, and one only"),
+        ("SELECT body, body AS value FROM messages", "exactly one"),
         ("SELECT mid AS body FROM messages", "bigint"),
         ("SELECT count(*) AS body, body AS b FROM messages", "cannot|does not fit|aggregat"),
     ],

@@ -213,7 +213,7 @@ class Model:
         assert all(times == 1 for times in holders.values())
         for feed in (self.q, self.share):
             kept = [record for record in feed.records.values() if record.payload is not None]
-            assert feed._kept == sum(record.size for record in kept)
+            assert feed._payload_bytes == sum(record.size for record in kept)
             assert all(record.keepers > 0 and not record.done for record in kept)
         for member in self.here:
             held = member.subscription.held or ()

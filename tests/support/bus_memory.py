@@ -219,7 +219,7 @@ class World:
 
 def nothing_left(feed: Feed) -> bool:
     """Whether the feed's accounts are all at nothing."""
-    assert feed._kept == 0
+    assert feed._payload_bytes == 0
     assert not feed.records
     assert not getattr(feed, "_backlog", None)
     for member in feed.members:

@@ -52,6 +52,7 @@ HARMLESS = frozenset(
 
 DERIVED = frozenset(
     {
+        "read_all",
         "write",
         "pwrite",
         "copy",

@@ -117,19 +117,30 @@ class Published(Short):
         assert set(found) <= {b"%d" % number * 999 for number in (1, 2)}
 
 
+class _Elsewhere:
+    """A queue of another server, which does all that it is asked."""
+
+    def __init__(self, qid: str, options: Options) -> None:
+        self.options = options
+
+    def make(self) -> None: ...
+
+    def unmake(self, *, force: bool) -> None: ...
+
+
 class RemoteQueues(Short):
     """Queues of another server, of which there is a directory: made, and removed."""
 
     def run(self, disk: RecordingDisk) -> None:
-        registry = QueueRegistry(disk.root, "elsewhere", disk)
-        registry.create("q", Options(), lambda options: None)
+        registry = QueueRegistry(disk.root, "elsewhere", disk, _Elsewhere)
+        registry.create("q", Options())
         disk.mark("answered", 1)
         disk.mark("answered", 2)  # from here on it is being removed
-        registry.remove("q", lambda: None)
+        registry.remove("q", force=True)
         disk.mark("answered", 3)
 
     def look(self, root: str, image: Image, answered: int) -> None:
-        registry = QueueRegistry(root, "elsewhere")
+        registry = QueueRegistry(root, "elsewhere", None, _Elsewhere)
         assert answered != 1 or registry.queues()
         assert answered != 3 or not registry.queues()
         assert registry.queues() or not Path(root, "q").exists()

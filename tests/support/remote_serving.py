@@ -15,7 +15,7 @@ from support.changes import until
 from support.documents import new_queue
 from support.memcached_serving import Memcached
 from support.serving import FAST, ServerProcess, Wire, serving
-from support.sqs_serving import CREDENTIALS, FaultySqs, sqs_serving
+from support.sqs_serving import FaultySqs, give_credentials, sqs_serving
 
 STORAGES = ["memcached", "sqs"]
 LONG = 20
@@ -82,9 +82,7 @@ def elsewhere_serving() -> Iterator[Elsewhere]:
         Memcached(log=Path(folder, "log")) as memcached,
         sqs_serving() as moto,
     ):
-        for name, value in CREDENTIALS.items():
-            environment.setenv(name, value)
-        environment.delenv("AWS_PROFILE", raising=False)
+        give_credentials(environment)
         proxy = FaultySqs(moto)
         try:
             yield Elsewhere(memcached, Path(folder, "log"), proxy)

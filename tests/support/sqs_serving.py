@@ -1,6 +1,7 @@
 """An SQS endpoint on loopback for tests: moto's server as a process of its own, and one that fails as it is told."""
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -16,6 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
+import pytest
+
 from qs_server.storage.engine import Clock
 from qs_server.storage.remote.sqs import CallPolicy, SqsEngine
 from qs_server.storage.vsqs import micros
@@ -28,10 +32,19 @@ NO_METADATA = {
 }
 """What keeps boto3 from looking for credentials anywhere else."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", **NO_METADATA}
+_make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 HASTY = CallPolicy(
     attempts=4, pause=0.001, longest_pause=0.002, connect_timeout=5.0, read_timeout=20.0, longest_poll=2, leave=0.02
 )
 """For tests: what fails is tried again at once, and a poll that is left does not stay for long."""
+
+
+def give_credentials(patch: pytest.MonkeyPatch) -> None:
+    """Sets what boto3 needs to use an endpoint of the tests."""
+    for name, value in CREDENTIALS.items():
+        patch.setenv(name, value)
+    patch.delenv("AWS_PROFILE", raising=False)
+    patch.setattr(boto3.session, "Session", _make_session)
 
 
 class SqsServer:

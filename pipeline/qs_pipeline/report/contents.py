@@ -67,7 +67,7 @@ def _draw(results: Results, folder: Path) -> dict[str, Picture]:
     colours = plots.Colours()
     bins, time = results.plot_bins, "hour"
     busiest = series.leading(results.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
-    found = {}
+    plot_paths = {}
 
     def drawn(columns: Sequence[str]) -> Iterator[Row]:
         return rows(results.drawn, ["queue", time, *columns])
@@ -78,24 +78,24 @@ def _draw(results: Results, folder: Path) -> dict[str, Picture]:
         return plots.flow(folder / f"{name}.png", bins, totals, stack, colours, by_queue=title)
 
     events = ("pushed", "received", "deleted")
-    found["throughput"] = flow("throughput", events, busiest, "received", "Received, by queue")
+    plot_paths["throughput"] = flow("throughput", events, busiest, "received", "Received, by queue")
     deepest = series.peaks(results.rows("depth"), _SHOWN)
     if deepest:
         stack = series.levels(results.rows("depth"), results.depth_bins, deepest)
-        found["depth"] = plots.depth(folder / "depth.png", results.depth_bins, stack, colours)
+        plot_paths["depth"] = plots.depth(folder / "depth.png", results.depth_bins, stack, colours)
     for kind in ("waiting", "handling"):
         measured = {row["queue"] for row in results.rows("queues") if row[f"{kind}_count"]}
         names = [name for name in busiest if name in measured]
         if names:
             columns = [f"{kind}_{rank}" for rank in ("p50", "p95", "p99", "max")]
             lines = series.lines(drawn(columns), bins, names, columns, time)
-            found[kind] = plots.times(folder / f"{kind}.png", bins, lines, kind)
+            plot_paths[kind] = plots.times(folder / f"{kind}.png", bins, lines, kind)
     failing = series.leading(results.rows("queues"), _SHOWN, lambda row: row["redelivered"])
     if failing or any(row["expired"] or row["released"] for row in results.rows("queues")):
         kinds = ("redelivered", "expired", "released")
         title = "Received again, by queue"
-        found["redeliveries"] = flow("redeliveries", kinds, failing, "redelivered", title)
-    return {name: Picture(path.read_bytes(), f"Plot: {name} over time") for name, path in found.items()}
+        plot_paths["redeliveries"] = flow("redeliveries", kinds, failing, "redelivered", title)
+    return {name: Picture(path.read_bytes(), f"Plot: {name} over time") for name, path in plot_paths.items()}
 
 
 def _page(results: Results, pictures: dict[str, Picture]) -> Page:
@@ -130,7 +130,7 @@ def _numbers(queues: Sequence[Row]) -> list[Number]:
         return sum(row[column] for row in queues)
 
     deepest = max(queues, key=lambda row: row["depth"])
-    found = [
+    headlines = [
         Number("Pushed", number(total("pushed")), size(total("pushed_bytes"))),
         Number("Received", number(total("received")), f"{share(total('redelivered'), total('received'))} of it again"),
         Number("Deleted", number(total("deleted"))),
@@ -140,14 +140,14 @@ def _numbers(queues: Sequence[Row]) -> list[Number]:
         measured = [row for row in queues if row[f"{kind}_max"] is not None]
         if measured:
             longest = max(measured, key=lambda row: row[f"{kind}_max"])
-            found.append(Number(name, duration(longest[f"{kind}_max"]), longest["queue"]))
+            headlines.append(Number(name, duration(longest[f"{kind}_max"]), longest["queue"]))
     slow = [row for row in queues if row["waiting_p95"] is not None]
     if slow:
         slowest = max(slow, key=lambda row: row["waiting_p95"])
-        found.append(Number("Slowest queue: p95 of waiting", duration(slowest["waiting_p95"]), slowest["queue"]))
+        headlines.append(Number("Slowest queue: p95 of waiting", duration(slowest["waiting_p95"]), slowest["queue"]))
     expired = max(queues, key=lambda row: row["expired"])
-    found.append(Number("Windows expired", number(total("expired")), _most(expired, number(expired["expired"]))))
-    return found
+    headlines.append(Number("Windows expired", number(total("expired")), _most(expired, number(expired["expired"]))))
+    return headlines
 
 
 def _most(row: Row, value: str) -> str:

@@ -120,11 +120,11 @@ def _lives(session: SparkSession, record: Record) -> DataFrame:
 
 def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, top: int, say: Progress) -> Results:
     """Computes all that needs Spark: the tables, and the data of plots and page."""
-    found = _overview(lifecycles)
-    if not found["events"]:
-        raise UsageError(f"{source} has no event: none of its {found['unreadable']:,} lines is of a history record")
+    overview = _overview(lifecycles)
+    if not overview["events"]:
+        raise UsageError(f"{source} has no event: none of its {overview['unreadable']:,} lines is of a history record")
     good = lifecycles.where(~F.col("broken"))
-    begin, end = found["begin"], found["end"]
+    begin, end = overview["begin"], overview["end"]
     depth_bins = bins_between(begin, end, _DEPTHS)
     plot_bins = _plot_bins(begin, end)
     plans = {
@@ -145,9 +145,9 @@ def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, 
         drawn = save(tables.figures(good, plot_bins.width), work, ".drawn")
     return Results(
         source=source,
-        events=found["events"],
-        unreadable=found["unreadable"],
-        torn_files=_torn_files(lifecycles) if found["unreadable"] else [],
+        events=overview["events"],
+        unreadable=overview["unreadable"],
+        torn_files=_torn_files(lifecycles) if overview["unreadable"] else [],
         files=record.files,
         begin=_time(begin),
         end=_time(end),
@@ -159,13 +159,13 @@ def _compute(lifecycles: DataFrame, work: Path, source: str, record: Record, *, 
 
 
 def _overview(lifecycles: DataFrame) -> Row:
-    [found] = lifecycles.agg(
+    [overview] = lifecycles.agg(
         F.count_if(~F.col("broken")).alias("events"),
         F.count_if("broken").alias("unreadable"),
         F.min("time").alias("begin"),
         F.max("time").alias("end"),
     ).collect()
-    return found
+    return overview
 
 
 def _plot_bins(begin: int, end: int) -> Bins:
@@ -195,7 +195,7 @@ def _summary(results: Results, place: Path, record: Record) -> ReportSummary:
 
 
 def _mark(summary: ReportSummary) -> str:
-    told = {name: value for name, value in asdict(summary).items() if name != "page"}
+    fields = {name: value for name, value in asdict(summary).items() if name != "page"}
     for name in ("begin", "end"):
-        told[name] = told[name].astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return json.dumps({"kind": KIND, **told}, indent=2) + "\n"
+        fields[name] = fields[name].astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"kind": KIND, **fields}, indent=2) + "\n"

@@ -33,7 +33,7 @@ class Bins:
         return (micros(time) - self.start) // self.width
 
     def times(self, offset: float = 0.0) -> list[datetime]:
-        """Returns for each bin its start plus so many widths."""
+        """Returns the start of each bin plus offset widths."""
         return [
             EPOCH + timedelta(microseconds=self.start + round((at + offset) * self.width)) for at in range(self.count)
         ]
@@ -60,8 +60,8 @@ def leading(rows: Iterable[Row], most: int, weight: Callable[[Row], float]) -> l
     sums: Counter[str] = Counter()
     for row in rows:
         sums[row["queue"]] += weight(row)  # type: ignore[assignment]
-    found = sorted((name for name, total in sums.items() if total > 0), key=lambda name: (-sums[name], name))
-    return found[:most]
+    result = sorted((name for name, total in sums.items() if total > 0), key=lambda name: (-sums[name], name))
+    return result[:most]
 
 
 def peaks(rows: Iterable[Row], most: int) -> list[str]:
@@ -69,8 +69,8 @@ def peaks(rows: Iterable[Row], most: int) -> list[str]:
     highest: dict[str, int] = {}
     for row in rows:
         highest[row["queue"]] = max(row["depth"], highest.get(row["queue"], 0))
-    found = sorted((name for name, depth in highest.items() if depth > 0), key=lambda name: (-highest[name], name))
-    return found[:most]
+    result = sorted((name for name, depth in highest.items() if depth > 0), key=lambda name: (-highest[name], name))
+    return result[:most]
 
 
 Stack = list[tuple[str | None, list[float]]]
@@ -110,32 +110,32 @@ def levels(rows: Iterable[Row], bins: Bins, names: Sequence[str]) -> Stack:
 
 
 def _stack(layers: dict[str, list[float]], others: list[float]) -> Stack:
-    found: Stack = list(layers.items())
-    return [*found, (None, others)] if any(others) else found
+    result: Stack = list(layers.items())
+    return [*result, (None, others)] if any(others) else result
 
 
 def totals(rows: Iterable[Row], bins: Bins, columns: Sequence[str], time: str) -> dict[str, list[float]]:
     """Returns the columns' numbers by bin, summed over all queues."""
-    found = {column: [0.0] * bins.count for column in columns}
+    result = {column: [0.0] * bins.count for column in columns}
     for row in rows:
         at = bins.index(row[time])
         for column in columns:
-            found[column][at] += row[column]
-    return found
+            result[column][at] += row[column]
+    return result
 
 
 def lines(
     rows: Iterable[Row], bins: Bins, names: Sequence[str], columns: Sequence[str], time: str
 ) -> dict[str, dict[str, list[float]]]:
     """Returns for each of the queues the columns' numbers by bin, NaN where there is none."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    result: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in names:
         for column in columns:
-            found[name][column] = [math.nan] * bins.count
+            result[name][column] = [math.nan] * bins.count
     for row in rows:
-        if row["queue"] in found:
+        if row["queue"] in result:
             at = bins.index(row[time])
             for column in columns:
                 if row[column] is not None:
-                    found[row["queue"]][column][at] = row[column]
-    return dict(found)
+                    result[row["queue"]][column][at] = row[column]
+    return dict(result)

@@ -11,7 +11,7 @@ from .lifecycles import WAITING
 
 HOUR = 3_600_000_000
 ACCURACY = 1000
-"""For `percentile_approx`: the rank of a percentile is off by at most one thousandth of the values."""
+"""Accuracy of `percentile_approx`: a percentile's rank is off by at most one thousandth of the values."""
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TIMES = ("waiting", "handling")
 COUNTS = ("pushed", "received", "redelivered", "released", "expired", "extended", "deleted")

@@ -203,7 +203,7 @@ class Committer:
         if self._outdated:
             self._outdated = False
             self._refresh()
-        if self.record is None and works and (len(works) > 1 or works[0].weight > 1):
+        if self.record is None and works and (len(works) > 1 or works[0].left > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
             works = [work for work in works if work.runnable]
         if self._syncs and self._pushes_first:
@@ -253,18 +253,22 @@ class Committer:
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
         if self._waiters.any:
-            for qid, count in effects.arrived.items():
-                self._waiters.wake(qid, count)
-        self._note_times(effects.next_expiry, effects.next_upkeep)
+            self._waiters.wake_all(effects.arrived)
+        if effects.next_expiry != self._expiry or effects.next_upkeep != self.next_upkeep:
+            self._note_times(effects.next_expiry, effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
         if self.batch_done is not None:
-            done, self.batch_done = self.batch_done, None
-            done()
+            self._tell_done()
         for work in works:
             ended, work.ended = work.ended, None
             if ended is not None:
                 ended()
+
+    def _tell_done(self) -> None:
+        done, self.batch_done = self.batch_done, None
+        if done is not None:
+            done()
 
     def _serve_subscribers(self) -> None:
         for subscriber in self._subscriptions.take_mail():

@@ -43,6 +43,10 @@ class Work(Protocol):
     def pause(self) -> Pause | None:
         """What it waits for, if that is why it is not runnable."""
 
+    @property
+    def left(self) -> int:
+        """How many requests have no answer yet; of a job, 1 until it has run."""
+
     ended: Callable[[], None] | None
     """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
 
@@ -77,11 +81,15 @@ class Job:
     pause = None
     peer = ""
 
+    @property
+    def runnable(self) -> bool:
+        return self.left > 0
+
     def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1) -> None:
         """weight: how much work it is, in messages."""
         self._function = function
         self.weight = weight
-        self.runnable = True
+        self.left = 1
         self.failed = False
         self.ended: Callable[[], None] | None = None
         self.early_commits = 0
@@ -94,7 +102,7 @@ class Job:
 
     def advance(self, *, pushing: bool | None) -> None:
         if not pushing:
-            self.runnable = False
+            self.left = 0
             try:
                 self._function()
             except OSError as error:

@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
 
 from ..storage.engine import (
     Message,
@@ -75,18 +74,14 @@ class Remotes:
             f"{needed}the storage {storage!r} needs a library that is not installed here: install qsbus[{storage}]"
         )
 
-    def engine_of_all(self, qids: Iterable[str]) -> RemoteEngine | None:
+    def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
         """Returns the engine of all these queues; None if none is a remote one. UnsupportedError when they are not of
-        one engine."""
-        named = list(qids)
-        engines = [self.engine_of(qid) for qid in named]
-        for (one, engine), (other, next_engine) in pairwise(zip(named, engines, strict=True)):
-            if engine is not next_engine:
-                raise UnsupportedError(
-                    f"queues {one!r} and {other!r} are of storages that cannot be asked together: "
-                    "ask for each by itself"
-                )
-        return engines[0]
+        one engine; refusal: what cannot be done then."""
+        engine = self.engine_of(qids[0])
+        for qid in qids:
+            if self.engine_of(qid) is not engine:
+                raise UnsupportedError(f"queues {qids[0]!r} and {qid!r} are of storages that cannot {refusal}")
+        return engine
 
     def queues(self) -> set[str]:
         """Returns the names of all such queues."""

@@ -306,7 +306,7 @@ class Subscriptions:
             self.settled(qid, message.mid)  # should anybody have held it, that is over
             key = qid, message.mid
             self._leases.begin(key, subscription, message.receives, message.visible_at or 0)
-            delivery = _delivery(message, subscription.req)
+            delivery = delivery_of(message, subscription.req)
             subscriber.assigned += cost(delivery)
             self._post(subscriber, delivery)
         return found
@@ -321,7 +321,8 @@ class Subscriptions:
         return mail
 
 
-def _delivery(message: Received, req: str | None) -> GetMessage:
+def delivery_of(message: Received, req: str | None = None) -> GetMessage:
+    """Returns the answer with a message that was handed out or looked at. req: of the subscription."""
     return GetMessage(
         message.qid,
         message.mid,

@@ -1,6 +1,7 @@
 """Who waits for messages of which queues. Woken by whatever makes a message visible; nobody looks again and again."""
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from operator import itemgetter
 
 import trio
@@ -29,6 +30,11 @@ class Waiters:
     def woken(self, work: Work) -> trio.Event:
         """Is set when there is something for the work. For work that has its place."""
         return self._places[work][0]
+
+    def wake_all(self, arrived: Mapping[str, int]) -> None:
+        """Wakes the first ones of each queue, as many as there are messages in it."""
+        for qid, count in arrived.items():
+            self.wake(qid, count)
 
     def wake(self, qid: str, count: int) -> None:
         """Wakes the first ones of a queue, as many as there are messages."""

@@ -1,8 +1,8 @@
 """The files of the lifecycle record: how they are named, locked, finished, and found again after a kill.
 
-The one that is being written has a name that begins with a dot, which Spark and Hadoop do not read. A finished one is
-synced and renamed, and never changes again. The lock on an open one tells other servers in the same folder that
-somebody lives who will finish it.
+The file that is being written has a name that begins with a dot, which Spark and Hadoop do not read. A finished file is
+synced and renamed, and never changes again. The lock on an open file tells other servers in the same folder that its
+writer lives and will finish it.
 """
 
 import contextlib
@@ -20,44 +20,44 @@ from ..storage.engine import SECOND
 _logger = logging.getLogger(__name__)
 _NAME = re.compile(r"history-[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}\.jsonl")
 _OPEN = "."
-"""What the name of a file that is being written begins with."""
+"""How the name of a file that is being written begins."""
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
 _CHUNK = 1 << 16
 
 
 class HistoryDisk(Disk):
-    """What a record needs beside the operations of the storage."""
+    """Adds to the file operations of the storage those that only the record needs."""
 
     pread = staticmethod(os.pread)
     ftruncate = staticmethod(os.ftruncate)
 
 
 class OpenFile:
-    """A file that is being written: whole lines up to `size`, whatever has gone wrong."""
+    """A file that is being written. Up to `size` it has whole lines, whatever has failed."""
 
     def __init__(self, name: str, fd: int, disk: HistoryDisk) -> None:
+        """name: of the finished file."""
         self.name = name
-        """As it will be when it is finished."""
         self.fd = fd
         self.size = 0
-        self._disk = disk
         self.torn = False
-        """Whether there may be something beyond the size."""
+        """Whether there may be bytes beyond the size."""
+        self._disk = disk
 
     def append(self, data: bytes) -> None:
         """Writes whole lines, all or none. OSError."""
-        self.cut()
+        self.truncate()
         try:
             self._disk.pwrite(self.fd, data, self.size)
         except OSError:
             self.torn = True
-            with contextlib.suppress(OSError):  # the next one tries again
-                self.cut()
+            with contextlib.suppress(OSError):  # the next write tries again
+                self.truncate()
             raise
         self.size += len(data)
 
-    def cut(self) -> None:
-        """Takes away what is beyond the size."""
+    def truncate(self) -> None:
+        """Removes what is beyond the size. OSError."""
         if self.torn:
             self._disk.ftruncate(self.fd, self.size)
             self.torn = False
@@ -73,31 +73,30 @@ class HistoryFolder:
         self._keep = keep
 
     def open(self, now: int) -> OpenFile:
-        """A new file, for lines from then (microseconds) on. OSError."""
+        """Creates a file for lines from now (microseconds) on. OSError."""
         while True:
             name = _name_of(now)
-            path = self._open_path(name)
-            file = OpenFile(name, self._disk.open(path, _NEW_FILE, 0o666), self._disk)
+            file = OpenFile(name, self._disk.open(self._open_path(name), _NEW_FILE, 0o666), self._disk)
             # A server that just starts may have taken it for one that was left behind.
-            if _lock(file.fd) is not False and self._in_place(file):
+            if _lock(file.fd) is not False and self._is_in_place(file):
                 return file
             self._disk.close(file.fd)
 
     def _open_path(self, name: str) -> str:
         return f"{self.path}/{_OPEN}{name}"
 
-    def _in_place(self, file: OpenFile) -> bool:
+    def _is_in_place(self, file: OpenFile) -> bool:
         try:
             return os.path.samestat(self._disk.lstat(self._open_path(file.name)), self._disk.fstat(file.fd))
         except FileNotFoundError:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; one without a line is removed. What fails is logged, and left to the
-        next start."""
+        """Syncs a file and gives it its name; removes one without a line. Logs what fails, and leaves it to the next
+        start."""
         path = self._open_path(file.name)
         try:
-            file.cut()
+            file.truncate()
             if file.size:
                 self._disk.fsync(file.fd)
                 self._disk.rename(path, f"{self.path}/{file.name}")
@@ -108,10 +107,10 @@ class HistoryFolder:
             _logger.error("the history file %s could not be finished: %s", path, error)
         finally:
             self._disk.close(file.fd)
-        self._make_room()
+        self._remove_oldest()
 
-    def _make_room(self) -> None:
-        """Removes the oldest finished files, when there are more bytes than are to stay. The last one always does."""
+    def _remove_oldest(self) -> None:
+        """Removes the oldest finished files while there are more bytes than may stay. The last file always stays."""
         if self._keep is None:
             return
         try:
@@ -124,50 +123,43 @@ class HistoryFolder:
                 self._disk.unlink(f"{self.path}/{name}")
                 held -= sizes[name]
         except FileNotFoundError:
-            pass  # another server that shares the folder is at it
+            pass  # another server that shares the folder is removing them
         except OSError as error:
             _logger.error("old history files in %s could not be removed: %s", self.path, error)
 
     def recover(self) -> None:
-        """Finishes what servers have left that were killed. What fails is logged. OSError when it cannot be listed."""
+        """Finishes the files that killed servers left. Logs what fails. OSError when the folder cannot be listed."""
         for name in sorted(self._disk.files_in(self.path)):
             if name.startswith(_OPEN) and _NAME.fullmatch(name[1:]):
                 try:
                     self._recover(name[1:])
                 except OSError as error:
                     _logger.error("the history file %s/%s could not be finished: %s", self.path, name, error)
-        self._make_room()
+        self._remove_oldest()
 
     def _recover(self, name: str) -> None:
+        path = self._open_path(name)
         try:
-            fd = self._disk.open(self._open_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = self._disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         file = OpenFile(name, fd, self._disk)
         try:
-            # Without locks nobody knows whether its writer lives.
-            dead = _lock(fd) is True and self._in_place(file)
-            if dead:
-                held = self._disk.fstat(fd).st_size
-                file.size = self._end_of_lines(fd, held)
-                file.torn = held > file.size
+            if _lock(fd) is not True or not self._is_in_place(file):  # without locks nobody knows if its writer lives
+                self._disk.close(fd)
+                return
+            held = self._disk.fstat(fd).st_size
+            file.size = self._end_of_lines(fd, held)
         except OSError:
             self._disk.close(fd)
             raise
-        if not dead:
-            self._disk.close(fd)
-            return
-        if file.torn:
-            _logger.warning(
-                "the history file %s/%s ended in a torn line: %d bytes of it are cut off",
-                self.path,
-                name,
-                held - file.size,
-            )
+        if held > file.size:
+            file.torn = True
+            _logger.warning("the history file %s ended in a torn line: cut off %d bytes", path, held - file.size)
         self.finish(file)
 
     def _end_of_lines(self, fd: int, size: int) -> int:
-        """Where the last whole line ends."""
+        """Returns where the last whole line ends."""
         while size:
             start = max(size - _CHUNK, 0)
             found = self._disk.pread(fd, size - start, start).rfind(b"\n")
@@ -178,7 +170,7 @@ class HistoryFolder:
 
 
 def _lock(fd: int) -> bool | None:
-    """Whether it is ours now; None where there are no locks."""
+    """Tells whether the lock is ours now; None where there are no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -187,6 +179,6 @@ def _lock(fd: int) -> bool | None:
 
 
 def _name_of(now: int) -> str:
-    """Sorts by time; without a colon, which Hadoop does not take in a name."""
+    """Returns a new name. Names sort by time, and have no colon, which Hadoop does not take."""
     seconds, micro = divmod(now, SECOND)
     return f"history-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{micro:06d}Z-{secrets.token_hex(4)}.jsonl"

@@ -1,7 +1,7 @@
 """The lifecycle record: a line for whatever happens to a message, in files that others read later.
 
-Lines gather while a batch runs. They are written when its commit has succeeded, with one write, and dropped when it has
-failed: the record has no part in what an answer means. Nothing that goes wrong with it reaches a client.
+Lines are collected while a batch runs, written with one write when its commit has succeeded, and dropped when it has
+failed: the record has no part in what an answer means. No fault of the record reaches a client.
 """
 
 import errno
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from qs_serving.listening import StartError
 
@@ -23,14 +24,14 @@ from .files import HistoryDisk, HistoryFolder, OpenFile
 
 _logger = logging.getLogger(__name__)
 _MOST = 20_000
-"""Lines that are kept in memory, some 4 MiB. Those of a queue that is removed with a million of messages are written
-before its batch is over."""
-_QUOTED = 10_000
-"""Names of queues and peers that are kept as JSON has them."""
+"""Lines in memory, some 4 MiB. More are written before the batch is over, as when a queue with a million messages is
+removed."""
 _TRY_AGAIN = 1.0
-"""Seconds for which nothing is tried after a write has failed: a full disk is not asked, and logged, for each batch."""
+"""Seconds without a write after one has failed, so that a full disk is not tried, and logged, for each batch."""
+_quoted = lru_cache(10_000)(json.dumps)
+"""Makes JSON of the name of a queue or a peer."""
 _INSIDE = ".history"
-"""Where in the root a record may be: no queue can have the name."""
+"""The directory in a root where a record may be: no queue can have the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +45,9 @@ class HistoryOptions:
     keep: int | None = None
 
 
-class _Quoted(dict[str, str]):
-    """Texts as JSON strings."""
-
-    def __missing__(self, text: str) -> str:
-        if len(self) >= _QUOTED:
-            self.clear()
-        quoted = self[text] = json.dumps(text)
-        return quoted
-
-
 class History:
-    """Records what the engine tells it: `begin`, `note`, `commit` and `discard` belong to the thread that runs a batch.
-
-    Finished files are synced in a thread of its own, which sleeps while nothing is open: see `start`.
-    """
+    """Records what the engine tells it. Only the thread that runs a batch may call `begin`, `note`, `commit` and
+    `discard`. A thread of its own finishes files, and sleeps while none is open: see `start`."""
 
     def __init__(
         self,
@@ -69,8 +58,7 @@ class History:
         clock: Clock,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """size: bytes from which on a file is finished; age: seconds after its first line from which on it is; clock:
-        what lines have as their time; timer: seconds on a clock that nobody sets."""
+        """size, age: see HistoryOptions; clock: gives the lines' times; timer: seconds on a clock that nobody sets."""
         self.peer = ""
         self._folder = folder
         self._size = size
@@ -78,37 +66,35 @@ class History:
         self._clock = clock
         self._timer = timer
         self._lines: list[str] = []
-        self._quoted = _Quoted()
         self._lost = 0
         self._try_again = 0.0
-        self._changed = threading.Condition()  # and the lock for what follows
+        self._changed = threading.Condition()  # its lock guards what follows
         self._file: OpenFile | None = None
         self._opened = 0.0
         self._full: list[OpenFile] = []
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # -- what happens, in the thread of the batch
+    # -- in the thread of the batch
 
     def begin(self, peer: str) -> None:
-        """What is noted from here on is for that client; empty: for nobody."""
+        """Names the client for whom the following is noted; empty: nobody."""
         self.peer = peer
 
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """As Lifecycle says."""
-        lines, quoted = self._lines, self._quoted
-        lines.append(
-            f'{event}","queue":{quoted[qid]},"mid":{mid},"size":{"null" if size is None else size}'
+        """See Lifecycle."""
+        self._lines.append(
+            f'{event}","queue":{_quoted(qid)},"mid":{mid},"size":{"null" if size is None else size}'
             f',"receives":{"null" if receives is None else receives}'
-            f',"peer":{quoted[self.peer if peer is None else peer]}}}\n'
+            f',"peer":{_quoted(self.peer if peer is None else peer)}}}\n'
         )
-        if len(lines) >= _MOST:
+        if len(self._lines) >= _MOST:
             self.commit()
 
     def commit(self) -> None:
-        """What was noted has happened: it is written, all at one time. Raises nothing."""
+        """Writes what was noted, as it has happened. All lines have one time. Raises nothing."""
         if self._lines:
             lines, self._lines = self._lines, []
             now = self._clock()
@@ -116,7 +102,7 @@ class History:
             self._write(f"{head}{head.join(lines)}".encode("ascii"), len(lines), now)
 
     def discard(self) -> None:
-        """What was noted is not said to have happened."""
+        """Drops what was noted, as it has come to nothing."""
         self._lines.clear()
 
     def _write(self, data: bytes, count: int, now: int) -> None:
@@ -134,7 +120,7 @@ class History:
                 _logger.warning("the history goes on; %d events are not in it", self._lost)
                 self._lost = 0
             if file.size >= self._size:
-                self._turn()
+                self._begin_next()
 
     def _open(self, now: int) -> OpenFile:
         file = self._file = self._folder.open(now)
@@ -149,48 +135,48 @@ class History:
         self._lost += count
         self._try_again = self._timer() + _TRY_AGAIN
 
-    def _turn(self) -> None:
-        """What is open gets no more lines; the next one begins another file."""
+    def _begin_next(self) -> None:
+        """Adds no more lines to the open file: the next line begins another one."""
         if self._file is not None:
             self._full.append(self._file)
             self._file = None
             self._changed.notify()
 
-    # -- finishing files, in a thread of its own
+    # -- in the thread that finishes files
 
     def start(self) -> None:
-        """Files are finished when they are due, from now on until `close`."""
+        """Begins to finish files when they are due, until `close`."""
         self._thread = threading.Thread(target=self._serve, name="history", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        while full := self._take_full(wait=True):
-            for file in full:
-                self._folder.finish(file)
+        while self.finish_due(wait=True):
+            pass
 
-    def finish_due(self) -> None:
-        """Finishes the files that are full, or old: what the thread does when their time has come."""
-        for file in self._take_full(wait=False):
+    def finish_due(self, *, wait: bool = False) -> bool:
+        """Finishes the files that are full or old; False when there were none. wait: waits for one, until `close`."""
+        full = self._take_full(wait=wait)
+        for file in full:
             self._folder.finish(file)
+        return bool(full)
 
     def _take_full(self, *, wait: bool) -> list[OpenFile]:
-        """What is due. wait: until there is something, or nothing to wait for."""
         with self._changed:
             while True:
                 left = None if self._file is None else self._opened + self._age - self._timer()
                 if left is not None and left <= 0:
-                    self._turn()
+                    self._begin_next()
                 if self._full or self._closing or not wait:
                     full, self._full = self._full, []
                     return full
                 self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Writes and finishes what there is."""
+        """Writes what was noted, and finishes all files."""
         self.commit()
         with self._changed:
             self._closing = True
-            self._turn()
+            self._begin_next()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
@@ -201,7 +187,7 @@ class History:
 
 @contextmanager
 def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterator[History | None]:
-    """A record for the length of a with block, if one is asked for. Otherwise as `open_history`."""
+    """Opens a record for the length of a with block, None without options. See `open_history`."""
     if options is None:
         yield None
         return
@@ -214,14 +200,14 @@ def recording(options: HistoryOptions | None, root: str, clock: Clock) -> Iterat
 
 
 def open_history(options: HistoryOptions, root: str, clock: Clock, disk: HistoryDisk | None = None) -> History:
-    """A record in the folder that the options name, which is made if it is missing; what a killed server left there is
-    finished. root: of the queues. StartError when it cannot be used."""
+    """Opens a record in the folder that the options name. Makes the folder if it is missing, and finishes what a killed
+    server left there. root: of the queues. StartError when the folder cannot be used."""
     disk = disk or HistoryDisk()
     path = os.path.abspath(options.folder)
     if _is_among_queues(path, root):
         raise StartError(
-            f"cannot keep the history in {path}: that is among the queues of the root; name another with --history, or "
-            f"{os.path.join(root, _INSIDE)}"
+            f"cannot keep the history in {path}: it is among the queues of the root; name another directory with "
+            f"--history, or {os.path.join(root, _INSIDE)}"
         )
     folder = HistoryFolder(path, disk, options.keep)
     try:
@@ -230,8 +216,8 @@ def open_history(options: HistoryOptions, root: str, clock: Clock, disk: History
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         folder.recover()
     except OSError as error:
-        reason = reason_of(error)
-        raise StartError(f"cannot keep the history in {path}: {reason}; name another with --history") from None
+        why = f"{reason_of(error)}; name another directory with --history"
+        raise StartError(f"cannot keep the history in {path}: {why}") from None
     return History(folder, size=options.size, age=options.age, clock=clock)
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 
-from qs_serving.version import ShowVersion
+from qs_serving.arguments import CommandParser, ShowVersion
 
 from ..storage.engine import StorageError
 from ..storage.journal.lock import InUseError
@@ -19,24 +19,30 @@ from ..tools.journal.repair import repair
 _PROGRAM = "queue-journal.py"
 _CHECK = """\
 Says what is in each segment, and what is torn or damaged. Changes nothing, and may be used while the server runs.
+
 Exit codes: 0 a server starts with it, 1 it is damaged or cannot be read, 2 wrong usage, 130 interrupted."""
 _REPAIR = """\
 Keeps everything that can be read of a damaged journal, and sets the files aside as they are, in
-DIR/.journal/damaged-TIME. No server may be running. Interrupted, it has lost nothing: give it again.
+DIR/.journal/damaged-TIME. No server may be running. If it is
+interrupted, nothing is lost: give the command again.
+
 Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usage, 130 interrupted."""
 _EXPORT = """\
 Writes the messages of a journal to files in the layout of vsqs, a directory in DIR for each queue, as it would be in a
-root: `queue-server.py --root DIR` starts on it. The journal stays as it is. Nothing is overwritten; interrupted, give
-the command again. No server may be running: through a running one, `qs export` writes the messages of a queue.
+root: `queue-server.py --root DIR` starts on it. The journal stays as it is. Nothing is overwritten: if the command
+is interrupted, give it again. No server may be running; `qs export` exports a queue of a running server.
+
 Exit codes: 0 done, 1 not all could be written, 2 wrong usage, 130 interrupted."""
 _BACKUP = """\
 Copies a journal and the queues' options to DIR, while the server runs or not: complete up to one moment. Segments that
 are full are hard links where DIR is on the same file system. A server starts on the result.
+
 Exit codes: 0 done, 1 there is no backup, 2 wrong usage, 130 interrupted."""
 _CONVERT = """\
 Changes where a queue keeps its messages: journal or files. Messages, their order, counts and windows are the same
-afterwards. No server may be running, and no program may use the queue's directory. Interrupted, nothing is lost: give
-the command again.
+afterwards. No server may be running, and no program may use the queue's directory. If the command
+is interrupted, nothing is lost: give it again.
+
 Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
 
 
@@ -58,22 +64,13 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM,
-        description="Looks into the journal of a queue server, copies it, and repairs one that is damaged.",
-        allow_abbrev=False,
-    )
+    about = "Looks into the journal of a queue server, copies it, and repairs one that is damaged."
+    parser = CommandParser(prog=_PROGRAM, description=about)
     parser.add_argument("--version", action=ShowVersion, const="qs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(
-            run.__name__,
-            help=summary,
-            description=text,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        added = commands.add_parser(run.__name__, help=summary, description=text)
         added.add_argument(
             "--root", default="qs-data", metavar="DIR", help="directory of the queues (default: ./%(default)s)"
         )
@@ -85,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     add(repair, "keep what can be read, set damaged files aside", _REPAIR)
     added = add(export, "write messages to files", _EXPORT)
     added.add_argument("queues", metavar="QUEUE", nargs="*", help="only these (default: all)")
-    added.add_argument("--to", required=True, metavar="DIR", help="made if it is missing")
+    added.add_argument("--to", required=True, metavar="DIR", help="directory to write to; made if it is missing")
     added = add(backup, "copy the journal of a server, which may be running", _BACKUP)
-    added.add_argument("--to", required=True, metavar="DIR", help="must not exist")
+    added.add_argument("--to", required=True, metavar="DIR", help="directory of the backup; must not exist")
     added = add(convert, "change the storage of a queue", _CONVERT)
-    added.add_argument("queue", metavar="QUEUE")
-    added.add_argument("--to", required=True, metavar="STORAGE", choices=["journal", "files"])
+    added.add_argument("queue", metavar="QUEUE", help="its name")
+    added.add_argument("--to", required=True, metavar="STORAGE", choices=["journal", "files"], help="journal or files")
     return parser

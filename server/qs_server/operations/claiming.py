@@ -1,6 +1,6 @@
-"""The operations on claims and on batches: for consumers that replay, and publishers that retry.
+"""The operations on claims and on staged batches, for consumers that replay and producers that retry.
 
-Each is safe to ask again, whatever became of the answer.
+Each may be repeated, whatever became of its answer.
 """
 
 import qs_schemas as wire
@@ -14,7 +14,7 @@ def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
     consumer, seq = _consumer(request), request.seq or 0
     claims = _claims(service, request)
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
-    return wire.ClaimMessages(request.qid, consumer, claim=_described(claim))
+    return wire.ClaimMessages(request.qid, consumer, claim=_to_wire(claim))
 
 
 def get_claim(service: Service, request: wire.GetClaim) -> Message:
@@ -47,7 +47,7 @@ def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
 
 def list_claims(service: Service, request: wire.ListClaims) -> Message:
     claims = _claims(service, request).all()
-    return wire.ListClaims(request.qid, claims=list(map(_described, claims)))
+    return wire.ListClaims(request.qid, claims=list(map(_to_wire, claims)))
 
 
 def stage_messages(service: Service, request: wire.StageMessages) -> Message:
@@ -90,7 +90,7 @@ def _only_in_the_journal(service: Service, qid: str, lack: str) -> UnsupportedEr
     )
 
 
-def _described(claim: Claim) -> wire.Claim:
+def _to_wire(claim: Claim) -> wire.Claim:
     return wire.Claim(
         claim.seq, claim.count, claim.bytes, claim.first, claim.last, claim.checksum, claim.consumer, claim.since
     )

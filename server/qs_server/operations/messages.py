@@ -10,6 +10,7 @@ import qs_schemas as wire
 from qs_schemas import Message
 
 from ..broker.jobs import Pause
+from ..broker.subscriptions import delivery_of
 from ..storage.engine import (
     SECOND,
     Draft,
@@ -94,15 +95,7 @@ def get_message(service: Service, request: wire.GetMessage) -> Message:
     if found is None:
         visibility = microseconds(request.visibility)
         found = service.storage.queue(qid_of(request)).get(mid_of(request), peek=request.peek, visibility=visibility)
-    return wire.GetMessage(
-        found.qid,
-        found.mid,
-        payload=found.payload,
-        status=found.status,
-        receives=found.receives,
-        pushed_at=found.pushed_at,
-        visible_at=found.visible_at,
-    )
+    return delivery_of(found)
 
 
 def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
@@ -154,7 +147,7 @@ def received(found: Sequence[Stored]) -> Message:
 
 
 def delete_message(service: Service, request: wire.DeleteMessage) -> Message:
-    qid = qid_of(request)
+    qid = request.qid or ""
     if request.mid is not None:
         if request.mids:
             raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")

@@ -30,8 +30,6 @@ _STATS_TIMEOUT = 5
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     """Returns the handler of a request: `usual`, unless the request is about queues that another server keeps."""
     remotes = service.remotes
-    if not (remotes.has_queues or isinstance(request, wire.NewQueue)):
-        return usual
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
@@ -53,34 +51,20 @@ def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteE
             remotes.engine_of(each)  # an error if it is out of reach
         return None
     if isinstance(request, wire.CopyMessage):
-        return _engine_for_copies(service, remotes, request)
+        return _engine_of_all(service, [qid_of(request), *request.queues], "copy to each other")
     if isinstance(request, wire.ReceiveMessage) and qid is None:
-        return _engine_for_all(service, remotes, request.queues)
+        return _engine_of_all(service, request.queues, "be asked together: ask for each by itself")
     return None if qid is None else remotes.engine_of(qid)
 
 
-def _engine_for_all(service: Service, remotes: Remotes, qids: Sequence[str]) -> RemoteEngine | None:
+def _engine_of_all(service: Service, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
     try:
-        return remotes.engine_of_all(qids)
+        return service.remotes.engine_of_all(qids, refusal)
     except UnsupportedError:
         for qid in qids:
-            if remotes.engine_of(qid) is None:
+            if service.remotes.engine_of(qid) is None:
                 service.storage.queue(qid)  # that there is no such queue comes first
         raise
-
-
-def _engine_for_copies(service: Service, remotes: Remotes, request: wire.CopyMessage) -> RemoteEngine | None:
-    engines = {qid: remotes.engine_of(qid) for qid in (qid_of(request), *request.queues)}
-    source = engines[qid_of(request)]
-    for qid, engine in engines.items():
-        if engine is None and any(engines.values()):
-            service.storage.queue(qid)  # that there is no such queue comes first
-    for qid, engine in engines.items():
-        if engine is not source:
-            raise UnsupportedError(
-                f"queues {qid_of(request)!r} and {qid!r} are of storages that cannot copy to each other"
-            )
-    return source
 
 
 class _RecordedCalls:

@@ -1,7 +1,7 @@
-"""What handlers work with, and what all of them need: whom they serve, how they wait, what they raise.
+"""The part that all handlers share: the client they serve, how they wait, what they raise.
 
-Handlers run where the engine runs, one at a time. One that cannot answer yet is a generator: it yields a Pause, and
-goes on when that is over.
+Handlers run where the engine runs, one at a time. A handler that cannot answer yet is a generator: it yields a Pause,
+and goes on when the pause is over.
 """
 
 from collections.abc import Callable, Collection, Generator
@@ -22,14 +22,14 @@ class NoSuchSubscriptionError(StorageError):
 
 
 class BadRequestError(Exception):
-    """A request that is valid and contradicts itself, or wants more than there is. The text says how."""
+    """A valid request contradicts itself, or asks for more than there is. The text says how."""
 
 
 @dataclass(slots=True)
 class Service:
-    """What handlers work with, for one client. document: bytes of payload that one answer may carry, but for its first
-    message; become_subscriber: what the client is as one, made when it first subscribes; peer: its HOST:PORT; remotes:
-    queues that are not in the storage."""
+    """Gives handlers what they work with, for one client. become_subscriber: makes the client's `subscriber`, when it
+    first subscribes; list_length: messages and ids in one answer; document: bytes of payload in one answer, except for
+    its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -41,25 +41,25 @@ class Service:
     remotes: Remotes = field(default_factory=Remotes)
 
     def queues(self) -> Collection[str]:
-        """The names of all queues."""
+        """Returns the names of all queues."""
         return {*self.storage.queues(), *self.remotes.queues()}
 
 
 Answer = Generator[Pause, bool | None, Message]
-"""Is sent True when the pause's time is over, None to begin."""
+"""A handler that waits. It is sent None to begin, True when the time of the pause is over."""
 Handler = Callable[[Service, Any], Message | Answer]
 
 
 def microseconds(seconds: float | None) -> int | None:
-    """As the engine counts; None for None."""
+    """Returns the microseconds that the engine counts in; None for None."""
     return None if seconds is None else round(seconds * SECOND)
 
 
 def qid_of(request: Message) -> str:
-    """The name of the queue: the parser has made sure that there is one."""
+    """Returns the name of the queue. The parser has made sure that there is one."""
     return request.qid or ""  # type: ignore[attr-defined]
 
 
 def mid_of(request: Message) -> int:
-    """The id of the message, likewise."""
+    """Returns the id of the message. The parser has made sure that there is one."""
     return request.mid or 0  # type: ignore[attr-defined]

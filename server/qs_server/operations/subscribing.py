@@ -8,9 +8,9 @@ from ..storage.engine import UnsupportedError
 from .service import BadRequestError, NoSuchSubscriptionError, Service, microseconds, qid_of
 
 _PREFETCH = 100
-"""Messages that a subscriber which does not say has to acknowledge before it is sent more."""
+"""Unacknowledged messages that a subscriber is sent at most unless it asks for another number."""
 _MOST = 1000
-"""Subscriptions that one connection may have, those included that it has ended and still holds messages of."""
+"""Subscriptions that one connection may have, including ended ones of which it still holds messages."""
 
 
 def subscribe(service: Service, request: wire.Subscribe) -> Message:
@@ -36,7 +36,7 @@ def subscribe(service: Service, request: wire.Subscribe) -> Message:
 
 
 def _queues_of(service: Service, request: wire.Subscribe) -> set[str]:
-    """What is to be subscribed to, if that is possible."""
+    """Returns the queues to subscribe to. NoSuchQueueError, BadRequestError, UnsupportedError."""
     if request.qid is not None and request.queues:
         raise BadRequestError("subscribe takes either 'qid' or 'queues', and this one has both")
     if request.ack is not None or request.name is not None:

@@ -108,12 +108,12 @@ class Connection(Conversation):
 
     def _next_requests(self) -> RequestBatch:
         queue = self._events
-        events = [queue.popleft()]  # nearly always the only one, and of one message
-        held = weight(events[0])
-        while queue and len(events) < _REQUESTS and (more := held + weight(queue[0])) <= _MESSAGES:
-            events.append(queue.popleft())
-            held = more
-        return RequestBatch(events, self._service, self._limits.outbox, held)
+        events = [queue.popleft()]
+        if queue:
+            held = weight(events[0])
+            while queue and len(events) < _REQUESTS and (held := held + weight(queue[0])) <= _MESSAGES:
+                events.append(queue.popleft())
+        return RequestBatch(events, self._service, self._limits.outbox)
 
     # without the task
 
@@ -149,7 +149,7 @@ class Connection(Conversation):
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
             self._committer.post(Job(partial(self._subscriptions.start, subscriber)))
-        if self._stopping or requests.unsettled:
+        if self._stopping or requests.closes or requests.left:
             return False
         self._requests = None
         if self._more:
@@ -186,7 +186,7 @@ class Connection(Conversation):
                 await self._begin_subscriptions()
                 if requests.pause is not None:
                     await self._wait(requests)
-                if requests.done:
+                if not requests.left:
                     break
                 await self._advance(requests)
             if not self._put(requests.take_answers()):  # of a wait that was ended

@@ -20,6 +20,7 @@ from qs_schemas import (
     ListMessages,
     ListQueues,
     Message,
+    NewQueue,
     PushMessage,
     QueueStats,
     ReceiveMessage,
@@ -64,16 +65,15 @@ def weight(event: Message | Fault) -> int:
 class RequestBatch:
     """Requests and faults in the order in which they came, and their answers."""
 
-    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int, weight: int = 1) -> None:
-        """outbox: bytes of answers after which the answers have to be taken before more are made; weight: of the
-        events, see `weight`."""
-        self.weight = weight
+    def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
+        """outbox: bytes of answers after which the answers have to be taken before more are made."""
+        self.left = len(events)
+        """Requests and faults that have no answer yet."""
         self.ended: Callable[[], None] | None = None
         self.early_commits = 0
         self._events = events
         self._service = service
         self._outbox = outbox
-        self._at = 0
         self._running: Answer | None = None
         self._answers: list[Message] = []
         self._held = 0
@@ -90,18 +90,13 @@ class RequestBatch:
         return self._service.peer
 
     @property
-    def done(self) -> bool:
-        """Whether every request has its answer."""
-        return self._at == len(self._events)
+    def weight(self) -> int:
+        """About how many messages the requests are: a list counts with its length."""
+        return sum(map(weight, self._events))
 
     @property
     def runnable(self) -> bool:
-        return self.pause is None and self._at != len(self._events) and self._held <= self._outbox
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether there is anything left to do but to send the answers."""
-        return self.closes or self._at != len(self._events)
+        return self.pause is None and self.left > 0 and self._held <= self._outbox
 
     def take_answers(self) -> list[Message]:
         """The answers since the last call, in order of the requests."""
@@ -118,13 +113,13 @@ class RequestBatch:
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._add(ReceiveMessage(), self._events[self._at].req)
+            self._add(ReceiveMessage(), self._events[-self.left].req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
         if self.pause is None and self._running is None and self._held <= self._outbox:
-            for event in islice(self._events, self._at, None):
+            for event in islice(self._events, len(self._events) - self.left, None):
                 if not (isinstance(event, PushMessage) and is_plain_push(event)):
                     break
                 if found and event.qid != found[0].qid:
@@ -135,48 +130,57 @@ class RequestBatch:
     def pushed(self, mids: Iterable[int]) -> None:
         events = self._events
         for mid in mids:
-            request = events[self._at]
+            request = events[-self.left]
             self._add(PushMessage(request.qid, mid=mid), request.req)  # type: ignore[union-attr] # see `pushes`
 
     def advance(self, *, pushing: bool | None) -> None:
-        events, bound, count = self._events, self._outbox, len(self._events)
-        while self._at < count and self.pause is None and self._held <= bound:
-            event = events[self._at]
+        while self.left and self.pause is None and self._held <= self._outbox:
+            event = self._events[-self.left]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
-            answer = self._answer_to(event)
+            try:
+                answer = self._handle(event) if self._running is None else self._continue()
+            except Exception as error:
+                answer = self._refuse(event, error)
             if answer is not None:
                 self._add(answer, event.req)
 
-    def _answer_to(self, event: Message | Fault) -> Message | None:
-        """Returns the answer, an error's too, or None when the handler waits."""
-        if isinstance(event, Fault):
-            self.closes = event.error.closes
-            return event.message()
-        try:
-            return self._handle(event) if self._running is None else self._continue()
-        except engine.StorageError as error:
-            return refused(event, error)
-        except BadRequestError as error:
-            return error_answer(event, table.BAD_REQUEST, str(error))
-        except OSError as error:
-            return disk_error(event, error, self._service.storage)
-        except Exception:
-            answer = error_answer(event, table.INTERNAL, "a fault of the server; its log says more under this resp")
-            _logger.exception("resp %s: %s failed", answer.resp, event.op)
-            return answer
+    def _refuse(self, request: Message | Fault, error: Exception) -> Message:
+        """Returns what is answered when a handler has raised an error."""
+        if isinstance(request, Fault):
+            raise error
+        if isinstance(error, engine.StorageError):
+            return refused(request, error)
+        if isinstance(error, BadRequestError):
+            return error_answer(request, table.BAD_REQUEST, str(error))
+        if isinstance(error, OSError):
+            return disk_error(request, error, self._service.storage)
+        answer = error_answer(request, table.INTERNAL, "a fault of the server; its log says more under this resp")
+        _logger.error("resp %s: %s failed", answer.resp, request.op, exc_info=error)
+        return answer
 
-    def _handle(self, request: Message) -> Message | None:
-        handler = HANDLERS.get(type(request))
+    def _handle(self, request: Message | Fault) -> Message | None:
+        """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
+        service = self._service
+        handler = HANDLERS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if handler is None:
-            if isinstance(request, Error):
-                return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
-            return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
-        answer = handler_of(self._service, request, handler)(self._service, request)
+            return self._handle_unknown(request)
+        if service.remotes.has_queues or isinstance(request, NewQueue):
+            handler = handler_of(service, cast(Message, request), handler)
+        answer = handler(service, request)
         if isinstance(answer, Message):
             return answer
         self._running, self._over, self.deadline = answer, None, None
         return self._continue()
+
+    def _handle_unknown(self, request: Message | Fault) -> Message:
+        """Returns the answer to what no handler is for."""
+        if isinstance(request, Fault):
+            self.closes = request.error.closes
+            return request.message()
+        if isinstance(request, Error):
+            return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
+        return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""
@@ -200,7 +204,7 @@ class RequestBatch:
         size = _SIZES.get(type(answer))
         if size is not None:
             self._held += size(answer)
-        self._at += 1
+        self.left -= 1
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         for at, answer in enumerate(self._answers):

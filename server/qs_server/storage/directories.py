@@ -130,12 +130,13 @@ class DirectoriesEngine(Engine):
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        queues = [self.queue(qid) for qid in (qids if len(qids) == 1 else dict.fromkeys(qids))]
+        if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
+            queue.expire()
+            return queue.take_first(count, visibility, max_bytes, held=held)
+        queues = [self.queue(qid) for qid in dict.fromkeys(qids)]
         for queue in queues:
             queue.expire()
         found: list[Message] = []
-        if count > 1 and len(queues) == 1 and isinstance(queue := queues[0], LogQueue):
-            return queue.take_first(count, visibility, max_bytes, held=held)
         try:
             take_oldest(queues, found, count, visibility, max_bytes, held=held)
         except (OSError, StorageError):

@@ -1,1 +1,1 @@
-"""What the command `qs-dir` is made of: work on queue directories, without a server."""
+"""The commands that work on the directories of queues, and on the journal, without a server."""

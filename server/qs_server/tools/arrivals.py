@@ -1,4 +1,4 @@
-"""What comes into a directory in one of the layouts of dirq: waited for with inotify, and told by nothing else."""
+"""Waits with inotify for elements that are added to a directory in one of the layouts of dirq."""
 
 import os
 import select
@@ -10,11 +10,11 @@ from .layouts import intermediates
 _APPEARED = inotify.CREATE | inotify.MOVED_TO
 _LOCK, _WRITTEN = LOCKED_SUFFIX.encode(), TEMPORARY_SUFFIX.encode()
 _WITHOUT = 0.2
-"""Seconds between two looks where the system has no inotify to give, as when all watches are in use."""
+"""Seconds between two looks where inotify cannot be had, as when all watches are in use."""
 
 
 class Arrivals:
-    """Watches the directory and the intermediate ones in it, those that come later too."""
+    """Watches a directory and the intermediate directories in it, also those that are made later."""
 
     def __init__(self, path: str) -> None:
         """path: an existing directory."""
@@ -35,7 +35,7 @@ class Arrivals:
             self._inotify = None
 
     def refresh(self) -> bool:
-        """Takes the reports, and watches what is new. Whether there may be an element that was not there before."""
+        """Reads the reports, and watches new directories. Returns whether there may be a new element."""
         if self._inotify is None:
             return True
         changed = False
@@ -64,7 +64,7 @@ class Arrivals:
         return found
 
     def wait(self, seconds: float) -> bool:
-        """Until there may be an element that was not there before; False when those seconds have passed first."""
+        """Waits until there may be an element that was not there; False when the seconds have passed first."""
         if self._inotify is None:
             select.select([], [], [], min(seconds, _WITHOUT))
             return True
@@ -77,7 +77,7 @@ class Arrivals:
 
 
 def _is_arrival(mask: int, name: bytes) -> bool:
-    """Not a file that is being written, nor a lock that is taken; but one that is taken away."""
+    """Tells a new element, or a lock that is gone, from a file that is being written and a lock that is taken."""
     if mask & inotify.DELETE:
         return name.endswith(_LOCK)
     return bool(mask & (_APPEARED | inotify.OVERFLOW)) and not name.endswith((_LOCK, _WRITTEN))

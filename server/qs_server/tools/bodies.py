@@ -1,7 +1,7 @@
-"""Payloads as elements of the layout `dirq` have them: a schema's pieces of data, of which one holds the payload.
+"""Payloads in elements of the layout `dirq`: a schema names the pieces of data, of which one holds the payload.
 
-Strings are read and written as the bytes that their files hold: so an element of another program whose string is not
-UTF-8 can be taken out as any other one.
+Strings are read and written as the bytes that their files hold, so that sink takes out an element of another program
+whose string is not UTF-8.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ..storage.engine import StorageError
 
 DEFAULT = "body=string"
 _PAYLOAD = "body"
-"""The piece that holds the payload, where there is one of the name; else the first that is no table."""
+"""The piece that holds the payload, if the schema has it; else it is the first that is no table."""
 
 
 class BodyError(StorageError):
@@ -21,10 +21,10 @@ class BodyError(StorageError):
 
 
 class Body:
-    """A schema, as in `body=string,header=table?`."""
+    """A schema, written as in `body=string,header=table?`."""
 
     def __init__(self, text: str) -> None:
-        """ValueError, with what is wrong, when it is none, or has no place for a payload."""
+        """ValueError when the text is no schema, or has no place for a payload."""
         given: dict[str, str] = {}
         for part in text.split(","):
             name, equals, kind = part.strip().partition("=")
@@ -41,12 +41,12 @@ class Body:
         self._name = _PAYLOAD if _PAYLOAD in plain else plain[0]
         self._is_text = checked.types[self._name] == "string"
         self.schema = {name: kind.replace("string", "binary") for name, kind in given.items()}
-        """For a queue: strings as bytes."""
+        """The schema to open a queue with: strings are bytes."""
         self.others = sorted(checked.mandatory - {self._name})
-        """Mandatory pieces beside the payload's, which a payload alone does not fill."""
+        """The mandatory pieces that a payload does not fill."""
 
     def data(self, payload: bytes) -> dict[str, Any]:
-        """An element's data. BodyError when a string is to be kept and it is not UTF-8."""
+        """Returns the data of an element. BodyError when the piece is a string and the payload is not UTF-8."""
         if self._is_text and not _is_utf8(payload):
             raise BodyError(
                 f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
@@ -54,7 +54,7 @@ class Body:
         return {self._name: payload}
 
     def payload(self, data: Mapping[str, Any]) -> bytes:
-        """The payload of an element; nothing where an optional piece is missing."""
+        """Returns the payload of an element, empty where an optional piece is missing."""
         found: bytes = data.get(self._name, b"")
         return found
 

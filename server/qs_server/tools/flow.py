@@ -1,4 +1,4 @@
-"""What `qs-dir pump` and `qs-dir sink` have in common. Ctrl-C ends either between two messages."""
+"""The part that `qs-dir pump` and `qs-dir sink` share."""
 
 from argparse import Namespace
 
@@ -9,12 +9,12 @@ from .layouts import DIRQ, VSQS, layout_of
 from .meter import Meter, counted
 
 TICK = 0.2
-"""Seconds that something waits at most before it sees whether Ctrl-C was pressed. Messages are not looked for by that:
-the directory is waited on with inotify."""
+"""Seconds of one wait, after which Ctrl-C is looked for. New messages are reported by inotify."""
 
 
-def opened_layout(arguments: Namespace, *, exists: bool) -> str:
-    """The layout; vsqs where nothing tells. UsageError when --schema does not go with it."""
+def layout_for(arguments: Namespace, *, exists: bool) -> str:
+    """Returns the layout of the directory, vsqs if nothing tells it, and sets a missing --schema. UsageError when a
+    schema does not go with the layout."""
     layout = layout_of(arguments.directory, arguments.layout) if exists else arguments.layout
     if arguments.schema is not None and layout != DIRQ:
         raise UsageError(
@@ -26,7 +26,7 @@ def opened_layout(arguments: Namespace, *, exists: bool) -> str:
 
 
 def cut_short(error: OSError | StorageError | MemoryError, directory: str, meter: Meter, done: str) -> CutShortError:
-    """What is said of an error when some messages have gone through. done: as in `5 messages were stored before`."""
+    """Returns the error to raise when some messages have gone through. done: as in `5 messages were stored before`."""
     meter.clear()
     were = "was" if meter.messages == 1 else "were"
     return CutShortError(f"{described(error, directory)}; {counted(meter.messages, 'message')} {were} {done} before")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, noted and not raised: what is being done with a message is done to its end."""
+"""Notes Ctrl-C and SIGTERM instead of raising them, so that a message in hand is finished."""
 
 import os
 import select
@@ -10,8 +10,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """In a with statement, on the main thread. `caught`: the signal that came, 0 when none has. A second one of them is
-    raised at once, as KeyboardInterrupt: whoever is at it twice does not want to wait."""
+    """Notes signals within a with statement, on the main thread. `caught`: the signal that came, 0 for none. A second
+    one raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.caught = 0
@@ -42,11 +42,11 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """As a shell counts the signal that came: 130 for Ctrl-C."""
+        """The exit code by which a shell tells the signal: 130 for Ctrl-C."""
         return 128 + self.caught
 
     def wait(self, seconds: float, descriptor: int | None = None) -> bool:
-        """Until the descriptor can be read (then True), those seconds are over, or a signal has come."""
+        """Waits until the descriptor can be read (returns True), the seconds are over, or a signal has come."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if descriptor is not None:

@@ -1,4 +1,4 @@
-"""Which layout a queue's directory has, told from what it holds. Changes nothing."""
+"""Tells from what a queue's directory holds which layout it has. Changes nothing."""
 
 import os
 
@@ -15,12 +15,12 @@ _EMPTY_SIMPLE = "?"
 
 
 class LayoutError(StorageError):
-    """The directory holds something else than was asked for, or nothing that is known."""
+    """The directory has another layout than was asked for, or none that is known."""
 
 
 def layout_of(path: str, wanted: str | None = None) -> str | None:
-    """The layout of an existing directory; wanted, or None, when it holds nothing that tells. LayoutError when it has
-    another one than the wanted, or holds something else only; OSError."""
+    """Returns the layout of an existing directory; if nothing tells it, `wanted`. LayoutError when the directory has
+    another layout than the wanted one, or holds only other things; OSError."""
     others = False
     found: str | None = None
     with os.scandir(path) as entries:
@@ -54,7 +54,7 @@ def _told_by(entry: "os.DirEntry[str]") -> str | None:
 
 
 def _layout_within(intermediate: str) -> str | None:
-    """By the first element, if there is one."""
+    """Tells the layout from the first element, if there is one."""
     nothing = True
     with os.scandir(intermediate) as entries:
         for entry in entries:
@@ -75,12 +75,12 @@ def _hint(path: str) -> str:
 
 
 def intermediates(path: str) -> list[str]:
-    """The names of the directories that hold elements, oldest first."""
+    """Returns the names of the directories that hold elements, oldest first."""
     return sorted(name for name, is_dir in names_in(path) if is_dir and is_directory(name))
 
 
 def names_in(path: str) -> list[tuple[str, bool]]:
-    """Each name in a directory, and whether it is a directory; nothing when that is gone."""
+    """Returns each name in a directory, and whether it is a directory; nothing when the directory is gone."""
     try:
         with os.scandir(path) as entries:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

@@ -1,4 +1,4 @@
-"""The messages of a queue's directory and their states, read from names and attributes. Changes nothing."""
+"""Reads the messages of a queue's directory and their states from names and attributes. Changes nothing."""
 
 import os
 import stat
@@ -25,13 +25,13 @@ READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED = "ready", "in-flight", "delayed", "e
 WRITTEN, REMOVED = "being-written", "being-removed"
 STATES = (READY, IN_FLIGHT, DELAYED, EXPIRED, LOCKED, WRITTEN, REMOVED)
 UNFINISHED = (WRITTEN, REMOVED)
-"""States of what is no message yet, or no more."""
+"""States of elements that are no message yet, or no longer."""
 
 
 class Element(NamedTuple):
     """One message. name: in the directory, without what the layout adds for the state; age: seconds since it was made,
-    None when the name does not say; size: bytes; left: seconds until it can be taken again; since: seconds in which
-    nothing has happened to one that is locked, or being written or removed."""
+    None when the name does not say; size: bytes; left: seconds until it can be taken again; since: seconds since the
+    last change of an element that is locked, or being written or removed."""
 
     name: str
     state: str
@@ -42,8 +42,8 @@ class Element(NamedTuple):
 
 
 def elements(path: str, layout: str, now: float) -> Iterator[Element]:
-    """In the order of delivery, the unfinished ones last in the layout dirq. now: seconds since the Epoch. What goes
-    away meanwhile is left out. OSError; StorageError for a wrong `.queue.toml`."""
+    """Yields the messages in the order of delivery, in the layout dirq the unfinished ones last, without those
+    that go away meanwhile. now: seconds since the Epoch. OSError; StorageError for a wrong `.queue.toml`."""
     return {VSQS: _of_vsqs, DIRQ_SIMPLE: _of_dirq_simple, DIRQ: _of_dirq}[layout](path, now)
 
 
@@ -73,7 +73,7 @@ def _of_vsqs(path: str, now: float) -> Iterator[Element]:
 
 
 class _Delays:
-    """Until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
+    """Reads until when messages are delayed. Not by `store_for`, which tries the directory out by writing."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -118,7 +118,7 @@ def _of_dirq(path: str, now: float) -> Iterator[Element]:
 
 
 def _age(name: str, now: float) -> float:
-    """Of an element: its name is 8 digits of seconds and 5 of microseconds, all hexadecimal, and a random one."""
+    """Returns the age of an element. Its name is 8 hexadecimal digits of seconds, 5 of microseconds, 1 random."""
     return now - int(name[:8], 16) - int(name[8:13], 16) / SECOND
 
 

@@ -1,10 +1,10 @@
-"""`qs-dir ls`: the messages of a directory, and how many there are of each state."""
+"""`qs-dir ls`: lists the messages of a directory, and counts those of each state."""
 
 import json
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from .layouts import layout_of
 from .listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
@@ -13,11 +13,11 @@ from .output import say
 
 _WORDS = {IN_FLIGHT: "in flight", WRITTEN: "being written", REMOVED: "being removed"}
 _NAME, _FIGURE = 23, 8
-"""Widths of columns: as wide as they usually need, because lines are written as they come."""
+"""Widths of columns. They do not depend on what is in them, because lines are written as they come."""
 
 
 def ls(arguments: Namespace) -> int:
-    """Lists; the exit code."""
+    """Lists the messages. Returns the exit code."""
     layout = layout_of(arguments.directory, arguments.layout)
     for line in _lines(arguments, layout):
         say(line, flush=False)
@@ -50,7 +50,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def shown(state: str) -> str:
-    """A state as people read it."""
+    """Returns the words for a state."""
     return _WORDS.get(state, state)
 
 
@@ -70,7 +70,7 @@ def _record(element: Element) -> dict[str, object]:
 
 
 class _Figures:
-    """What the summary says."""
+    """Counts what the summary says."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
@@ -83,12 +83,8 @@ class _Figures:
         self._oldest = max(filter(None, (self._oldest, element.age)), default=None)
 
     def summary(self, layout: str | None) -> str:
-        states = ", ".join(f"{self._states[state]} {shown(state)}" for state in _known(self._states))
+        states = ", ".join(f"{self._states[state]} {shown(state)}" for state in STATES if state in self._states)
         text = f"{counted(self._states.total(), 'message')}, {counted(self._bytes, 'byte')}"
         text += f": {states}" if states else ""
         text += f"; the oldest is {self._oldest:.1f} s old" if self._oldest is not None else ""
         return f"{text} ({layout})" if layout else text
-
-
-def _known(states: Iterable[str]) -> list[str]:
-    return [state for state in STATES if state in states]

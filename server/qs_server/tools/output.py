@@ -1,4 +1,4 @@
-"""Standard output: an error of it says that it is the one, and not the queue's directory."""
+"""Writes to standard output. Its errors say that it is standard output that failed, not the queue's directory."""
 
 import contextlib
 import os
@@ -9,9 +9,7 @@ STDOUT = "standard output"
 
 
 class ToStdout:
-    """In the with block, only standard output is written to or flushed: an OSError has its name as the file's.
-
-    A class, as the block is entered once a line."""
+    """Gives an OSError in the with block the file name `standard output`. A class, as it is entered once a line."""
 
     def __enter__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""`qs-dir pump`: messages into a directory, one after the other. One is counted when it is stored, not before."""
+"""`qs-dir pump`: stores messages in a directory, one by one. A message is counted once it is stored."""
 
 import os
 import sys
@@ -7,22 +7,22 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from ..storage.engine import StorageError
-from .ends import End, open_end
+from .end import End, OpenEnd
 from .errors import UsageError
-from .flow import TICK, cut_short, opened_layout
+from .flow import TICK, cut_short, layout_for
 from .interrupts import Interrupts
 from .layouts import DIRQ, VSQS
 from .meter import Meter, meter_for
 
 _PIECE = 1024 * 1024
-"""Bytes of input at a time."""
+"""Bytes of input that are read at a time."""
 _CATCH_UP = 0.1
-"""Seconds: what was late by more, because the input or the disk was, does not make the next ones come faster."""
+"""Seconds of delay, by the input or the disk, that the following messages make up for when there is a --rate."""
 
 
-def pump(arguments: Namespace) -> int:
-    """Stores messages; the exit code."""
-    layout = opened_layout(arguments, exists=os.path.lexists(arguments.directory))
+def pump(arguments: Namespace, open_end: OpenEnd) -> int:
+    """Stores messages. Returns the exit code."""
+    layout = layout_for(arguments, exists=os.path.lexists(arguments.directory))
     if arguments.capacity is not None and layout != VSQS:
         raise UsageError("--capacity is for the layout vsqs")
     if layout == DIRQ and arguments.schema.others:
@@ -61,7 +61,7 @@ def _pump_into(end: End, arguments: Namespace, interrupts: Interrupts, meter: Me
                 meter.add(len(payload))
                 break
             meter.tick()
-            interrupts.wait(0.01)  # where it did not wait: somebody else has filled it up at the last moment
+            interrupts.wait(0.01)  # `put` did not wait: another process took the last place
         if interrupts.caught:
             return
         if arguments.rate:
@@ -72,7 +72,7 @@ def _pump_into(end: End, arguments: Namespace, interrupts: Interrupts, meter: Me
 
 
 def _numbers(size: int | None) -> Iterator[bytes]:
-    """1, 2, 3 and so on, each filled up to the size, or cut off there."""
+    """Yields 1, 2, 3 and so on, each filled up or cut off to the size."""
     number = 0
     while True:
         number += 1
@@ -81,7 +81,7 @@ def _numbers(size: int | None) -> Iterator[bytes]:
 
 
 def _lines(interrupts: Interrupts, meter: Meter) -> Iterator[bytes]:
-    """The lines of stdin without their ends, each as soon as it is there."""
+    """Yields the lines of standard input without their ends, each as soon as it is there."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: redirect it")
     descriptor = sys.stdin.fileno()

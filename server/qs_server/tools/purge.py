@@ -1,4 +1,4 @@
-"""`qs-dir purge`: what was left behind goes, what was taken and not removed can be taken again; or everything goes."""
+"""`qs-dir purge`: removes what was left behind, frees what was taken and not removed, or removes everything."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from ..storage.settings import read_options
 from ..storage.shared import Shared
 from ..storage.watch import Watch
 from .bodies import Body
-from .ends import open_dirq
+from .dirq_end import open_dirq
 from .errors import UsageError
 from .layouts import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, VSQS, layout_of, names_in
 from .listing import LOCKED, UNFINISHED, elements
@@ -27,7 +27,7 @@ from .output import say
 
 
 def purge(arguments: Namespace) -> int:
-    """Purges, and says what it has done; the exit code."""
+    """Purges, and says what it has done. Returns the exit code."""
     directory = arguments.directory
     layout = layout_of(directory, arguments.layout)
     if layout == VSQS:
@@ -83,7 +83,7 @@ def _purge_vsqs(path: str, max_temp: float | None, *, everything: bool) -> str:
 
 
 def _remove_written(path: str, max_temp: float) -> int:
-    """Files that are being written, and were not written to for so many seconds. How many."""
+    """Removes files that are being written and did not change for so many seconds. Returns how many."""
     removed = 0
     for name, is_dir in names_in(path) if max_temp else ():
         parsed = parse_message(os.fsencode(name))
@@ -115,7 +115,7 @@ def _purge_dirq(arguments: Namespace, layout: str) -> str:
 
 
 def _old(path: str, layout: str, max_temp: float, max_lock: float) -> set[tuple[str, str]]:
-    """State and name of what the purge is about."""
+    """Finds what the purge is to remove or unlock: state and name."""
     limits = {**dict.fromkeys(UNFINISHED, max_temp), LOCKED: max_lock}
     return {
         (each.state, each.name)
@@ -128,7 +128,7 @@ def _remove_all(queue: Any) -> int:
     removed = 0
     name = queue.first()
     while name:
-        queue.lock(name)  # or somebody else has it, who then will not find it any more
+        queue.lock(name)  # a consumer that has it will not find it any more
         try:
             queue.remove(name)
             removed += 1

@@ -4,16 +4,24 @@ Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 
 the output went away.
 """
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from .arguments import command_line
 from .ending import run
+from .ends import open_end
 from .ls import ls
 from .pump import pump
 from .purge import purge
 from .sink import sink
 
-_COMMANDS = {"pump": pump, "sink": sink, "ls": ls, "purge": purge}
+_COMMANDS: dict[str, Callable[[Namespace], int]] = {
+    "pump": partial(pump, open_end=open_end),
+    "sink": partial(sink, open_end=open_end),
+    "ls": ls,
+    "purge": purge,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`qs-dir sink`: messages out of a directory, one after the other. One is counted when it is removed, not before."""
+"""`qs-dir sink`: takes messages out of a directory, one by one. A message is counted once it is removed."""
 
 import sys
 import time
@@ -6,9 +6,10 @@ from argparse import Namespace
 
 from ..storage.disk import Disk
 from ..storage.engine import StorageError
-from .ends import End, Taken, open_end
+from ..storage.in_use import check_no_server
+from .end import End, OpenEnd, Taken
 from .errors import UsageError
-from .flow import TICK, cut_short, opened_layout
+from .flow import TICK, cut_short, layout_for
 from .interrupts import Interrupts
 from .layouts import VSQS
 from .meter import Meter, meter_for
@@ -17,11 +18,13 @@ from .output import ToStdout
 _FEWER = 3
 
 
-def sink(arguments: Namespace) -> int:
-    """Takes messages out; the exit code."""
-    layout = opened_layout(arguments, exists=True)
+def sink(arguments: Namespace, open_end: OpenEnd) -> int:
+    """Takes messages out. Returns the exit code."""
+    layout = layout_for(arguments, exists=True)
     if arguments.visibility is not None and layout != VSQS:
         raise UsageError("--visibility is for the layout vsqs: with dirq a lock stays until somebody takes it away")
+    if layout == VSQS:
+        check_no_server(arguments.directory)
     meter = meter_for("took", live=not (arguments.print and sys.stdout.isatty()))
     with Interrupts() as interrupts:
         visibility = 10.0 if arguments.visibility is None else arguments.visibility
@@ -42,7 +45,7 @@ def sink(arguments: Namespace) -> int:
 
 
 def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Meter) -> int:
-    """How many came after one that is newer."""
+    """Takes messages out until it is to end. Returns how many came after a newer one."""
     disordered = 0
     newest = ""
     waiting_since = time.monotonic()
@@ -64,7 +67,7 @@ def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Me
 
 
 def _print(end: End, taken: Taken) -> None:
-    """The payload, and a line end if it has none; with whoever reads it (or the system) when this returns."""
+    """Writes the payload, and a line end if it has none, past the buffer of standard output."""
     try:
         with ToStdout():
             # Not by sys.stdout, which would try again at the end what could not be written.

@@ -27,7 +27,7 @@ async def test_held_by_the_outbox(nursery: trio.Nursery) -> None:
     assert fast.got == sent
     assert held.blocked
     assert held.held_bytes == 100 * len(held.held or ())
-    assert q._kept <= 1000
+    assert q._payload_bytes <= 1000
     slow.reader.take()
     for _ in range(30):
         await settled()
@@ -70,7 +70,7 @@ async def test_payloads_in_memory_are_bounded(nursery: trio.Nursery) -> None:
     client = world.client()
     client.join(q, ack=True, prefetch=1)
     sent = [world.push(q, f"{number:0300}") for number in range(8)]
-    assert q._kept == 900
+    assert q._payload_bytes == 900
     assert world.upstream.fetches == []  # nothing is fetched before there is room for it
     client.acknowledge(*sent[:4])
     assert client.got == sent[:4]
@@ -96,13 +96,13 @@ async def test_one_payload_for_many(nursery: trio.Nursery) -> None:
     for client in clients:
         client.join(q, ack=True, prefetch=1)
     first, second = world.push(q, "a"), world.push(q, "b" * 100)
-    assert q._kept == 100
+    assert q._payload_bytes == 100
     for client in clients[:-1]:
         client.acknowledge(first)
         assert client.got == [first, second]
-        assert q._kept == 100
+        assert q._payload_bytes == 100
     clients[-1].leave()
-    assert q._kept == 0
+    assert q._payload_bytes == 0
 
 
 async def test_what_was_to_be_fetched_is_gone(nursery: trio.Nursery) -> None:
@@ -160,7 +160,7 @@ async def test_answers_fill_the_outbox(nursery: trio.Nursery) -> None:
     q = world.fan_out()
     client = world.client(credit=0)
     client.join(q)
-    client.connection._say([b"x" * 600 + b"\r\n"])
+    client.connection._send_answers([b"x" * 600 + b"\r\n"])
     mid = world.push(q)
     client.reader.take()
     await settled()

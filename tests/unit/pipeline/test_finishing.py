@@ -99,7 +99,7 @@ def test_a_state_without_the_way_of_its_batch(tmp_path: Path) -> None:
 def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
     """It is wrong usage, and the path is named."""
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file/_qs/x cannot be there"), file_errors():
+    with pytest.raises(UsageError, match="file/_qs/x cannot exist"), file_errors():
         LocalFiles(str(tmp_path / "file")).read("_qs/x")
 
 

@@ -75,7 +75,7 @@ def test_the_initial_offset(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, cap
     assert reader.initialOffset() == start
     assert not caplog.records
     assert _reader(ledger).initialOffset() == start
-    assert "is there already, and is read first" in caplog.text
+    assert "exists already, and is read first" in caplog.text
     ledger.deleted = True
     with pytest.raises(NoSuchQueueError):
         _reader(ledger).initialOffset()

@@ -3,18 +3,20 @@
 import pytest
 
 from qs_bus.command import read_options as bus_options
+from qs_server.main.queue_journal import main as journal
 from qs_server.main.queue_server import read_options as server_options
+from qs_server.tools.qs_dir import main as directory
 
 
 @pytest.mark.parametrize("read", [server_options, bus_options])
 @pytest.mark.parametrize("flag", ["--grace", "--linger", "--document-time"])
-@pytest.mark.parametrize("seconds", ["1e9", "1e300", "inf", "nan", "-1", "soon"])
-def test_times_are_bounded(read: object, flag: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_bounded(read: object, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A time that nobody can wait for is a wrong flag, and names it."""
-    with pytest.raises(SystemExit) as ended:
-        read([flag, seconds])  # type: ignore[operator]
-    assert ended.value.code == 2
-    assert f"argument {flag}: " in capsys.readouterr().err
+    for seconds in ("1e9", "1e300", "inf", "nan", "-1", "soon"):
+        with pytest.raises(SystemExit) as ended:
+            read([flag, seconds])  # type: ignore[operator]
+        assert ended.value.code == 2
+        assert f"argument {flag}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["[::1", "http://x:9", "host:", ":1", "host:70000", "[host]:1"])
@@ -29,3 +31,52 @@ def test_addresses_of_memcached_that_are_right() -> None:
     """IPv6 stands in brackets."""
     options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
     assert options.memcached == (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "usage", "says"),
+    [
+        (server_options, ["--histroy", "d"], "queue-server.py", "--histroy d; did you mean --history?"),
+        (server_options, ["--cach=1"], "queue-server.py", "--cach=1; did you mean --cache?"),
+        (bus_options, ["--polciy", "hold"], "queue-bus.py", "--polciy hold; did you mean --policy?"),
+        (directory, ["pump", "q", "--cuont", "5"], "qs-dir pump", "--cuont 5; did you mean --count?"),
+        (directory, ["ls", "q", "extra"], "qs-dir ls", "unrecognized arguments: extra"),
+        (journal, ["check", "--roto", "d"], "queue-journal.py check", "--roto d; did you mean --root?"),
+        (
+            journal,
+            ["check", "--nothing-like-it"],
+            "queue-journal.py check",
+            "unrecognized arguments: --nothing-like-it",
+        ),
+    ],
+)
+def test_typos(command: object, words: list[str], usage: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no argument of a command is refused by that command, which names the flag that was perhaps meant."""
+    with pytest.raises(SystemExit, match="2"):
+        command(words)  # type: ignore[operator]
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {usage} ")
+    assert said.endswith(f"{says}\n")
+
+
+def test_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag and the text are named, also of a number that no machine needs."""
+    for text, says in (("1GB", "'1GB' is not a whole number"), ("9" * 400, f"{'9' * 400} is more than {10**15}")):
+        with pytest.raises(SystemExit, match="2"):
+            server_options(["--cache", text])
+        assert capsys.readouterr().err.endswith(f"argument --cache: {says}\n")
+
+
+def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paragraphs of a description are wrapped; examples stay as they are."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for words in (["pump"], ["purge"]):
+        with pytest.raises(SystemExit, match="0"):
+            directory([*words, "--help"])
+        assert all(len(line) < 60 for line in capsys.readouterr().out.splitlines())
+    with pytest.raises(SystemExit, match="0"):
+        directory(["--help"])
+    assert (
+        "\n  qs-dir sink spool --print --wait 0           print what is there, and remove it\n"
+        in capsys.readouterr().out
+    )

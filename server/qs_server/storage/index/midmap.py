@@ -55,12 +55,12 @@ class MidMap(MidSet):
             self._keys[-1].append(key)
             self._values[-1].append(value)
             lasts[-1] = key
-            self._length += 1
+            self.count += 1
         else:
             self._keys.append(array("Q", (key,)))
             self._values.append(array("Q", (value,)))
             lasts.append(key)
-            self._length += 1
+            self.count += 1
 
     def _set_within(self, key: int, value: int) -> None:
         chunk = bisect_left(self._lasts, key)
@@ -71,7 +71,7 @@ class MidMap(MidSet):
             return
         keys.insert(at, key)
         values.insert(at, value)
-        self._length += 1
+        self.count += 1
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._values[chunk : chunk + 1] = [values[:CHUNK], values[CHUNK:]]
@@ -89,7 +89,7 @@ class MidMap(MidSet):
                 self._keys.append(added[at : at + CHUNK])
                 self._values.append(beside[at : at + CHUNK])
                 self._lasts.append(self._keys[-1][-1])
-        self._length += len(added)
+        self.count += len(added)
 
     def pop(self, key: int) -> int | None:
         """Removes a key; its value, or None when it was not there."""
@@ -106,7 +106,7 @@ class MidMap(MidSet):
                 return None
         del keys[at]
         value = self._values[chunk].pop(at)
-        self._length -= 1
+        self.count -= 1
         if not keys:
             del self._keys[chunk], self._values[chunk], lasts[chunk]
         elif at == len(keys):

@@ -25,17 +25,17 @@ class Run(NamedTuple):
 class MidSet:
     """Keys are 0 to 2**64 - 1."""
 
-    __slots__ = ("_keys", "_lasts", "_length")
+    __slots__ = ("_keys", "_lasts", "count")
 
     def __init__(self, keys: Iterable[int] = ()) -> None:
         """keys: in increasing order, none twice."""
         whole = keys if isinstance(keys, array) else array("Q", keys)
-        self._length = len(whole)
+        self.count = len(whole)
         self._keys = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)]
         self._lasts = [chunk[-1] for chunk in self._keys]
 
     def __len__(self) -> int:
-        return self._length
+        return self.count
 
     def __contains__(self, key: int) -> bool:
         lasts = self._lasts
@@ -73,11 +73,11 @@ class MidSet:
         elif lasts and len(self._keys[-1]) < CHUNK:
             self._keys[-1].append(key)
             lasts[-1] = key
-            self._length += 1
+            self.count += 1
         else:
             self._keys.append(array("Q", (key,)))
             lasts.append(key)
-            self._length += 1
+            self.count += 1
 
     def _add_within(self, key: int) -> None:
         chunk = bisect_left(self._lasts, key)
@@ -86,7 +86,7 @@ class MidSet:
         if keys[at] == key:
             return
         keys.insert(at, key)
-        self._length += 1
+        self.count += 1
         if len(keys) > 2 * CHUNK:
             self._keys[chunk : chunk + 1] = [keys[:CHUNK], keys[CHUNK:]]
             self._lasts.insert(chunk, keys[CHUNK - 1])
@@ -101,7 +101,7 @@ class MidSet:
             for at in range(0, len(added), CHUNK):
                 self._keys.append(added[at : at + CHUNK])
                 self._lasts.append(self._keys[-1][-1])
-        self._length += len(added)
+        self.count += len(added)
 
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
         """Gives the chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
@@ -128,7 +128,7 @@ class MidSet:
                 self._keep(chunk, array("Q", [key for key in old if key not in gone]))
 
     def _keep(self, chunk: int, keys: "array[int]") -> None:
-        self._length -= len(self._keys[chunk]) - len(keys)
+        self.count -= len(self._keys[chunk]) - len(keys)
         if keys:
             self._keys[chunk], self._lasts[chunk] = keys, keys[-1]
         else:
@@ -148,7 +148,7 @@ class MidSet:
             if keys[at] != key:
                 return
         del keys[at]
-        self._length -= 1
+        self.count -= 1
         if not keys:
             del self._keys[chunk], lasts[chunk]
         elif at == len(keys):

@@ -76,6 +76,8 @@ class LogKeeper:
         self._doors = Doors(partial(store_for, sync=False))
         self._door: Door | None = None  # that is worked on
         self._numbers = 0
+        self.commit_is_cheap = False
+        """Whether a commit is over soon enough to wait for it, as far as the last one tells."""
         self._replayed = False
         self._notes_due: int | None = None
         self._keys_due: int | None = None
@@ -260,11 +262,6 @@ class LogKeeper:
 
     # -- durability -----------------------------------------------------------------------------------------------
 
-    @property
-    def commit_is_cheap(self) -> bool:
-        """Whether a commit is over soon enough to wait for it."""
-        return self._store is not None and self._store.log.cost < QUICK
-
     def commit(self) -> None:
         """Makes durable everything that was asked of the queues since the last one. OSError: it has been taken back."""
         store = self._store
@@ -277,6 +274,7 @@ class LogKeeper:
                 store.roll_back()
                 raise
         store.commit()
+        self.commit_is_cheap = store.log.cost < QUICK
 
     def roll_back(self) -> None:
         """See Engine."""

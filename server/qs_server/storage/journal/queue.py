@@ -255,7 +255,7 @@ class LogQueue:
     @property
     def ready(self) -> int:
         """How many messages are visible."""
-        return len(self.table.index.ready)
+        return self.table.index.ready.count
 
     def _end_of(self, visibility: int | None) -> int:
         window = self.options.visibility if visibility is None else visibility
@@ -276,7 +276,9 @@ class LogQueue:
             return None
         expiry = self._end_of(visibility)
         receives = table.receives.get(mid, 0) + 1
-        self._note_state(mid, receives, 0 if held else expiry)
+        if self._log.left_to_pushes < records.SMALL:
+            self._store.make_room_for_notes()
+        self._log.note(records.state(table.number, mid, receives, 0 if held else expiry, delayed=False))
         table.receives[mid] = receives
         index.take(mid, expiry, retrieved=receives > 1)
         if held:
@@ -293,6 +295,8 @@ class LogQueue:
         others as long as all payloads together have at most max_bytes. Should a payload not be readable, the messages
         before it are received, and the next call raises; a damaged one is given to nobody. OSError: none is
         received."""
+        if count == 1:
+            return self._take_one(visibility, held=held)
         table, index, unit = self.table, self.table.index, self._unit
         mids, payloads = self._first_readable(count, max_bytes)
         if not mids:
@@ -314,6 +318,18 @@ class LogQueue:
             Message(self.qid, mid, "delivered", times, mid * unit, until, payload)
             for mid, times, payload in zip(mids, receives, payloads, strict=True)
         ]
+
+    def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
+        """Receives the oldest visible message: a third of what a list of one costs."""
+        while (mid := self.table.index.ready.first()) is not None:
+            try:
+                message = self.take(mid, visibility, held=held)
+            except (OSError, StorageError):
+                self.arrived()  # it is there still, for whoever comes next
+                raise
+            if message is not None:
+                return [message]
+        return []
 
     def _set_aside(self, mid: int, error: DamagedRecordError) -> None:
         """Hides a message that cannot be read, until the next start."""
@@ -349,7 +365,8 @@ class LogQueue:
         return found
 
     def _note_states(self, mids: Sequence[int], receives: Sequence[int], visible: int) -> None:
-        """Notes what a receive has changed, as `_note_state` does, for many messages."""
+        """Has the next commit write what a receive has changed. Nobody waits for that, as losing it only makes the
+        messages visible again."""
         self._store.make_room_for_notes(len(mids))
         self._log.note_all(
             [
@@ -357,13 +374,6 @@ class LogQueue:
                 for mid, times in zip(mids, receives, strict=True)
             ]
         )
-
-    def _note_state(self, mid: int, receives: int, visible: int) -> None:
-        """Has the next commit write what a receive has changed; nobody waits for that, as losing it only makes the
-        message visible again."""
-        if self._log.left_to_pushes < records.SMALL:
-            self._store.make_room_for_notes()
-        self._log.note(records.state(self.table.number, mid, receives, visible, delayed=False))
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """One message: received if it is visible and not peeked at; its state and no payload if it is hidden."""

@@ -1,4 +1,4 @@
-"""What has happened to the messages of a queue since the server started, counted by many threads."""
+"""Counts what happens to the messages of a queue while the server runs, in many threads."""
 
 import threading
 

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
 
 from ..disk import Disk
 from ..engine import NoSuchQueueError, Options, QueueExistsError
@@ -29,48 +30,76 @@ def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Opt
     return found
 
 
-class QueueRegistry:
-    """Keeps the names and options of one storage's queues. Several threads may use it."""
+class RemoteQueue(Protocol):
+    """A queue as the registry needs it; see Queue for the rest."""
 
-    def __init__(self, root: str, storage: str, disk: Disk | None = None) -> None:
-        """root: an existing directory, that of all the server's queues. StorageError when a `.queue.toml` is wrong."""
+    options: Options
+
+    def make(self) -> None:
+        """Makes the queue at the other server, or takes up the one that is there. UnsupportedError for options that it
+        cannot honour."""
+
+    def unmake(self, *, force: bool) -> None:
+        """Removes the queue at the other server. One that is not there is no error. QueueNotEmptyError without
+        force."""
+
+
+Q = TypeVar("Q", bound=RemoteQueue)
+
+
+class QueueRegistry(Generic[Q]):
+    """Keeps the queues of one storage. Several threads may use it."""
+
+    def __init__(self, root: str, storage: str, disk: Disk | None, open_queue: Callable[[str, Options], Q]) -> None:
+        """root: an existing directory, that of all the server's queues; open_queue: gives the queue of a name, and asks
+        the other server nothing. StorageError when a `.queue.toml` is wrong."""
         self._root = root
         self._storage = storage
         self._disk = disk or Disk()
+        self._open = open_queue
+        self._opened: dict[str, Q] = {}
+        self._opening = threading.Lock()
         self._changing = threading.Lock()
-        self._queues = queues_in(root, [storage], self._disk)
-        """Replaced as a whole, so that others can go through it without a lock."""
+        self._options = queues_in(root, [storage], self._disk)
+        """By queue. Replaced as a whole, so that others can go through it without a lock."""
 
     def queues(self) -> Collection[str]:
         """Returns the names of all queues; the collection never changes."""
-        return self._queues.keys()
+        return self._options.keys()
 
-    def options(self, qid: str) -> Options:
-        """Returns the options of a queue. NoSuchQueueError."""
-        options = self._queues.get(qid)
+    def queue(self, qid: str) -> Q:
+        """Returns a queue: one object for all threads. NoSuchQueueError."""
+        options = self._options.get(qid)
         if options is None:
             raise NoSuchQueueError(f"there is no queue {qid!r}")
-        return options
+        with self._opening:
+            queue = self._opened.get(qid)
+            if queue is None or queue.options is not options:  # it has been removed and made again
+                queue = self._opened[qid] = self._open(qid, options)
+            return queue
 
-    def create(self, qid: str, options: Options, make: Callable[[Options], None]) -> None:
-        """Adds a queue. make: makes it at the other server; if that fails, nothing is added. QueueExistsError,
-        BadQueueNameError, OSError."""
+    def create(self, qid: str, options: Options) -> None:
+        """See RemoteEngine. OSError."""
         options = replace(options, storage=self._storage)
         with self._changing:
-            if qid in self._queues:
+            if qid in self._options:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
-            make_queue(self._root, qid, options, self._disk, made=lambda: make(options))
+            queue = self._open(qid, options)
+            make_queue(self._root, qid, options, self._disk, made=queue.make)
             self._disk.sync_directory(self._root)
-            self._queues = {**self._queues, qid: options}
+            with self._opening:
+                self._opened[qid] = queue
+            self._options = {**self._options, qid: options}
 
-    def remove(self, qid: str, unmake: Callable[[], None]) -> None:
-        """Removes a queue. unmake: removes it at the other server; if that fails, it stays. NoSuchQueueError,
-        OSError."""
+    def remove(self, qid: str, *, force: bool) -> Q:
+        """See RemoteEngine. Returns the queue that was. OSError."""
         with self._changing:
-            self.options(qid)
-            unmake()
+            queue = self.queue(qid)
+            queue.unmake(force=force)
             removed = f"{self._root}/{MAKING}{secrets.token_hex(8)}"
             self._disk.rename(f"{self._root}/{directory_of(qid)}", removed)
             self._disk.sync_directory(self._root)  # before its options are unlinked: they are there, or the name is not
             shutil.rmtree(removed, ignore_errors=True)
-            self._queues = {other: kept for other, kept in self._queues.items() if other != qid}
+            self._options = {other: kept for other, kept in self._options.items() if other != qid}
+            self._opened.pop(qid, None)
+            return queue

@@ -1,1 +1,1 @@
-"""Subcommands of queue-journal.py that take messages out of a journal, copy it, or change where a queue keeps them."""
+"""The subcommands of queue-journal.py."""

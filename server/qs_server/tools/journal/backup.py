@@ -1,9 +1,8 @@
-"""`queue-journal.py backup`: a journal as it was at one moment, with the queues' directories and options.
+"""`queue-journal.py backup`: copies a journal as it was at one moment, with the queues' directories and options.
 
-The moment is the end of the last frame that could be read. Segments that are full do not change while they have a
-second name, so a hard link is a copy; of the last one the whole frames are copied. What compaction removes meanwhile, a
-record in the frames that are read after that calls not needed; where a segment goes before it is linked, all is looked
-at again.
+The moment is the end of the last frame that can be read. A full segment does not change while it has a second name, so
+a hard link is a copy; of the last segment the whole frames are copied. A segment that compaction removes meanwhile is
+called obsolete by a record in a frame that is read later. If a segment goes before it is linked, the copy begins again.
 """
 
 import errno
@@ -28,17 +27,16 @@ from ..meter import Meter, counted, meter_for
 from ..output import say
 
 _TRIES = 100
-"""How often a server may remove a segment, or begin one, just when it is looked for."""
+"""How often the copy begins again because a server has just removed or begun a segment."""
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 
 
 class _ChangedError(Exception):
-    """What was found is no journal: the server has just changed it, or it is damaged."""
+    """The segments are no journal together: the server has just changed them, or they are damaged."""
 
 
-class _Done(NamedTuple):
-    """segments, size: that were put into the backup, and their bytes; linked: how many of them are links; frame: the
-    last one."""
+class _Copied(NamedTuple):
+    """What was copied. segments, size: how many, and their bytes; linked: how many are links; frame: the last."""
 
     segments: int
     size: int
@@ -47,14 +45,14 @@ class _Done(NamedTuple):
 
 
 def backup(arguments: Namespace) -> int:
-    """Makes the backup, whole or not at all. The exit code. StorageError, OSError."""
+    """Makes the backup, whole or not at all. Returns the exit code. StorageError, OSError."""
     root, target = arguments.root, arguments.to.rstrip("/") or "/"
     if os.path.lexists(target):
         raise StorageError(f"{target} is there already: name a directory that is not")
     making = f"{target}.making-{secrets.token_hex(4)}"
     os.mkdir(making, 0o700)
     try:
-        done = _copy_log(f"{root}/{JOURNAL}", f"{making}/{JOURNAL}")
+        log = _copy_log(f"{root}/{JOURNAL}", f"{making}/{JOURNAL}")
         others = _copy_queues(root, making)
         disk = Disk()
         disk.sync_directory(making)
@@ -64,8 +62,8 @@ def backup(arguments: Namespace) -> int:
         shutil.rmtree(making, ignore_errors=True)
         raise
     say(
-        f"{target}: {counted(done.segments, 'segment')}, {done.size} bytes; hard links: {done.linked}; "
-        f"complete up to frame {done.frame}\n"
+        f"{target}: {counted(log.segments, 'segment')}, {log.size} bytes; hard links: {log.linked}; "
+        f"complete up to frame {log.frame}\n"
     )
     if others:
         say(f"without the messages of queues that are not in the journal: {', '.join(others)}\n")
@@ -75,14 +73,14 @@ def backup(arguments: Namespace) -> int:
 # -- the log --------------------------------------------------------------------------------------------------------
 
 
-def _copy_log(source: str, target: str) -> _Done:
+def _copy_log(source: str, target: str) -> _Copied:
     os.mkdir(target, 0o700)
     meter = meter_for("copied", what="segment")
     linked: dict[int, bool] = {}
     try:
         for _ in range(_TRIES):
             try:
-                frame = _try(source, target, linked, meter)
+                frame = _copy_once(source, target, linked, meter)
             except (FileNotFoundError, _ChangedError) as error:
                 changed = error
             else:
@@ -96,15 +94,15 @@ def _copy_log(source: str, target: str) -> _Done:
     write_last(lock, max(linked), disk)
     disk.close(lock)
     disk.sync_directory(target)
-    find_segments(target, disk)  # whether none is missing
+    find_segments(target, disk)  # raises if one is missing
     size = sum(os.path.getsize(f"{target}/{segment_name(number)}") for number in linked)
-    return _Done(len(linked), size, sum(linked.values()), frame)
+    return _Copied(len(linked), size, sum(linked.values()), frame)
 
 
-def _try(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int:
-    """Copies all that is there now; the number of the last frame. linked: which segments are in the backup, and whether
-    they are links. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
-    _take_checkpoint(source, target)  # first: it must not be newer than the frames
+def _copy_once(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int:
+    """Copies what is there now. linked: the segments in the backup, and whether they are links. Returns the number of
+    the last frame. FileNotFoundError when a segment goes meanwhile, _ChangedError."""
+    _copy_checkpoint(source, target)  # first: it must not be newer than the frames
     numbers = numbers_in(source, Disk())
     if not numbers:
         raise StorageError(f"there is nothing in {source}: no server has written anything yet")
@@ -124,7 +122,7 @@ def _try(source: str, target: str, linked: dict[int, bool], meter: Meter) -> int
     return frame
 
 
-def _take_checkpoint(source: str, target: str) -> None:
+def _copy_checkpoint(source: str, target: str) -> None:
     if os.path.lexists(f"{target}/{CHECKPOINT}"):
         os.unlink(f"{target}/{CHECKPOINT}")
     if os.path.lexists(f"{source}/{CHECKPOINT}"):
@@ -132,7 +130,7 @@ def _take_checkpoint(source: str, target: str) -> None:
 
 
 def _link(source: str, target: str) -> bool:
-    """A hard link, or else a copy. Which of them."""
+    """Makes a hard link, or a copy where that cannot be. Returns whether it is a link."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -147,14 +145,13 @@ def _link(source: str, target: str) -> bool:
 
 
 def _must_be_named(descriptor: int, path: str) -> None:
-    """FileNotFoundError when an open file has not its name any more: a segment that is not needed loses it before it is
-    written over."""
+    """Raises FileNotFoundError when an open file has lost its name, as an obsolete segment does before it is reused."""
     if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _copy_frames(source: str, target: str) -> int:
-    """Copies the whole frames of the last segment, which may be being written; the number of the last one."""
+    """Copies the whole frames of the last segment, which a server may be writing. Returns the last one's number."""
     with open(source, "rb") as file:
         data = memoryview(file.read())
         _must_be_named(file.fileno(), source)
@@ -166,9 +163,9 @@ def _copy_frames(source: str, target: str) -> int:
         pass
     gap = scan.gap
     if gap.later is not None and gap.later.synced >= scan.next:
-        raise _ChangedError(f"{source}: byte {gap.start}: {gap.why}")  # unless it was written while it was read
+        raise _ChangedError(f"{source}: byte {gap.start}: {gap.why}")  # or it was written while it was read
     with suppress(FileNotFoundError):
-        os.unlink(target)  # a link to the server's own file, if another one followed it when it was looked at before
+        os.unlink(target)  # a hard link, if it was not the last segment the time before
     with open(target, "xb") as file:
         file.write(data[: gap.start])
         file.truncate(scan.header.size)
@@ -181,8 +178,9 @@ def _copy_frames(source: str, target: str) -> int:
 
 
 def _copy_queues(root: str, target: str) -> list[str]:
-    """The directories with their options, and files that wait to be taken in. Names of queues whose messages are
-    elsewhere. After the log: a file that is in both is known there by its private name."""
+    """Copies the queues' directories with their options, and the files that wait to be taken in. Call it after
+    `_copy_log`: the log knows a file that is in both by its private name. Returns the queues whose messages are not
+    in the journal."""
     others: list[str] = []
     for name in sorted(Disk().directories_in(root)):
         qid = qid_of(name)
@@ -195,7 +193,7 @@ def _copy_queues(root: str, target: str) -> list[str]:
                 shutil.copyfile(f"{source}/{FILE}", f"{copy}/{FILE}")
                 Disk().sync_file(f"{copy}/{FILE}")
             if read_options(copy, "journal").storage == "journal":
-                _take_waiting(source, copy)
+                _copy_waiting(source, copy)
             else:
                 others.append(qid)
         except FileNotFoundError:  # the queue was just removed
@@ -205,7 +203,7 @@ def _copy_queues(root: str, target: str) -> list[str]:
     return others
 
 
-def _take_waiting(source: str, target: str) -> None:
+def _copy_waiting(source: str, target: str) -> None:
     for name in Disk().files_in(source):
         if name.startswith(PRIVATE) or (parse_message(os.fsencode(name)) and not name.endswith(".new")):
             try:

@@ -1,9 +1,9 @@
-"""`queue-journal.py convert`: a queue's messages move from the journal to files, or back.
+"""`queue-journal.py convert`: moves a queue's messages from the journal to files, or back.
 
-To the journal: `.queue.toml` says so, and the files are taken in as any that somebody puts there; what a crash leaves,
-the next start takes in. To files: the messages are written to `.converting` in the queue's directory, together with the
-new `.queue.toml`. That one moves first: from then on the files are what counts, and they move after it; the last step
-is that the log forgets the queue. No server starts in between, as the journal has messages of a queue of files.
+To the journal: `.queue.toml` is changed, and the files are taken in like any that somebody puts there; after a crash,
+the next start takes in the rest. To files: the messages are written to `.converting` in the queue's directory, together
+with the new `.queue.toml`. That file moves first: from then on the files count, and they move after it. At last the log
+forgets the queue. No server starts in between, as the journal has messages of a queue of files.
 """
 
 import os
@@ -43,10 +43,10 @@ def convert(arguments: Namespace) -> int:
 
 
 class Conversion:
-    """Of one queue."""
+    """The conversion of one queue."""
 
     def __init__(self, root: str, qid: str, disk: Disk, clock: Clock) -> None:
-        """root: with a journal, which no server uses."""
+        """root: no server uses it meanwhile."""
         self._root = root
         self._qid = qid
         self._path = f"{root}/{directory_of(qid)}"
@@ -55,10 +55,10 @@ class Conversion:
         self._clock = clock
         self.meter = meter_for("moved")
         self.count = 0
-        """How many messages the queue has, once it is done."""
+        """Messages of the queue after the conversion."""
 
     def run(self, storage: str) -> None:
-        """Does it, or finishes what was begun. storage: `journal` or `files`. StorageError, OSError."""
+        """Converts the queue, or finishes a conversion. storage: `journal` or `files`. StorageError, OSError."""
         now = read_options(self._path, "journal").storage
         if now not in _KINDS:
             raise StorageError(f"queue {self._qid!r} has the storage {now}: only journal and files can be changed")
@@ -72,7 +72,7 @@ class Conversion:
     def _to_journal(self, now: str) -> None:
         if now != "journal":
             if not self._is_in_log():
-                self._engine().close()  # what a crash has left of a list is put right
+                self._engine().close()  # puts a list right that a crash interrupted
             elif self._is_committed(now):
                 raise StorageError(
                     f"queue {self._qid!r} was just being changed to files: finish that first (--to files)"
@@ -85,13 +85,13 @@ class Conversion:
         return JournalEngine(self._root, clock=self._clock, durability=Durability.ALWAYS, disk=self._disk)
 
     def _take_in(self) -> int:
-        """Has the journal take in all files of the queue; how many messages it has then."""
+        """Has the journal take in all files of the queue. Returns how many messages it has then."""
         engine = self._engine()
         for count in engine.take_in_files(self._qid):
             self.meter.add(0, count)
             self.meter.tick()
         size = engine.size(self._qid)
-        engine.close()  # not after an exception: it writes down what is in memory, which may have been interrupted
+        engine.close()  # not after an exception: what is in memory, and written by this, may be incomplete
         return size
 
     def _is_in_log(self) -> bool:
@@ -120,7 +120,7 @@ class Conversion:
         self._finish()
 
     def _clear(self) -> None:
-        """Removes what was begun and does not count."""
+        """Removes what was begun and does not count yet."""
         for path in (self._converting, f"{self._converting}-new"):
             if os.path.lexists(path):
                 shutil.rmtree(path)
@@ -152,10 +152,10 @@ class Conversion:
                 yield name, found
 
     def _finish(self) -> None:
-        """Goes on from where `.queue.toml` says that the queue is one of files."""
+        """Finishes a conversion from the step at which `.queue.toml` says that the queue is one of files."""
         for name in self._disk.files_in(self._converting):
             self._disk.rename(f"{self._converting}/{name}", f"{self._path}/{name}")
-            with suppress(FileNotFoundError):  # where a power loss has left both names, that has done nothing
+            with suppress(FileNotFoundError):  # a power loss can leave both names: then `rename` does nothing
                 self._disk.unlink(f"{self._converting}/{name}")
         self._disk.sync_directory(self._path)
         self._disk.sync_directory(self._converting)

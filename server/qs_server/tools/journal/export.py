@@ -1,4 +1,4 @@
-"""`queue-journal.py export`: the messages of a journal as files, without a server."""
+"""`queue-journal.py export`: writes the messages of a journal to files, without a server."""
 
 import os
 from argparse import Namespace

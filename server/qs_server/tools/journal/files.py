@@ -1,4 +1,4 @@
-"""Messages as files in the layout of vsqs, with their counts and windows. Nothing is overwritten."""
+"""Writes messages to files in the layout of vsqs, with their counts and windows. Overwrites nothing."""
 
 import os
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from ...storage.names import NEW, message_name, parse_message
 from ..meter import Meter
 
 _AT_ONCE = 200
-"""Files that are open together, so that their syncs share what they wait for."""
+"""Files that are open together, so that the disk does their syncs together."""
 
 
 class MessageFiles:
-    """Writes messages into one directory, which exists."""
+    """The files of one existing directory."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """OSError."""

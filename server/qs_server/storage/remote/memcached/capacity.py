@@ -22,7 +22,7 @@ class Capacity:
     def __init__(
         self, reader: PageReader, servers: Servers, capacity: int | None, generation: Callable[[], bytes]
     ) -> None:
-        """generation: asks for that of the queue, which it makes if there is none."""
+        """generation: returns the queue's, and makes the queue if it is not there."""
         self._reader = reader
         self._servers = servers
         self._capacity = capacity

@@ -53,7 +53,7 @@ class Consumer:
         inside PageReader.locked until it has taken them."""
         found: list[Visible] = []
         self._looked = time.monotonic()
-        snapshot = self.reader.look(self.reader.index.first_candidate())
+        snapshot = self.reader.look(next(self.reader.index.candidates(self.clock()), None))
         if snapshot is None:
             return None, found
         now, size = self.clock(), 0
@@ -70,7 +70,7 @@ class Consumer:
         """Returns the first messages that are visible in a page."""
         page = self.reader.page(snapshot, number)
         if page is None:
-            self.reader.index.note_due(number, NEVER, now)
+            self.reader.index.note_due(number, NEVER)
             return []
         rows = page.entries
         visible = (

@@ -24,7 +24,6 @@ from ...engine import (
     NoSuchQueueError,
     Options,
     OtherMessageError,
-    QueueNotEmptyError,
     Receipt,
     RemoteError,
     UnsupportedError,
@@ -70,9 +69,7 @@ class MemcachedEngine:
         self._servers = Servers(servers, namespace)
         self._namespace = namespace
         self._clock = clock
-        self._registry = QueueRegistry(root, self.name, disk)
-        self._queues: dict[str, MemcachedQueue] = {}
-        self._opening = threading.Lock()
+        self._registry = QueueRegistry(root, self.name, disk, self._open)
         self._notifier = Notifier()
 
     def describe(self) -> str:
@@ -85,35 +82,17 @@ class MemcachedEngine:
         return self._registry.queues()
 
     def queue(self, qid: str) -> MemcachedQueue:
-        options = self._registry.options(qid)
-        queue = self._queues.get(qid)
-        if queue is not None and queue.options is options:
-            return queue
-        with self._opening:  # one queue for all threads, as its lock keeps them apart
-            queue = self._queues.get(qid)
-            if queue is None or queue.options is not options:  # it has been removed and made again
-                queue = self._queues[qid] = self._open(qid, options)
-            return queue
+        return self._registry.queue(qid)
 
     def _open(self, qid: str, options: Options) -> MemcachedQueue:
         keys = Keys(f"{self._namespace}:{_name_in_keys(qid)}")
         return MemcachedQueue(qid, options, keys, self._servers, self._clock, partial(self._notifier.notify, qid))
 
     def create(self, qid: str, options: Options) -> None:
-        def make(options: Options) -> None:
-            if options.timestamps != "us":
-                raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
-            self._open(qid, options).make()
-
-        self._registry.create(qid, options, make)
+        self._registry.create(qid, options)
 
     def remove(self, qid: str, *, force: bool) -> None:
-        def unmake() -> None:
-            if not self.queue(qid).unmake(force=force):
-                raise QueueNotEmptyError(f"queue {qid!r} is not empty")
-
-        self._registry.remove(qid, unmake)
-        self._queues.pop(qid, None)
+        self._registry.remove(qid, force=force)
         self._notifier.notify(qid)
 
     # -- messages

@@ -1,4 +1,4 @@
-"""What stands in memcached under which key: the keys, and the two records that make a queue, as bytes.
+"""The layout of queues in memcached: the keys, and the two records that make a queue, as bytes.
 
     NAMESPACE:QUEUE:h              head: which pages there are
     NAMESPACE:QUEUE:GENERATION:pN  page N: some messages in the order of their ids, each with its state

@@ -27,8 +27,8 @@ _GIVEN_UP = (
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was read of a queue: its head, and pages, each with the token for compare-and-swap. None: there is no such
-    page."""
+    """A queue as it was read: its head, and some pages, each with the token for compare-and-swap. None: there is no
+    such page."""
 
     head: Head
     token: bytes
@@ -95,7 +95,7 @@ class PageReader:
         return self.look(low if low == high else None)
 
     def generation(self) -> bytes | None:
-        """Returns the number that the queue got when it was made in memcached; None if there is nothing of it."""
+        """Returns the random number that the queue got when it was made in memcached; None if it is not there."""
         snapshot = self.look()
         return None if snapshot is None else snapshot.head.generation
 
@@ -107,7 +107,7 @@ class PageReader:
         self.index.tail_due = NEVER
 
     def note_removed(self) -> None:
-        """Takes in that this process has removed the queue: its next look does not report a loss."""
+        """Notes that this process has removed the queue: its next look does not report a loss."""
         self._generation = b""
 
     def page(self, snapshot: Snapshot, number: int) -> Page | None:
@@ -132,7 +132,7 @@ class PageReader:
         self.last_mid = max(self.last_mid, page.last)
 
     def note_loss(self) -> None:
-        """Takes in that memcached has given up a page or a payload. The first loss is logged."""
+        """Notes that memcached has given up a page or a payload. The first loss is logged."""
         if not self._loss_logged:
             _logger.warning(_GIVEN_UP, self.qid, self._servers.describe())
         self._loss_logged = True

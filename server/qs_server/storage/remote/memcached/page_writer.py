@@ -121,14 +121,14 @@ class PageWriter:
         raise RemoteError(f"{error}; whether it has been done is not known: look before you repeat it") from None
 
     def note_due(self, snapshot: Snapshot, number: int, page: Page) -> None:
-        """Takes in when a message of a page becomes visible, after the page was written or looked at."""
+        """Notes when a message of a page becomes visible, after the page was written or looked at."""
         due = min(page.entries.visible_at, default=NEVER)
         if number == snapshot.head.last:
             self._reader.index.tail_due = due
             return
         if due == NEVER and number == snapshot.head.first:
             self._trim_due = True
-        self._reader.index.note_due(number, due, self._clock())
+        self._reader.index.note_due(number, due)
 
     # -- the head, and which pages there are
 
@@ -146,7 +146,7 @@ class PageWriter:
         raise self.busy()
 
     def generation(self) -> bytes:
-        """Returns the number that the queue got when it was made, which it is if it was not."""
+        """Returns the queue's generation. Makes the queue if it is not there."""
         with self._reader.locked():
             return self.make().head.generation
 

@@ -36,8 +36,8 @@ class PushKeys:
         self._mids: dict[int, int] = {}  # drafts that are stored -> their ids
 
     def claim(self, generation: Callable[[], bytes], keys: Sequence[str | None]) -> list[int]:
-        """Claims the keys that are not in use. generation: asks for that of the queue. Returns the indexes of the
-        drafts that have to be stored."""
+        """Claims the keys that are not in use. generation: returns the queue's. Returns the indexes of the drafts that
+        have to be stored."""
         texts = {index: text for index, text in enumerate(keys) if text is not None}
         current = generation() if texts else b""
         try:

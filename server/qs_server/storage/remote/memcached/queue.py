@@ -5,7 +5,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from ...engine import Clock, Draft, Message, Options, Receipt, RemoteError, StaleReceiptError, State, Stats
+from ...engine import (
+    Clock,
+    Draft,
+    Message,
+    Options,
+    QueueNotEmptyError,
+    Receipt,
+    RemoteError,
+    StaleReceiptError,
+    State,
+    Stats,
+    UnsupportedError,
+)
 from ..counters import Counters
 from .capacity import Capacity
 from .consumer import Consumer, message_of, status_of
@@ -158,19 +170,18 @@ class MemcachedQueue:
     # -- the queue itself
 
     def make(self) -> None:
-        """Makes the queue in memcached, if it is not there."""
-        with self.reader.locked():
-            self.writer.make()
+        if self.options.timestamps != "us":
+            raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
+        self.writer.generation()
 
-    def unmake(self, *, force: bool) -> bool:
-        """Removes the queue from memcached. False when it holds messages, without force."""
+    def unmake(self, *, force: bool) -> None:
         for _ in range(TRIES):
             if not force and any(page.entries for page in self.reader.scan(-1)):
-                return False
+                raise QueueNotEmptyError(f"queue {self.qid!r} is not empty")
             with self.reader.locked():
                 snapshot = self.reader.look()
                 if snapshot is None:
-                    return True
+                    return
                 if (force or self.writer.seal(snapshot)) and self.writer.drop_head(snapshot):
                     break
         else:
@@ -183,7 +194,6 @@ class MemcachedQueue:
                 self.writer.delete_page(snapshot.head, number)
         except RemoteError as error:
             _logger.warning("queue %r is removed, and not all of its memory is free yet: %s", self.qid, error)
-        return True
 
 
 def _is(entry: Entry, state: State) -> bool:

@@ -22,7 +22,7 @@ _BUSY = frozenset(
     {"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "ServiceUnavailable", "InternalError"}
 )
 _REFUSED = re.compile("AccessDenied|AccessKey|AuthFailure|Expired|OptInRequired|Signature|Token|UnrecognizedClient")
-"""What SQS's words for credentials that it does not accept have in them."""
+"""Parts of SQS's codes for credentials that it does not accept."""
 
 
 class CallError(RemoteError):
@@ -45,7 +45,7 @@ class SqsClient:
         """The endpoint's name in errors."""
         self._url = endpoint
         self._region = region
-        self._policy = policy
+        self.policy = policy
         self._closing = threading.Event()
         self._connecting = threading.Lock()
         self._boto: Any = None
@@ -69,7 +69,7 @@ class SqsClient:
             return self._clients
 
     def _make_clients(self, boto3: Any) -> list[Any]:
-        policy, boto = self._policy, self._boto
+        policy, boto = self.policy, self._boto
         try:
             session = boto3.session.Session(region_name=self._region)
             region = session.region_name or (_ANY_REGION if self._url else None)
@@ -100,17 +100,17 @@ class SqsClient:
         up to `CallPolicy.attempts` times. CallError; RemoteError when boto3 is missing."""
         short, long = self._clients or self.connect()
         client = long if parameters.get("WaitTimeSeconds") else short
-        attempt, pause = 1, self._policy.pause
+        attempt, pause = 1, self.policy.pause
         while True:
             try:
                 answer: dict[str, Any] = getattr(client, operation)(**parameters)
                 return answer
             except (self._boto.ClientError, self._boto.BotoCoreError) as error:
-                last = attempt >= self._policy.attempts or self._closing.is_set()
+                last = attempt >= self.policy.attempts or self._closing.is_set()
                 if last or not self._may_pass(error):
                     raise self._failure(operation, error, attempt) from None
             self._closing.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            attempt, pause = attempt + 1, min(2 * pause, self._policy.longest_pause)
+            attempt, pause = attempt + 1, min(2 * pause, self.policy.longest_pause)
 
     def _may_pass(self, error: Any) -> bool:
         """Returns True if the same call may succeed a little later."""

@@ -8,7 +8,7 @@ takes the poll over; when there is nobody by the time a message comes, the messa
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ...engine import RemoteError, StorageError
 from .call_policy import CallPolicy
@@ -34,7 +34,7 @@ class LongPolls:
     def __init__(
         self,
         receive: Callable[[str, int, int, int], list[Received]],
-        give_back: Callable[[Iterable[Received]], None],
+        give_back: Callable[[Sequence[Received]], None],
         policy: CallPolicy,
     ) -> None:
         """receive: of a queue, with a window, a count, and seconds to wait."""

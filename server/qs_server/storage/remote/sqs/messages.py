@@ -32,12 +32,10 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class Entry(NamedTuple):
-    """A message to send. size: bytes that count for SQS; delay: whole seconds."""
+    """A message to send, as SendMessageBatch wants it. size: bytes that count for SQS."""
 
-    body: str
-    attributes: dict[str, dict[str, str]]
+    parameters: dict[str, Any]
     size: int
-    delay: int
 
 
 class Received(NamedTuple):
@@ -54,7 +52,7 @@ class Received(NamedTuple):
 
 
 def encode(payload: bytes, mid: int, delay: int) -> Entry:
-    """Returns a message to send. QueueFullError when it is larger than SQS carries."""
+    """Returns a message to send. delay: seconds. QueueFullError when it is larger than SQS carries."""
     body, encoding = _encode(payload)
     attributes = {MID: {"DataType": "Number", "StringValue": str(mid)}}
     if encoding is not None:
@@ -68,7 +66,7 @@ def encode(payload: bytes, mid: int, delay: int) -> Entry:
             f"a message of {len(payload)} bytes needs {size} at SQS{coded} with its attributes, and {MOST_BYTES} is "
             "the most: send less, or use a queue of the storage 'journal'"
         )
-    return Entry(body, attributes, size, delay)
+    return Entry({"MessageBody": body, "DelaySeconds": delay, "MessageAttributes": attributes}, size)
 
 
 def _encode(payload: bytes) -> tuple[str, str | None]:

@@ -24,7 +24,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def name_at_sqs(qid: str, prefix: str) -> str:
-    """What the queue is called at SQS. BadQueueNameError when that would be too long."""
+    """Returns a queue's name at SQS. BadQueueNameError when it would be too long."""
     name = prefix + _ESCAPED.sub(_escape, qid)
     if len(name) > MOST:
         raise BadQueueNameError(

@@ -1,19 +1,49 @@
-"""One queue at SQS: what can be done with its messages, but for receiving them."""
+"""One queue at SQS: our operations made into SQS's, and its answers into ours."""
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ...engine import SECOND, Clock, Draft, Message, Options, Receipt, RemoteError, State, Stats, UnsupportedError
+from ...engine import (
+    SECOND,
+    Clock,
+    Draft,
+    Message,
+    Options,
+    QueueNotEmptyError,
+    Receipt,
+    RemoteError,
+    StaleReceiptError,
+    State,
+    Stats,
+    StorageError,
+    UnsupportedError,
+)
 from ..counters import Counters
-from .api import LONGEST_DELAY, LONGEST_WINDOW, PurgingError, SqsApi, seconds, window_in_seconds
-from .messages import batches, encode
+from .client import CallError
+from .messages import ENCODING, MID, MOST_ENTRIES, Entry, Received, batches, decode, encode
+from .queue_calls import QueueCalls
 from .receipts import Receipts
 
+_logger = logging.getLogger(__name__)
+
+LONGEST_WINDOW = 43_200
+"""Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
+LONGEST_DELAY = 900
+"""Seconds that a new message may be delayed (SendMessage, DelaySeconds)."""
 _SAME_PURGE = 5.0
 """Seconds within which a purge that SQS refuses for coming too soon is part of the one before: a purge is asked for in
 slices, until nothing is left."""
+_STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
+_PURGING = frozenset({"PurgeQueueInProgress"})
+_BAD_VALUE = frozenset({"InvalidParameterValue"})
+_COUNTS = {
+    "ready": "ApproximateNumberOfMessages",
+    "in_flight": "ApproximateNumberOfMessagesNotVisible",
+    "delayed": "ApproximateNumberOfMessagesDelayed",
+}
 
 
 class SqsQueue:
@@ -24,21 +54,52 @@ class SqsQueue:
     batches: None = None
 
     def __init__(  # noqa: PLR0917
-        self, qid: str, options: Options, api: SqsApi, receipts: Receipts, clock: Clock, given: int = -1
+        self, qid: str, options: Options, calls: QueueCalls, receipts: Receipts, clock: Clock, given: int
     ) -> None:
-        """given: the greatest id that a queue of this name has given before; none is given twice."""
+        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
         self.given = given
         self.last_mid = -1
         """The greatest id that was given or seen here since the start."""
-        self._api = api
+        self._calls = calls
         self._receipts = receipts
         self._clock = clock
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
         """When the queue was purged last, as of time.monotonic."""
+
+    # -- the queue itself
+
+    def make(self) -> None:
+        if self.options.capacity is not None:
+            raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
+        if self.options.timestamps != "us":
+            raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
+        self._calls.make(self.window(None))
+
+    def unmake(self, *, force: bool) -> None:
+        if not force and (held := sum(self._count().values())):
+            raise QueueNotEmptyError(f"queue {self.qid!r} holds about {held} messages at SQS")
+        self._calls.remove()
+        self._receipts.forget(self.qid)
+
+    def _count(self) -> dict[str, int]:
+        """Returns about how many messages there are, by state."""
+        found = self._calls.call("get_queue_attributes", AttributeNames=[*_COUNTS.values()]).get("Attributes", {})
+        try:
+            return {state: int(found[name]) for state, name in _COUNTS.items()}
+        except (LookupError, ValueError) as error:
+            raise self._calls.not_sqs(error) from None
+
+    def window(self, visibility: int | None) -> int:
+        """Returns the seconds for which a received message is hidden. UnsupportedError."""
+        return _seconds(
+            self.options.visibility if visibility is None else visibility, LONGEST_WINDOW, "a visibility window"
+        )
+
+    # -- pushing
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, but not all or none: what SQS has taken of more than one call, or before an error, stays. A
@@ -47,12 +108,12 @@ class SqsQueue:
             return []
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError("the storage 'sqs' keeps no keys: 'key' is for queues of the storage 'journal'")
-        delays = [seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
+        delays = [_seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
         mids = self._give_mids(len(drafts))
         entries = [encode(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
         for batch in batches(entries):
             try:
-                self._api.send(self.qid, batch)
+                self._send(batch)
             except RemoteError as error:
                 which = f"some of the {len(drafts)} messages" if len(drafts) > 1 else "the message"
                 raise RemoteError(f"{error}; {which} may have been stored") from None
@@ -68,29 +129,82 @@ class SqsQueue:
             self.last_mid = max(self.given, self.last_mid)
         return list(range(first, first + count))
 
-    def note_seen(self, mid: int) -> None:
-        """Takes in the id of a message that was received."""
+    def _send(self, batch: Sequence[Entry]) -> None:
+        """Sends what one call can carry, and again what SQS did not take of it."""
+        left = {str(number): {"Id": str(number), **entry.parameters} for number, entry in enumerate(batch)}
+        policy, why = self._calls.client.policy, "it did not say why"
+        for attempt in range(policy.attempts):
+            if attempt:
+                time.sleep(min(policy.pause * 2 ** (attempt - 1), policy.longest_pause))
+            answer = self._calls.call("send_message_batch", Entries=[*left.values()])
+            for taken in answer.get("Successful", ()):
+                left.pop(taken.get("Id"), None)
+            if not left:
+                return
+            failed = [entry for entry in answer.get("Failed", ()) if entry.get("Id") in left]
+            if failed:
+                why = f"{failed[0].get('Code')}: {failed[0].get('Message', '')}"[:500]
+            if any(entry.get("SenderFault") for entry in failed):
+                break
+        raise RemoteError(f"SQS at {self._calls.client.endpoint} did not take {len(left)} messages ({why})")
+
+    # -- receiving, as SqsEngine does
+
+    def receive(self, window: int, count: int, wait: int) -> list[Received]:
+        """Receives at most count, at most 10, messages in no promised order; they are invisible for `window` seconds.
+        When there is none, SQS waits for one for `wait` seconds."""
+        asked = self._clock()
+        answer = self._calls.call(
+            "receive_message",
+            MaxNumberOfMessages=min(count, MOST_ENTRIES),
+            VisibilityTimeout=window,
+            WaitTimeSeconds=wait,
+            MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
+            MessageAttributeNames=[MID, ENCODING],
+        )
+        # The window began at some moment of the last attempt: the earliest is safe, unless SQS has waited.
+        now, policy = self._clock(), self._calls.client.policy
+        attempt = int((policy.connect_timeout + policy.read_timeout) * SECOND)
+        until = (now if wait else max(asked, now - attempt)) + window * SECOND
+        try:
+            return [decode(self.qid, message, until) for message in answer.get("Messages", ())]
+        except (LookupError, ValueError) as error:
+            raise self._calls.not_sqs(error) from None
+
+    def note_received(self, mid: int) -> None:
+        """Notes the id of a message that is handed out."""
+        self.counters.add("delivered")
         with self._numbering:
             self.last_mid = max(mid, self.last_mid)
 
-    def window(self, visibility: int | None) -> int:
-        """Returns the seconds for which a received message is hidden. UnsupportedError."""
-        return window_in_seconds(self.options.visibility if visibility is None else visibility)
+    def give_back(self, messages: Sequence[Received]) -> None:
+        """Makes visible what nobody is to get. What that fails for is visible when its window is over."""
+        for start in range(0, len(messages), MOST_ENTRIES):
+            entries = [
+                {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
+                for number, message in enumerate(messages[start : start + MOST_ENTRIES])
+            ]
+            try:
+                self._calls.call("change_message_visibility_batch", Entries=entries)
+            except StorageError as error:
+                _logger.warning(
+                    "%d messages of queue %r are not given back before their time: %s", len(entries), self.qid, error
+                )
 
     # -- messages in flight, which were received here
 
     def delete(self, receipt: Receipt) -> None:
         held = self._receipts.find(self.qid, receipt)
-        self._api.delete(self.qid, held.handle)
+        self._with_handle("delete_message", held.handle)
         self._receipts.drop(self.qid, receipt.mid, held)
         self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
         """UnsupportedError for a long delay."""
         held = self._receipts.find(self.qid, receipt)
-        hidden = seconds(delay, LONGEST_WINDOW, "a delay of what was received")
+        hidden = _seconds(delay, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
-        self._api.hide(self.qid, held.handle, hidden)
+        self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=hidden)
         self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None
 
@@ -99,20 +213,36 @@ class SqsQueue:
         held = self._receipts.find(self.qid, receipt)
         window = self.window(visibility)
         until = self._clock() + window * SECOND
-        self._api.hide(self.qid, held.handle, window)
+        self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=window)
         held.until = until
         return until
+
+    def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
+        """StaleReceiptError, UnsupportedError."""
+        try:
+            self._calls.call(operation, ReceiptHandle=handle, **parameters)
+        except CallError as error:
+            # An old handle is a bad value to Amazon's; so is a time that goes too far.
+            if error.codes & _STALE or (error.codes & _BAD_VALUE and "ReceiptHandle" in str(error)):
+                raise StaleReceiptError(f"SQS does not take the receipt of the message any more: {error}") from None
+            if error.codes & _BAD_VALUE:
+                raise UnsupportedError(str(error)) from None
+            raise
 
     def purge(self, upto: int, count: int) -> int:
         """Removes all messages, whatever upto and count are: SQS cannot do less. Returns about how many there were.
         RemoteError when SQS did it within the last minute."""
-        held = sum(self._api.counts(self.qid))
+        held = sum(self._count().values())
         try:
-            self._api.purge(self.qid)
-        except PurgingError:
+            self._calls.call("purge_queue")
+        except CallError as error:
+            if not error.codes & _PURGING:
+                raise
             if time.monotonic() - self._purged < _SAME_PURGE:
                 return 0
-            raise
+            raise RemoteError(
+                f"SQS purges a queue once a minute, and has done so with {self.qid!r}: try again in a minute"
+            ) from None
         self._purged = time.monotonic()
         self._receipts.forget(self.qid)
         self.counters.add("deleted", held)
@@ -140,11 +270,15 @@ class SqsQueue:
     def stats(self) -> Stats:
         """Counts messages as SQS does, which is about right a minute later. new: those that are not in flight, because
         SQS does not say which were never retrieved. bytes and oldest: not known."""
-        found = self._api.counts(self.qid)
-        return Stats(
-            new=found.ready + found.delayed,
-            **found._asdict(),
-            **self.counters.counts(),
-            expired=self._receipts.expired(self.qid),
-            storage=self.options.storage,
-        )
+        states, own = self._count(), self.counters.counts()
+        stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
+        stats.new = stats.ready + stats.delayed
+        return stats
+
+
+def _seconds(micros: int, most: int, what: str) -> int:
+    """Returns whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
+    whole = -(-micros // SECOND)
+    if whole > most:
+        raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
+    return whole

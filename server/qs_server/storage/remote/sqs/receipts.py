@@ -1,5 +1,5 @@
-"""What was received through this server and is in flight: SQS does nothing to a message without its receipt handle,
-which it tells only to the receiver."""
+"""Keeps the receipt handles of what was received through this server and is in flight: SQS does nothing to a message
+without its handle, which it tells only to the receiver."""
 
 import threading
 from collections import Counter

@@ -113,38 +113,11 @@ def test_add_refuses(q: QueueSimple, data: Any, error: type[Exception]) -> None:
     assert os.listdir(q.path) == []
 
 
-def test_add_ref(q: QueueSimple) -> None:
-    """add_ref is add."""
-    name = q.add_ref(b"x")
-    assert list(q) == [name]
-
-
-@pytest.mark.parametrize("sync", [False, True])
-def test_add_path(tmp_path: Path, sync: bool) -> None:
-    """The file itself moves into the queue."""
-    q = QueueSimple(str(tmp_path / "q"), sync=sync)
-    given = tmp_path / "given"
-    given.write_bytes(b"content")
-    number = given.stat().st_ino
-    name = q.add_path(str(given))
-    assert not given.exists()
-    assert os.stat(f"{q.path}/{name}").st_ino == number
-    assert q.lock(name)
-    assert q.get(name) == b"content"
-
-
 def test_add_path_that_is_missing(q: QueueSimple, tmp_path: Path) -> None:
     """FileNotFoundError, and nothing is added."""
     with pytest.raises(FileNotFoundError):
         q.add_path(tmp_path / "nothing")
     assert q.count() == 0
-
-
-def test_get_path(q: QueueSimple) -> None:
-    """The path of the lock, whether it is there or not."""
-    assert q.get_path("1/2") == f"{q.path}/1/2.lck"
-    name = locked(q, b"abc")
-    assert Path(q.get_path(name)).read_bytes() == b"abc"
 
 
 def test_lock_is_a_second_link(q: QueueSimple) -> None:
@@ -196,14 +169,6 @@ def test_get_and_remove_need_a_lock(q: QueueSimple) -> None:
         q.remove(name)
     assert q.lock(name)
     assert q.get(name) == b"x"
-
-
-def test_remove_twice(q: QueueSimple) -> None:
-    """FileNotFoundError."""
-    name = locked(q)
-    assert q.remove(name) is None  # type: ignore[func-returns-value]
-    with pytest.raises(FileNotFoundError):
-        q.remove(name)
 
 
 def test_count(q: QueueSimple) -> None:
@@ -308,21 +273,6 @@ def test_touch(q: QueueSimple) -> None:
     assert caught.value.filename == f"{q.path}/00000000/00000000000000"
 
 
-def test_purge_of_temporary_elements(q: QueueSimple) -> None:
-    """Those older than maxtemp; none if it is 0."""
-    name = q.add(b"x")
-    old, new = f"{name[:-1]}0.tmp", f"{name[:-1]}1.tmp"
-    for temporary in (old, new):
-        Path(q.path, temporary).touch()
-    age(q, old, 400)
-    q.purge(maxtemp=500)
-    q.purge(maxtemp=0, maxlock=0)
-    q.purge(maxtemp=0)
-    assert len(files(q)) == 3
-    q.purge()
-    assert files(q) == sorted([name, new])
-
-
 def test_purge_of_locks(q: QueueSimple) -> None:
     """Those older than maxlock; none if it is 0. The element stays."""
     old, new, free = locked(q), locked(q), q.add(b"")
@@ -351,18 +301,6 @@ def test_granularity(q: QueueSimple, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [queue.add(b"").partition("/") for queue in queues]  # two in one directory: under names of their own
     assert [int(directory, 16) for directory, _, _ in found] == [1000000020, 1000000059, 1000000059, 1000000057]
     assert {element[:13] for _, _, element in found} == {f"{1000000059:08x}{500000:05x}"}
-
-
-def test_positional_arguments(tmp_path: Path) -> None:
-    """In the order of the documentation."""
-    q = QueueSimple(str(tmp_path / "q"), 0o077, 5)
-    assert (q.path, q.umask, q.granularity) == (str(tmp_path / "q"), 0o077, 5)
-
-
-@pytest.mark.parametrize(("rndhex", "digit"), [(0, "0"), (10, "a"), (31, "f")])
-def test_rndhex(tmp_path: Path, rndhex: int, digit: str) -> None:
-    """The last digit of the names, modulo 16."""
-    assert make(tmp_path, rndhex=rndhex).add(b"")[-1] == digit
 
 
 def test_rndhex_is_chosen(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import trio.testing
 from support.documents import PING, code, delete, mids, payloads, push_list, receive, receives, request, subscribe
 from support.engines import ManualClock, arrived
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
-from support.stocks import stock
+from support.sources import source
 
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
@@ -30,7 +30,7 @@ class Bench:
         self.storage = FilesEngine(self.root, clock=self.clock, durability=Durability.NONE)
         self.storage.create("q", Options())
         self.mids = self.storage.queue("q").push([Draft(b"x")] * HELD)
-        self.subscriptions = Subscriptions(stock(self.storage), self.clock)
+        self.subscriptions = Subscriptions(source(self.storage), self.clock)
         self.first = self.subscribe(HELD)
         self.dispatch()
         assert len(self.first.mail) == HELD

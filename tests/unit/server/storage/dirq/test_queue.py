@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from qs_server.storage import dirq
 from qs_server.storage.dirq import Queue, QueueError, QueueLockError
-from qs_server.storage.dirq.schema import decode_table, encode_table
+from qs_server.storage.dirq.schema import decode_table
 
 SCHEMA = {"body": "string", "header": "table?", "raw": "binary?*"}
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def make(path: Path, **named: Any) -> Queue:
@@ -78,9 +74,6 @@ def test_signatures_of_methods(method: str, expected: str) -> None:
     assert str(inspect.Signature(bare)) == expected
 
 
-# -- schemas ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -109,13 +102,6 @@ def test_wrong_schemas(tmp_path: Path, schema: Any) -> None:
     with pytest.raises(QueueError, match=r"invalid"):
         make(tmp_path, schema=schema)
     assert not (tmp_path / "q").exists()
-
-
-@pytest.mark.parametrize("kind", ["binary", "binary*", "binary**"])
-def test_star_means_nothing(tmp_path: Path, kind: str) -> None:
-    """A * is allowed and ignored."""
-    q = make(tmp_path, schema={"a": kind})
-    assert q.dequeue(q.add({"a": b"1"})) == {"a": b"1"}
 
 
 @pytest.mark.parametrize("schema", [{}, None])
@@ -159,9 +145,6 @@ def test_wrong_data(q: Queue, data: Any, message: str) -> None:
     assert files(q) == ["obsolete", "temporary"]
 
 
-# -- elements ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sync", [False, True])
 def test_add_and_get(tmp_path: Path, sync: bool) -> None:
     """All types come back as they were, in the order of the schema, each from a file of its own."""
@@ -180,26 +163,8 @@ def test_add_and_get(tmp_path: Path, sync: bool) -> None:
 
 def test_optional_data(q: Queue) -> None:
     """What is missing and may be is not there; what is empty is."""
-    assert q.dequeue(q.add({"body": ""})) == {"body": ""}
+    assert q.dequeue(q.enqueue({"body": ""})) == {"body": ""}
     assert q.dequeue(q.add({"body": "", "header": {}})) == {"body": "", "header": {}}
-
-
-def test_enqueue(q: Queue) -> None:
-    """enqueue is add."""
-    name = q.enqueue({"body": "x"})
-    assert list(q) == [name]
-
-
-def test_table_on_disk(q: Queue) -> None:
-    """Lines of key, tab, value, sorted by key; with escapes."""
-    name = q.add({"body": "", "header": {"b": "1\t2", "a": "\\\n", "ä": "", "B": "x"}})
-    assert Path(q.path, name, "header").read_bytes() == "B\tx\na\t\\\\\\n\nb\t1\\t2\nä\t\n".encode()
-
-
-@given(st.dictionaries(TEXT, TEXT))
-def test_tables_come_back(table: dict[str, str]) -> None:
-    """Any table of strings."""
-    assert decode_table(encode_table(table)) == table
 
 
 @pytest.mark.parametrize(
@@ -320,16 +285,6 @@ def test_an_element_that_cannot_be_read_is_unlocked(q: Queue, method: str) -> No
     assert q.lock(name)
 
 
-def test_errors() -> None:
-    """A lock error is a queue error; neither is an OSError."""
-    assert issubclass(QueueLockError, QueueError)
-    assert not issubclass(QueueError, OSError)
-    assert dirq.QueueError is QueueError
-
-
-# -- all of them ------------------------------------------------------------------------------------------------------
-
-
 def test_walk_and_count(q: Queue) -> None:
     """All elements, locked or not, oldest first; those in `temporary` and `obsolete` do not count."""
     added = [q.add({"body": str(number)}) for number in range(5)]
@@ -441,33 +396,6 @@ def test_purge_during_a_walk(q: Queue) -> None:
         q.purge()
     assert len(seen) == 1
     assert q.next() == ""
-
-
-def test_positional_arguments(tmp_path: Path) -> None:
-    """In the order of the documentation."""
-    q = Queue(str(tmp_path / "q"), 0o077, 5, {"a": "string"})
-    assert (q.umask, q.maxelts) == (0o077, 5)
-    assert q.dequeue(q.add({"a": "b"})) == {"a": "b"}
-
-
-def test_rndhex(tmp_path: Path) -> None:
-    """The last digit of the names, modulo 16."""
-    assert make(tmp_path, rndhex=27).add({"body": "x"})[-1] == "b"
-
-
-@pytest.mark.parametrize("umask", [0o077, 0o027, 0])
-def test_umask(tmp_path: Path, umask: int) -> None:
-    """It holds for all that is made, the lock too; the process keeps its own."""
-    before = os.umask(0o022)
-    try:
-        q = make(tmp_path, umask=umask)
-        name = locked(q)
-        paths = ["", "temporary", "obsolete", "00000000", name, f"{name}/locked"]
-        assert {os.stat(f"{q.path}/{path}").st_mode & 0o777 for path in paths} == {0o777 & ~umask}
-        assert os.stat(f"{q.path}/{name}/body").st_mode & 0o777 == 0o666 & ~umask
-        assert os.umask(0o022) == 0o022
-    finally:
-        os.umask(before)
 
 
 @pytest.mark.parametrize("arguments", [{"maxelts": "1"}, {"maxelts": None}, {"umask": "0"}, {"rndhex": ""}], ids=str)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from support.stocks import stock
+from support.sources import source
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qs_server.broker.committer import Committer
@@ -14,18 +14,22 @@ from qs_server.broker.upkeep import UpkeepLoop
 from qs_server.broker.waiting import Waiters
 from qs_server.storage.engine import SECOND, Durability, Effects, Engine
 
+_IDLE = 0.005
+"""Seconds of real time in which all tasks wait, after which the clock jumps."""
 _SLICE = 0.1
 _WORK = 5.0
 
 
 class Work:
-    """Takes five seconds in a thread, by the loop's clock."""
+    """Takes five seconds in a thread, by the loop's clock, which does not jump by itself meanwhile."""
 
     def __init__(self, clock: MockClock) -> None:
         self._clock = clock
+        clock.autojump_threshold = float("inf")
 
     def run(self) -> None:
         trio.from_thread.run_sync(self._clock.jump, _WORK)
+        trio.from_thread.run_sync(setattr, self._clock, "autojump_threshold", _IDLE)
 
 
 class Upkept:
@@ -62,7 +66,7 @@ class Upkept:
 @pytest.fixture
 def clock() -> MockClock:
     """A clock that goes on when all tasks wait."""
-    return MockClock(rate=0, autojump_threshold=0.005)
+    return MockClock(rate=0, autojump_threshold=_IDLE)
 
 
 def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrument, work: bool = False) -> Upkept:
@@ -71,7 +75,7 @@ def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrume
 
     async def main() -> None:
         storage: Engine = engine  # type: ignore[assignment]
-        subscriptions = Subscriptions(stock(storage), now)
+        subscriptions = Subscriptions(source(storage), now)
         committer = Committer(storage, Durability.ALWAYS, Waiters(), subscriptions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(UpkeepLoop(storage, committer, now).serve)

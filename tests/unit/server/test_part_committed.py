@@ -46,7 +46,7 @@ class Pushes(Ask):
         return self._pushes
 
     def pushed(self, mids: Iterable[int]) -> None:
-        self.runnable = not list(mids)
+        self.left -= len(list(mids))
 
 
 class Broken(Ask):

@@ -299,7 +299,7 @@ async def test_a_thousand_wait(running: Serving, autojump_clock: Clock) -> None:
     clients = [running.connect() for _ in range(1000)]
     for client in clients:
         await client.send(receive("q", wait=3600))
-        await trio.testing.wait_all_tasks_blocked()
+    await trio.testing.wait_all_tasks_blocked()
     producer = running.connect()
     pushed = mids(await producer.ask(push_list("q", *map(str, range(1000)))))
     got = [mids(await client.line())[0] for client in clients]

@@ -1,7 +1,8 @@
-"""What subscribers of queues that another server keeps are handed: messages that were fetched for them.
+"""Fetches messages for subscribers of queues that another server keeps.
 
-Subscriptions hand out what an engine gives them at once. Another server is asked in a thread, for as many as somebody
-has room for, and waits until there are some; what comes is kept here until it is handed out, in the same batch.
+Subscriptions hand out what an engine gives them at once. Another server is asked in a thread, for as many messages as
+subscribers have room for, and waits until there are some. What comes is kept here until it is handed out, in the same
+batch.
 """
 
 import logging
@@ -21,19 +22,19 @@ from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
 _WAIT = 20
-"""Seconds that another server is waited for before somebody looks whether there still is a subscriber."""
-_TRY_AGAIN = 1
-"""Seconds after which a server that could not be asked is asked again."""
+"""Seconds that another server may wait for messages before it is looked whether there still is a subscriber."""
+_RETRY = 1
+"""Seconds after which a server that has failed is asked again."""
 _COUNT = 100
 """Messages that are fetched at once: fewer than one batch hands out."""
 _BYTES = 1 << 20
-"""Of payload that are fetched at once, but for the first message."""
+"""Bytes of payload that are fetched at once, but for the first message."""
 _FETCHERS = trio.CapacityLimiter(1000)
 """Threads that wait for messages, one for each queue."""
 
 
-class _Names(Collection[str]):
-    """Of all queues. Made anew for everything that is handed out, so it copies nothing."""
+class _QueueNames(Collection[str]):
+    """The names of all queues. It is made anew whenever something is handed out, so it copies nothing."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._storage = storage
@@ -49,32 +50,31 @@ class _Names(Collection[str]):
         return sum(1 for _ in self)
 
 
-class Stock:
-    """The storage as subscriptions see it: the server's own, and what was fetched from elsewhere."""
+class FetchedSource:
+    """Where subscriptions get messages: the server's own storage, and what was fetched from other servers. See
+    Source."""
 
     def __init__(self, storage: Engine, remotes: Remotes, wake: Callable[[str], None]) -> None:
-        """wake: is told, in any thread, the queue of which somebody wants messages, or gives some back."""
+        """wake: is told, in any thread, a queue of which messages are wanted, or given back."""
         self._storage = storage
         self._remotes = remotes
         self._wake = wake
         self._fetched: dict[str, list[Message]] = {}
         self.room: Callable[[str], int] = lambda qid: 0
-        """How many messages of a queue all its subscribers could take: they are fetched for all of them."""
+        """Returns how many messages of a queue all its subscribers could take: they are fetched for all of them."""
         self.wanted: dict[str, tuple[int, int | None]] = {}
-        """By queue: how many messages somebody has room for, and for how long they are to be hidden."""
+        """By queue: how many messages to fetch, and for how long they are hidden."""
         self.returned: dict[str, deque[Message]] = {}
-        """By queue: what is to be made visible again."""
-
-    # -- as subscriptions use an engine
+        """By queue: messages to make visible again."""
 
     def queues(self) -> Collection[str]:
         """See Engine."""
-        return _Names(self._storage, self._remotes)
+        return _QueueNames(self._storage, self._remotes)
 
     def receive(
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
-        """See Engine; of one queue. What there is not is fetched."""
+        """See Engine; of one queue. When nothing is there, it is fetched for a later call."""
         [qid] = qids
         if self._remotes.engine_of(qid) is None:
             return self._storage.receive(qids, count, visibility, max_bytes, held=held)
@@ -89,7 +89,7 @@ class Stock:
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int) -> int | None:
-        """See Engine. At another server it is done a little later."""
+        """See Queue. At another server it is done a little later."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
         self._remotes.note("released", qid, receipt.mid, receives=receipt.receives)
@@ -98,20 +98,18 @@ class Stock:
         self._wake(qid)
         return None
 
-    # -- as it is filled
-
     def put(self, qid: str, messages: list[Message]) -> None:
-        """They have come."""
+        """Keeps messages that were fetched."""
         self._fetched.setdefault(qid, []).extend(messages)
 
     def take_left(self, qid: str) -> list[Message]:
-        """What nobody has room for any more."""
+        """Removes and returns what nobody has room for any more."""
         return self._fetched.pop(qid, [])
 
 
-class Fetching:
-    """Fills the stock, and gives back: a task for each queue of which something is wanted, and one for each to which
-    something is returned, as neither is to wait for the other. Asks nobody else."""
+class Fetcher:
+    """Fetches and gives back messages: a task for each queue of which messages are wanted, and one for each to which
+    some are given back, so that neither waits for the other."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._remotes = remotes
@@ -124,7 +122,7 @@ class Fetching:
         self._returning: set[str] = set()
         self._failing: set[str] = set()
         self._calls: dict[str, Call[list[Message]]] = {}
-        self.stock = Stock(storage, remotes, self._wake)
+        self.source = FetchedSource(storage, remotes, self._wake)
 
     def _wake(self, qid: str) -> None:
         self._token.run_sync_soon(self._woken_in_loop, qid, idempotent=True)
@@ -134,10 +132,10 @@ class Fetching:
         self._more.set()
 
     async def serve(self, committer: Committer, subscriptions: Subscriptions) -> None:
-        """For ever. When it is cancelled, what was returned until then is still given back."""
+        """Runs until it is cancelled. What was returned until then is still given back."""
         self._token = trio.lowlevel.current_trio_token()
         self._committer, self._subscriptions = committer, subscriptions
-        self.stock.room = subscriptions.room
+        self.source.room = subscriptions.room
         subscriptions.deserted = self._deserted
         try:
             async with trio.open_nursery() as nursery:
@@ -154,30 +152,30 @@ class Fetching:
         finally:
             with trio.move_on_after(0, shield=True):  # each has the time that a call is given to end
                 async with trio.open_nursery() as nursery:
-                    for qid in list(self.stock.returned):
+                    for qid in list(self.source.returned):
                         nursery.start_soon(self._return, qid)
 
     def _deserted(self, qid: str) -> None:
-        """In any thread: what comes now is not for this server, and not to be received."""
-        self.stock.wanted.pop(qid, None)
+        """Stops the call for a queue without subscribers, from any thread: what comes now is not to be received."""
+        self.source.wanted.pop(qid, None)
         if (call := self._calls.get(qid)) is not None:
             call.stop.set()
 
     async def _return(self, qid: str) -> None:
-        returned = self.stock.returned.get(qid, ())
+        returned = self.source.returned.get(qid, ())
         while returned and (engine := self._remotes.engine_of(qid)) is not None:
             await _give_back(engine, [returned.popleft() for _ in range(len(returned))])
         self._returning.discard(qid)
 
     async def _fetch_wanted(self, qid: str) -> None:
-        while (wanted := self.stock.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
+        while (wanted := self.source.wanted.pop(qid, None)) and (engine := self._remotes.engine_of(qid)) is not None:
             if not await self._fetch(engine, qid, wanted):
-                await trio.sleep(_TRY_AGAIN)
+                await trio.sleep(_RETRY)
                 await self._committer.run(Job(partial(self._subscriptions.has_come, qid)))  # is it wanted still?
         self._fetching.discard(qid)
 
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
-        """Whether the server could be asked."""
+        """Fetches messages once. False: the other server has failed."""
         count, visibility = wanted
         call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
         self._calls[qid] = call
@@ -205,7 +203,7 @@ class Fetching:
 
     async def _hand_out(self, engine: RemoteEngine, qid: str, found: list[Message]) -> None:
         def put() -> None:
-            self.stock.put(qid, found)
+            self.source.put(qid, found)
             self._subscriptions.has_come(qid)
 
         left: list[Message] = []
@@ -213,7 +211,7 @@ class Fetching:
         while self._subscriptions.is_waiting(qid):  # others had their turn
             await self._committer.run(Job())
             await trio.lowlevel.checkpoint()
-        await self._committer.run(Job(lambda: left.extend(self.stock.take_left(qid))))
+        await self._committer.run(Job(lambda: left.extend(self.source.take_left(qid))))
         await _give_back(engine, left)
 
 

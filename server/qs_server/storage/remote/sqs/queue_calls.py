@@ -1,0 +1,79 @@
+"""Makes calls about one queue at SQS: knows its name and URL there, and says so when the queue is gone."""
+
+from typing import Any
+
+from ...engine import RemoteError
+from .client import CallError, SqsClient
+from .names import name_at_sqs
+
+_GONE = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
+_THERE = frozenset({"QueueNameExists", "QueueAlreadyExists"})
+_MAY_NOT = frozenset({"AccessDenied", "AccessDeniedException"})
+_DELETED = frozenset({"QueueDeletedRecently"})
+
+
+class QueueCalls:
+    """Several threads may use it. Methods raise RemoteError."""
+
+    def __init__(self, client: SqsClient, qid: str, prefix: str) -> None:
+        """prefix: of all names at SQS. BadQueueNameError."""
+        self.client = client
+        self._qid = qid
+        self._name = name_at_sqs(qid, prefix)
+        self._url: str | None = None
+
+    def make(self, window: int) -> None:
+        """Makes the queue, or takes up the one that is there. window: seconds."""
+        attributes = {"VisibilityTimeout": str(window)}
+        try:
+            self._url = self._url_in(self.client.call("create_queue", QueueName=self._name, Attributes=attributes))
+        except CallError as error:
+            if error.codes & _DELETED:
+                raise RemoteError(
+                    f"SQS deleted a queue {self._name!r} less than a minute ago, and makes no other of that name so "
+                    "soon: try again in a minute"
+                ) from None
+            # With other attributes it is there; one that may not make queues may use those that others made.
+            if not error.codes & (_THERE | _MAY_NOT):
+                raise
+            try:
+                self._find()
+            except RemoteError:
+                raise error from None
+
+    def remove(self) -> None:
+        """Removes the queue. One that is not there is no error."""
+        try:
+            self.client.call("delete_queue", QueueUrl=self._url or self._find())
+        except CallError as error:
+            if not error.codes & _GONE:
+                raise
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Does one operation, named as in boto3, and returns its answer. CallError."""
+        try:
+            return self.client.call(operation, QueueUrl=self._url or self._find(), **parameters)
+        except CallError as error:
+            if not error.codes & _GONE:
+                raise
+            self._url = None
+            raise CallError(
+                f"there is no queue {self._name!r} at SQS ({self.client.endpoint}), where {self._qid!r} keeps its "
+                f"messages: make it there, or remove {self._qid!r} here, and make it again",
+                error.codes,
+            ) from None
+
+    def _find(self) -> str:
+        url = self._url = self._url_in(self.client.call("get_queue_url", QueueName=self._name))
+        return url
+
+    def _url_in(self, answer: dict[str, Any]) -> str:
+        url = answer.get("QueueUrl")
+        if not isinstance(url, str):
+            raise self.not_sqs("no QueueUrl")
+        return url
+
+    def not_sqs(self, why: object) -> RemoteError:
+        """Returns the error for an answer that is not one of SQS."""
+        where = self.client.endpoint
+        return RemoteError(f"what is at {where} does not answer as SQS does ({why}): check the endpoint")

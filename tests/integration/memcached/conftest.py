@@ -1,0 +1,60 @@
+"""A memcached, and engines of several qs servers over it."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engines import ManualClock
+from support.memcached_calls import MakeEngine
+from support.memcached_serving import Memcached, engine_on
+
+from qs_server.storage.engine import Options
+from qs_server.storage.remote.memcached import MemcachedEngine
+from qs_server.storage.remote.memcached.servers import Server
+
+
+@pytest.fixture(scope="module")
+def memcached() -> Iterator[Memcached]:
+    with Memcached() as server:
+        yield server
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(memcached: Memcached, tmp_path: Path, clock: ManualClock) -> Iterator[MakeEngine]:
+    """Engines of several qs servers, which share queues: each has its own root."""
+    engines: list[MemcachedEngine] = []
+    namespace = uuid.uuid4().hex
+
+    def make(*servers: Memcached, **options: Any) -> MemcachedEngine:
+        root = tmp_path / str(len(engines))
+        root.mkdir()
+        engine = engine_on(*(servers or (memcached,)), root=root, clock=clock, namespace=namespace)
+        engine.create("q", Options(**options))
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often memcached was called, by method."""
+    counter: Counter[str] = Counter()
+    original = Server.call
+
+    def call(self: Server, method: str, *args: Any, **named: Any) -> Any:
+        counter[method] += 1
+        return original(self, method, *args, **named)
+
+    monkeypatch.setattr(Server, "call", call)
+    return counter

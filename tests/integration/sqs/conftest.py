@@ -1,0 +1,53 @@
+"""An SQS endpoint, which is moto's server here, and an engine over it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from support.sqs_calls import LateClock
+from support.sqs_serving import FaultySqs, SqsServer, give_credentials, sqs_engine, sqs_serving
+
+from qs_server.storage.engine import Options
+from qs_server.storage.remote.sqs import SqsEngine
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[SqsServer]:
+    """One endpoint for all tests."""
+    with sqs_serving() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_credentials(monkeypatch)
+
+
+@pytest.fixture
+def proxy(server: SqsServer) -> Iterator[FaultySqs]:
+    """What stands before the endpoint, and sees what is asked."""
+    proxy = FaultySqs(server)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def clock() -> LateClock:
+    return LateClock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, proxy: FaultySqs, clock: LateClock) -> Iterator[SqsEngine]:
+    """An engine with a queue `q`."""
+    engine = sqs_engine(tmp_path, proxy.url, clock=clock)
+    engine.create("q", Options())
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def other(server: SqsServer) -> Any:
+    """Another program that uses SQS."""
+    return boto3.session.Session().client("sqs", region_name="us-east-1", endpoint_url=server.url)
