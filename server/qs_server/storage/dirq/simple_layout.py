@@ -89,7 +89,7 @@ class SimpleLayout(Layout):
 
     def _write(self, staged: Staged, payload: bytes) -> None:
         fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        self._places.on_new_folder(staged.folder)  # by us, or by somebody of whom we have not heard yet
+        self._changes.on_new_folder(staged.folder)  # by us, or by somebody of whom we have not heard yet
         self._expect(staged.folder, inotify.CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
         try:
             self._fill(fd, payload)
