@@ -4,13 +4,14 @@ Who asks for more than to store a message, or cannot be served with the others, 
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, repeat
 
 from qs_schemas import PushMessage
 
 from ..storage.engine import Draft, Engine, StorageError
 from .jobs import Work
 
+_new = tuple.__new__
 _ENOUGH = 3
 """Messages from which it is worth it."""
 _BYTES = 4 << 20
@@ -43,7 +44,7 @@ def _push(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]
             break
         payloads = [p if isinstance(p := push.payload, bytes) else (p or "").encode() for push in pushes]
         size += sum(map(len, payloads))
-        drafts += map(Draft, payloads)
+        drafts += map(_new, repeat(Draft), zip(payloads, repeat(0), repeat(None)))  # half the time of `Draft(…)`
         taken += 1
     try:
         mids = iter(queue.push(drafts))

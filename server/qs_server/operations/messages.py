@@ -85,11 +85,6 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     return wire.PushMessage(request.qid, mid=queue.push([Draft(payload, delay, request.key)])[0])
 
 
-def is_plain_push(request: wire.PushMessage) -> bool:
-    """Whether a request stores one message, and says nothing but which."""
-    return request.payload is not None and not request.messages and request.delay is None and request.key is None
-
-
 def get_message(service: Service, request: wire.GetMessage) -> Message:
     found = _read_own(service, qid_of(request), mid_of(request))
     if found is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from qs_schemas import Limits, Message, Peer
+from qs_schemas import Limits, Message, Peer, PushMessage
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
@@ -111,7 +111,11 @@ class Connection(Conversation):
         events = [queue.popleft()]
         if queue:
             held = weight(events[0])
-            while queue and len(events) < _REQUESTS and (held := held + weight(queue[0])) <= _MESSAGES:
+            while queue and len(events) < _REQUESTS:
+                event = queue[0]
+                held += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
+                if held > _MESSAGES:
+                    break
                 events.append(queue.popleft())
         return RequestBatch(events, self._service, self._limits.outbox)
 

@@ -31,7 +31,7 @@ from qs_serving.answers import new_resp
 
 from ..broker.jobs import Pause
 from ..operations.errors import disk_error, error_answer, refused, storage_error
-from ..operations.messages import first_mid, is_plain_push
+from ..operations.messages import first_mid
 from ..operations.remote_requests import handler_of
 from ..operations.service import Answer, BadRequestError, Service
 from ..operations.table import HANDLERS
@@ -120,18 +120,20 @@ class RequestBatch:
         found: list[PushMessage] = []
         if self.pause is None and self._running is None and self._held <= self._outbox:
             for event in islice(self._events, len(self._events) - self.left, None):
-                if not (isinstance(event, PushMessage) and is_plain_push(event)):
+                if type(event) is not PushMessage or event.payload is None or event.messages:
                     break
-                if found and event.qid != found[0].qid:
+                if event.delay is not None or event.key is not None or (found and event.qid != found[0].qid):
                     break
                 found.append(event)
         return found
 
     def pushed(self, mids: Iterable[int]) -> None:
-        events = self._events
-        for mid in mids:
-            request = events[-self.left]
-            self._add(PushMessage(request.qid, mid=mid), request.req)  # type: ignore[union-attr] # see `pushes`
+        done = len(self._events) - self.left
+        for mid, request in zip(mids, islice(self._events, done, None), strict=False):
+            answer = PushMessage(request.qid, mid=mid)  # type: ignore[union-attr] # see `pushes`
+            answer.answers(new_resp(), request.req)
+            self._answers.append(answer)
+            self.left -= 1
 
     def advance(self, *, pushing: bool | None) -> None:
         while self.left and self.pause is None and self._held <= self._outbox:
