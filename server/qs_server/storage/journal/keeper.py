@@ -336,6 +336,7 @@ class LogKeeper:
             or self._wants_checkpoint(store)
         )
         self._looked_at = log.changes, usage.emptied
+        usage.written = log.number
         self._least = usage.least(log.sizes, tight=log.tight) if len(log.sizes) > 1 else 0
         self._most = log.spare_below
         if self._has_work:
