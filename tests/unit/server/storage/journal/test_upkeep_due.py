@@ -1,12 +1,13 @@
 """Whatever makes work for the upkeep of the log is noticed with the next commit, though few commits look for it."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.doors import Doors
 
-from qs_server.storage.engine import Receipt
+from qs_server.storage.engine import SECOND, Draft, Receipt
 from qs_server.storage.journal.log import Log
 
 
@@ -39,3 +40,23 @@ def test_a_first_segment_whose_messages_are_deleted_goes(place: Doors) -> None:
     place.engine.commit()
     place.settle()
     assert list(log.sizes) == [2]
+
+
+def test_old_keys_wait_on_a_full_disk_too(place: Doors) -> None:
+    """After a failure there is nothing to do for a second, though it is time to forget keys."""
+    place.engine.queue("q").push([Draft(b"x", key="k")])
+    place.engine.commit()
+    place.settle()
+    place.clock.now += 300 * SECOND
+    place.engine.receive(["q"], 1, None, 0)
+    place.engine.commit()
+    place.clock.now += SECOND
+    place.disk.arm(1, errno.ENOSPC, lasting=True)
+    assert place.step()
+    due = place.engine.effects().next_upkeep
+    assert due is not None
+    assert due >= place.clock() + SECOND
+    place.disk.disarm()
+    place.clock.now = due
+    place.settle()
+    assert not place.engine.queue("q").keys
