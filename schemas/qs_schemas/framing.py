@@ -110,7 +110,7 @@ class Framer:
         self._few = limits.elements * _SHORTEST  # bytes that cannot hold more than the elements allowed
         self._in_runs = limits.depth >= _LISTED_DEPTH and limits.attributes >= _LISTED_ATTRIBUTES
         self.buffer: bytes | bytearray = b""
-        """What has come. Empty when all of it has been passed over; the reverse is not always true."""
+        """The bytes that have come. When it is empty, nothing is left to read; when it is not, something may be."""
         self._start = 0  # where the next document, or white space before it, stands; 0 when it has been begun
         self._last = -1  # where the last `qs>` of the buffer is, if that is known
         self._failed: ProtocolError | None = None
@@ -121,7 +121,7 @@ class Framer:
 
     def _reset(self) -> None:
         self.begun = False
-        """Whether a document has been begun and not completed. Its first byte stands at 0 of the buffer."""
+        """Whether a document is begun and not complete. Its first byte is then the first of the buffer."""
         self._ended = False
         self._at = 0  # everything before has been looked at
         self._end = 0  # nothing from here on is looked at: the bytes have not come, or are over the limit
@@ -159,7 +159,7 @@ class Framer:
     # An empty line may come together with its document, or later, and in pieces.
 
     def _look_behind(self, data: bytes | bytearray | memoryview) -> None:
-        """White space has come, and everything before has been passed over: there it may follow a document."""
+        """Looks for an empty line in white space that comes after everything before it was read."""
         self._forget()
         spaces = _SPACES.match(data)
         if self._behind and spaces is not None:
@@ -168,7 +168,7 @@ class Framer:
             self._behind = self._behind[-_UNFINISHED:]
 
     def _look_at_end(self, end: int) -> None:
-        """A document has been passed over, and some white space behind it. end: of both."""
+        """Looks for an empty line behind a document that was read. end: where the white space behind it ends."""
         self.empty_line = self.buffer.find(EMPTY_LINE, self.buffer.rfind(b">", 0, end), end) >= 0
 
     def _own(self) -> bytearray:
@@ -247,7 +247,7 @@ class Framer:
         return begun <= self._limits.elements or begun - document.count(b"</") <= self._limits.elements
 
     def close(self, error: ProtocolError) -> None:
-        """Nothing more is read: what is kept is dropped, and so is what comes."""
+        """Stops reading: drops what is kept, and whatever comes later."""
         if self._failed is None and self._keep_too_large and error.error is TOO_LARGE:
             self.too_large = bytes(self.buffer)
         self._failed = error

@@ -71,8 +71,8 @@ class Peer:
         self._plain = PlainReader(limits, serving)
         self._closed = False
         self.drained = False
-        """Whether `next_event` has given all that there is, so that it need not be asked again before more comes. Not
-        every time when it is so."""
+        """True when the last call of `next_event` gave the last event, so that another call can be saved. False says
+        nothing."""
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early

@@ -105,8 +105,8 @@ class Conversation:
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """There are events, in a sweep of the hub. A subclass may do what they ask for without waking the task; that
-        reads again when it calls `_idle`, and goes on by itself when it is roused."""
+        """Is called in a poll cycle when there are events. A subclass may do what they ask for without waking the task:
+        it calls `_idle` to read on, or rouses the task to go on there."""
         self._stream.rouse()
 
     def _written(self, token: object) -> None:
@@ -115,7 +115,7 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def _read(self) -> bool:
-        """Until something is at hand. False when there will be nothing any more, or nothing is wanted."""
+        """Reads until something is at hand. Returns False when nothing will come any more, or nothing is wanted."""
         if not self._events:
             self._unanswered = 0
         while not self._stopping and not self._at_hand:
@@ -152,7 +152,7 @@ class Conversation:
             self._keep_time()
 
     def _idle(self) -> None:
-        """Everything is answered, and the task has slept on: more is read."""
+        """Reads on when everything is answered and the task has not woken up."""
         self._unanswered = 0
         if not self._peer.drained and self._peer.begun:
             self._keep_time()
@@ -200,7 +200,7 @@ class Conversation:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes | bytearray) -> None:
-        """Turns bytes into events."""
+        """Turns bytes into events; no bytes mean the end of the stream."""
         if data:
             self._unanswered += len(data)
             self._peer.receive_data(data)

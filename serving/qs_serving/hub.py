@@ -60,7 +60,7 @@ class Hub:
         """Is read from before all others; also when there may be nothing."""
 
     async def serve(self) -> None:
-        """For ever. Sleeps while nothing comes."""
+        """Runs until it is cancelled. Sleeps while nothing comes."""
         while True:
             if self._ready:
                 await trio.lowlevel.checkpoint()
@@ -69,15 +69,15 @@ class Hub:
             self._take_turn()
 
     async def _wait(self) -> None:
-        """Until there is something for `_poll`."""
+        """Waits until there is something for `_poll`."""
         await trio.lowlevel.wait_readable(self._epoll.fileno())
 
     def _poll(self) -> Iterable[Reader]:
-        """Those that something can be read from, or some of them."""
+        """Returns readers that something can be read from, not always all of them."""
         return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(0, _READY)))
 
     def _linger(self, until: float) -> Iterable[Reader]:
-        """As `_poll`, but waits for a moment, unless it is late, or somebody else is waiting for the loop."""
+        """Waits for a moment and does what `_poll` does, unless it is late or a task is waiting for the loop."""
         if self._clock() >= until or trio.lowlevel.current_statistics().tasks_runnable:
             return ()
         return map(self._readers.__getitem__, map(_descriptor, self._epoll.poll(_LINGER, _READY)))
@@ -120,7 +120,7 @@ class Hub:
             self._epoll.unregister(reader.fileno())
 
     def close(self) -> None:
-        """Nobody is watched any more."""
+        """Stops watching all readers."""
         for reader in list(self._readers.values()):
             self.drop(reader)
         self._epoll.close()

@@ -67,7 +67,7 @@ class Transport(ABC):
 
     @abstractmethod
     def send_now(self, data: bytes | memoryview) -> int:
-        """As many bytes as are taken without waiting; how many that was."""
+        """Sends what can be sent without waiting, and returns how many bytes that was."""
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview) -> None:

@@ -27,7 +27,7 @@ class Changes:
             self._hub.watch(self)
 
     def ready(self) -> int:
-        """There are reports, or may be."""
+        """Has the engine read the reports that there may be (from Hub)."""
         if not self._committer.notice():
             self._committer.batch_done = self.watch
             self._hub.drop(self)

@@ -25,7 +25,7 @@ _MESSAGES = 2000
 
 
 class Committer:
-    """The only one who touches the engine once the server runs."""
+    """Runs batches on the engine. Nothing else touches the engine once the server runs."""
 
     def __init__(self, storage: Engine, durability: Durability, waiters: Waiters, subscriptions: Subscriptions) -> None:
         self._storage = storage
@@ -72,7 +72,7 @@ class Committer:
             await done.wait()
 
     def post(self, work: Work) -> None:
-        """Has the work advanced in one of the next batches, and waits for nothing."""
+        """Has the work advanced in one of the next batches. Returns at once."""
         if work.ended is None:
             work.ended = partial(self._post_again, work)
         self._waiting.append(work)
@@ -123,7 +123,7 @@ class Committer:
             await trio.lowlevel.checkpoint()
 
     async def serve(self) -> None:
-        """Runs the batches that have gathered, for ever: in the worker thread, where there are syncs to wait for."""
+        """Runs what waits, until it is cancelled: in the worker thread where there are syncs to wait for."""
         while True:
             await self._more.wait()
             self._more = trio.Event()
@@ -152,7 +152,7 @@ class Committer:
         self._finish(batch, effects)
 
     def _next_batch(self) -> list[Work]:
-        """Whoever waits, but no more than some messages: a batch must not take so long that the next ones suffer."""
+        """Takes what waits, up to some messages, so that the batch does not take too long for those that come next."""
         waiting = self._waiting
         held = taken = 0
         for work in waiting:
@@ -254,7 +254,7 @@ class Committer:
             _logger.error("changes of other programs could not be followed: %s", error)
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
-        """After a batch, in the loop: who waits gets a place first, and then whoever has got something is woken."""
+        """Ends a batch, in the loop: gives those who wait their places, and then wakes whoever has got something."""
         if self._served:
             self._serve_subscribers()
         for work in works:

@@ -62,7 +62,7 @@ class Work(Protocol):
         asked of it."""
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """Those have been done; the ids, one for each."""
+        """Answers what `pushes` gave, as it has been done. mids: the id of each."""
 
     def advance(self, *, pushing: bool | None) -> None:
         """Does what there is to do: up to the next that is of the other kind, if only pushes or only others are
@@ -98,7 +98,7 @@ class Job:
         return []
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """There are none."""
+        """Does nothing, as `pushes` gives none."""
 
     def advance(self, *, pushing: bool | None) -> None:
         if not pushing:

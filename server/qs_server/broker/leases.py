@@ -9,7 +9,7 @@ Key = tuple[str, int]
 
 
 class Leases:
-    """Of all subscriptions. A lease ends with its window, whatever has become of the message."""
+    """The leases of all subscriptions. A lease ends with its window, whatever has become of the message."""
 
     def __init__(self) -> None:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
@@ -47,7 +47,7 @@ class Leases:
             heapq.heapify(self._ends)
 
     def end(self, key: Key) -> Subscription | None:
-        """Nobody holds the message any more. Who did."""
+        """Ends the lease of a message. Returns the subscription that held it."""
         leases = self._leases.get(key[0], {})
         found = leases.pop(key[1], None)
         if found is None:
@@ -59,7 +59,7 @@ class Leases:
         return found[0]
 
     def end_all(self, qid: str, upto: int | None = None) -> set[Subscription]:
-        """Nobody holds any message of a queue any more, up to an id if one is given. Who did. Some 0.3 us each."""
+        """Ends all leases of a queue, up to an id if one is given, in some 0.3 us each. Returns who held them."""
         leases = self._leases.get(qid, {})
         mids = [mid for mid in leases if upto is None or mid <= upto]
         held = {self.end((qid, mid)) for mid in mids}

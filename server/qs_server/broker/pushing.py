@@ -16,7 +16,7 @@ _new = tuple.__new__
 _ENOUGH = 3
 """Messages from which it is worth it."""
 _BYTES = 4 << 20
-"""Of payload that are pushed as one, but for the last client's."""
+"""Bytes of payload after which nobody else's messages are added to a merged push."""
 
 
 def push_together(storage: Engine, works: Sequence[Work]) -> None:

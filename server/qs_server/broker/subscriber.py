@@ -29,11 +29,11 @@ class Subscriber:
     assigned: int = 0
     written: int = 0
     starved: bool = False
-    """It was left out because of its outbox, and wants to be asked again when that is read."""
+    """Whether it was left out because its outbox is full, and is to be served when the client has read."""
     mail: list[Message] = field(default_factory=list)
     """What it is to be sent; the loop takes it when a batch has ended."""
     new: list["Subscription"] = field(default_factory=list)
-    """Those that begin once their subscriber has the answer that says so."""
+    """Subscriptions that begin once the client has the answer that says so."""
 
     @property
     def room(self) -> int:
@@ -49,8 +49,8 @@ class Subscriber:
         return True
 
     def is_starved(self) -> bool:
-        """In a batch: whether there is no room. If so, `has_read` will say when there is: it looks at the mark after
-        it has counted, and this at the count after it has set the mark, so one of the two notices."""
+        """Tells, in a batch, whether there is no room. If so, `has_read` will say when there is. It looks at the mark
+        after it has counted, and this at the count after it has set the mark, so one of the two notices."""
         if self.room > 0:
             return False
         self.starved = True
@@ -71,5 +71,5 @@ class Subscription:
     closed: bool = False
 
     def has_room(self) -> bool:
-        """In a batch: whether it may be sent a message."""
+        """Tells, in a batch, whether it may be sent a message."""
         return len(self.receives) < self.prefetch and not self.subscriber.is_starved()

@@ -28,7 +28,7 @@ _GIVEN_BACK = 100
 _RINGS = 100
 """Queues that a subscription can be taken out of in the time in which one message is given back, or in less."""
 _TRY_AGAIN = 1 * SECOND
-"""After which a queue is tried again that could not be read from."""
+"""Microseconds after which a queue that could not be read is tried again."""
 
 
 class Source(Protocol):
@@ -42,7 +42,7 @@ class Source(Protocol):
 
 
 class Subscriptions:
-    """Of one server."""
+    """All subscriptions of one server."""
 
     def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
         """record: is told for whom something is done."""
@@ -56,7 +56,7 @@ class Subscriptions:
         self.mail: set[Subscriber] = set()
         """Who has been handed something since `take_mail`."""
         self._leaving: deque[tuple[Subscription, list[Key]]] = deque()
-        """Those of connections that have ended, and what each has still to give back, the first last."""
+        """Subscriptions of connections that have ended, and what each has still to give back, the first last."""
         self._failed: set[str] = set()
         self._try_again: int | None = None
         self.deserted: Callable[[str], None] = lambda qid: None
@@ -65,7 +65,7 @@ class Subscriptions:
     # -- subscribing
 
     def open(self, subscription: Subscription) -> None:
-        """Takes it up. It is served from `start` on."""
+        """Adds a subscription. It is served from `start` on."""
         subscription.subscriber.subscriptions[subscription.req] = subscription
         subscription.subscriber.new.append(subscription)
 
@@ -79,15 +79,15 @@ class Subscriptions:
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
-        """It may have room."""
+        """Serves a subscription that may have room."""
         self._hungry.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
-        """There is something of a queue that was waited for."""
+        """Serves a queue whose messages were waited for."""
         self._hungry[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
-        """It has room in its outbox."""
+        """Serves a subscriber that has room in its outbox."""
         for subscription in subscriber.subscriptions.values():
             self.feed(subscription)
 
@@ -148,7 +148,7 @@ class Subscriptions:
     # -- what becomes of messages
 
     def receipt(self, subscriber: Subscriber, qid: str, mid: int) -> Receipt | None:
-        """Of a message that this subscriber holds."""
+        """Returns the receipt of a message that this subscriber holds, None if it does not."""
         subscription = self._leases.holder((qid, mid))
         if subscription is None or subscription.subscriber is not subscriber:
             return None
@@ -316,7 +316,7 @@ class Subscriptions:
         self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
-        """Those who have been handed something since the last call."""
+        """Returns those who have been handed something since the last call."""
         mail, self.mail = self.mail, set()
         return mail
 

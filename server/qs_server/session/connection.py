@@ -89,7 +89,7 @@ class Connection(Conversation):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     async def _begin_subscriptions(self) -> None:
-        """After the answers that say so."""
+        """Starts subscriptions whose answers have been sent."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
             await self._committer.run(Job(partial(self._subscriptions.start, subscriber)))
@@ -208,7 +208,7 @@ class Connection(Conversation):
         self._put(requests.take_answers())
 
     def _put(self, answers: list[Message]) -> bool:
-        """Whether the socket has taken them all."""
+        """Sends answers. Returns whether the socket has taken them all."""
         if len(answers) == 1:
             self._sent = self._outbox.put(self._peer.send(answers[0]))
         else:
@@ -247,7 +247,7 @@ class Connection(Conversation):
             requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, call: Call[Any]) -> None:
-        """Until it is done. It is told when nobody wants to wait any longer."""
+        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer."""
         if self._stopping or self._ended:
             call.stop.set()
         async with trio.open_nursery() as nursery:

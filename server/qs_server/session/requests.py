@@ -1,6 +1,6 @@
-"""A group of requests: those of one connection that are at hand, answered in order.
+"""Handles the requests of one connection that are at hand, in order.
 
-Groups of many connections are advanced together in a batch, and share one commit. A group never knows about sockets.
+The committer runs the requests of many connections in one batch with one commit. Nothing here knows about sockets.
 """
 
 import logging
@@ -63,7 +63,7 @@ def weight(event: Message | Fault) -> int:
 
 
 class RequestBatch:
-    """Requests and faults in the order in which they came, and their answers."""
+    """Holds requests and faults in the order in which they came, and makes their answers."""
 
     def __init__(self, events: Sequence[Message | Fault], service: Service, outbox: int) -> None:
         """outbox: bytes of answers after which the answers have to be taken before more are made."""
@@ -104,12 +104,12 @@ class RequestBatch:
         return answers
 
     def resume(self, *, over: bool = False) -> None:
-        """It goes on. over: because its time is."""
+        """Ends the pause. over: because the time of the pause is over."""
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """It is not to wait any longer: the next answer is what there is now."""
+        """Ends the wait of the request that waits, with an empty answer."""
         if self._running is not None:
             self._running.close()
             self._running = None

@@ -164,7 +164,7 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """Of a queue. visibility: microseconds; capacity: messages, None for no bound."""
+    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -172,14 +172,15 @@ class Options:
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
     schema: str = ""
-    """Of a queue in the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
+    """For the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
     body: str = ""
     """Which of them is the payload."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """Of a queue: messages by state, bytes of payload, age of the oldest message (None: empty), counts since start."""
+    """The figures of a queue: messages by state, bytes of payload, age of the oldest message (None: empty), counts
+    since the start."""
 
     new: int = 0
     ready: int = 0
@@ -324,7 +325,7 @@ class Background(Protocol):
     """Work of an engine that may be done while it goes on."""
 
     def run(self) -> None:
-        """Does it. Raises nothing."""
+        """Does the work. Raises nothing."""
 
 
 class Engine(ABC):

@@ -246,7 +246,7 @@ class LogClaims:
                     self._store.undo.append((held.gone.discard, mid))
 
     def all(self) -> list[Claim]:
-        """Those that are neither acknowledged nor released, by consumer and number."""
+        """Returns the claims that are neither acknowledged nor released, by consumer and number."""
         return [
             _described(found.claims[seq].record)
             for _, found in sorted(self.consumers.items())

@@ -29,7 +29,7 @@ _PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
 
 
 class Compaction:
-    """Of one store."""
+    """Compacts the log of one store."""
 
     def __init__(self, store: Store, queues: Callable[[], Iterable[LogQueue]], clock: Clock) -> None:
         """queues: all that there are."""

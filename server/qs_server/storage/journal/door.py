@@ -23,7 +23,7 @@ _NAMES = 4096
 _NAMED = 20
 """Files that are no messages of which the log says so one by one."""
 _TRY_AGAIN = 1 * SECOND
-"""After which what could not be done is tried again."""
+"""Microseconds after which what could not be done is tried again."""
 
 
 class Doors:
@@ -33,7 +33,7 @@ class Doors:
         """open_states: what reads the states of messages that are files."""
         self.open_states = open_states
         self.busy: dict[Door, None] = {}
-        """Those that may have something to do."""
+        """The doors that may have something to do."""
 
     def wake(self, door: "Door") -> None:
         """Notes that a door has something to do."""

@@ -32,9 +32,9 @@ class DamagedError(Exception):
 
 
 class Header(NamedTuple):
-    """Of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from which on
-    all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a frame;
-    recycled: 1 when the file was an older segment's, else 0."""
+    """The header of a segment. size: bytes of the file; first: the number of its first frame; oldest: the segment from
+    which on all are needed, when this one was begun; salt: part of every checksum, so that no payload can pass for a
+    frame; recycled: 1 when the file was an older segment's, else 0."""
 
     number: int
     size: int

@@ -74,7 +74,7 @@ class Intake:
         """names, listing: files to look at, first the former; count: how many may be read at most."""
         self.path = path
         self.token = secrets.randbits(64)
-        """It is in the private names of the files that are read."""
+        """The token in the private names of the files that are read."""
         self.files: list[File] = []
         """What was read: to be committed, with the token."""
         self.left = names
@@ -97,7 +97,7 @@ class Intake:
         self._changed = False
 
     def run(self) -> None:
-        """Does it. Raises nothing."""
+        """Does the work. Raises nothing."""
         try:
             if self.before is not None:
                 self.before()

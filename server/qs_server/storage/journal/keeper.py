@@ -33,9 +33,9 @@ _logger = logging.getLogger(__name__)
 _NOTES = 50_000
 """Microseconds after which notes are written though nothing else is."""
 _TRY_AGAIN = 1 * SECOND
-"""After which what could not be done is tried again."""
+"""Microseconds after which what could not be done is tried again."""
 _FORGET = 60 * SECOND
-"""After which old keys are forgotten, while there are any keys."""
+"""Microseconds after which old keys are forgotten, while there are any keys."""
 _KEYS = 64
 """Keys, in fours, that are forgotten between two looks at the time."""
 _CHECKPOINT = 256 << 20
@@ -109,7 +109,7 @@ class LogKeeper:
         return self._store
 
     def open_queue(self, path: str, qid: str, options: Options, shared: Shared) -> LogQueue:
-        """The queue in a directory; before `replay` it is empty. InUseError with the first one."""
+        """Opens the queue in a directory; before `replay` it is empty. InUseError with the first one."""
         store = self.open()
         if self._replayed:
             self._note_removals(store)  # before another queue of the name is announced
@@ -160,7 +160,7 @@ class LogKeeper:
         return dict(self.queues)
 
     def _leave_out(self, number: int, queue: LogQueue, kinds: Callable[[str], str | None]) -> None:
-        """A queue that the log knows, and the root does not have as one of the log."""
+        """Drops a queue of the log that the root does not have as one. StorageError when it has another storage now."""
         if len(queue) and (kind := kinds(queue.qid)) is not None:
             raise StorageError(
                 f"the journal has messages of queue {queue.qid!r}, whose storage is {kind!r} now: say "
@@ -231,7 +231,7 @@ class LogKeeper:
         return qid in self.queues
 
     def forget(self, queue: LogQueue) -> None:
-        """A queue's directory has gone. That is recorded before there can be another one of the name."""
+        """Forgets a queue whose directory has gone. The next commit records that."""
         if self.queues.get(queue.qid) is not queue or self._store is None:
             return
         if self._store.undo:
@@ -416,7 +416,7 @@ class LogKeeper:
                 yield len(intake.files)
 
     def finish_upkeep(self, upkeep: Background) -> None:
-        """Takes over what was done in a thread."""
+        """Takes over what `begin_upkeep` gave, once it has run."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
         self._running = self._looked_at = None
@@ -519,7 +519,7 @@ class LogKeeper:
             running.run()
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         self._finish_running()
         if self._store is not None:
             self._store.close()

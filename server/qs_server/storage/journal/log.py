@@ -192,7 +192,7 @@ class Log:
         return place
 
     def name(self, body: bytes) -> None:
-        """As `append`, of what later records cannot do without: when it is discarded, the next frame begins with it."""
+        """Appends a record that later ones need: if it is discarded, the next frame begins with it."""
         self._names.append(body)
         self.append(body)
 
@@ -271,7 +271,7 @@ class Log:
         )
 
     def background_sync(self) -> Callable[[], None] | None:
-        """What makes durable all that was committed so far, in any thread; None when that is so already."""
+        """Returns what makes all commits so far durable, in any thread; None when they are."""
         writer = self._writer
         if self._sync or writer is None or writer.synced >= self.sequence or self.failed is not None:
             return None

@@ -56,7 +56,7 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 
 def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """As `open_log`; changes nothing."""
+    """Reads the log like `open_log`, and changes nothing."""
     if not scans:
         return Opened([], [], 0, 0)
     first, last = scans[0].header.number, scans[-1]

@@ -110,7 +110,7 @@ class LogQueue:
         self.reset()
 
     def settle(self) -> None:
-        """After a start: what is visible is announced, and when the next message will be; files are looked for."""
+        """Ends a start: announces what is visible and when the next message will be, and has files looked for."""
         self.table.known_upto.clear()
         self.rescan()
         self.claims.settle()
@@ -726,7 +726,7 @@ class LogQueue:
         self._on_vanished(self.qid)
 
     def commit(self) -> None:
-        """Nothing of the queue is in the directory."""
+        """Does nothing, as no message is in the directory."""
 
     def close(self) -> list[int]:
         """Lets go of the directory."""

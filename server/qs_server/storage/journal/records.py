@@ -180,7 +180,7 @@ def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> byt
 
 
 def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
-    """As `push` for each, visible at once and without a key."""
+    """Returns what `push` gives for each, visible at once and without a key."""
     return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
 
 

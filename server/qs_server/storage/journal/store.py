@@ -23,7 +23,7 @@ def record_size(size: int) -> int:
 
 
 State = tuple[int, int, bool]
-"""Of a message: receives, hidden until (0: visible), and whether that is a delay."""
+"""The state of a message: receives, hidden until (0: visible), and whether that is a delay."""
 READY: State = (0, 0, False)
 
 

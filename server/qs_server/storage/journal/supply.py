@@ -56,7 +56,8 @@ def enough_of(size: int, *, shrinking: bool) -> int:
 
 
 class Supply:
-    """Of one journal. For the engine's thread, but for `make_spare`."""
+    """Supplies one journal with segment files. For the engine's thread, except `make_spare`, `make_reserve` and
+    `recycle`."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         self._directory = directory
@@ -155,12 +156,12 @@ class Supply:
         return False
 
     def has_made(self, size: int, *, recycled: bool) -> None:
-        """There is a spare now."""
+        """Notes that there is a spare segment."""
         self._spare, self._recycled, self._tight, self.shortage = size, recycled, False, None
         self._grow(size)
 
     def could_not_make(self, size: int, error: OSError) -> None:
-        """There is no spare of that size. When it was for lack of room, the next one is to be smaller."""
+        """Notes that no spare of that size could be made. If the disk was full, the next one is to be smaller."""
         self._tight = True
         if has_no_room(error) and size > FIRST_SEGMENT:
             self._next_size = max(size // 4, FIRST_SEGMENT)

@@ -37,7 +37,7 @@ class MessageTable:
         self.receives: dict[int, int] = {}
         """How often the messages that were received at all have been."""
         self.held: set[int] = set()
-        """Those of the hidden messages that are visible again if the process ends: subscribers have them."""
+        """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
         self.known_upto: list[tuple[int, int]] = []
         """At a start from a checkpoint: which records it knows, by ids. Of messages with ids up to the first number,

@@ -65,7 +65,7 @@ class Upkeep:
         return bool(has_files or self.intake is not None or self.checkpoint is not None)
 
     def run(self) -> None:
-        """Does it, once; waits for another thread that is doing it. Raises nothing."""
+        """Does the work, once; waits for another thread that is doing it. Raises nothing."""
         with self._running:
             if not self._done:
                 self._done = True
