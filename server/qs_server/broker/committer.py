@@ -35,11 +35,11 @@ class Committer:
         self._waiting: list[Work] = []
         self._more = trio.Event()
         self._dirty = trio.Event()
-        self._rest: Job | None = None
+        self._next_slice: Job | None = None
         self._outdated = False
         self._syncs = durability is Durability.ALWAYS
-        self._cheap = self._pushes_first = False  # as the engine said last
-        self._served = False  # whether the last batch had something to do with subscribers
+        self._commit_is_cheap = self._pushes_first = False  # as the engine said last
+        self._has_subscribers = False  # whether the last batch had something to do for them
         self.batch_done: Callable[[], None] | None = None
         """Called in the loop at the end of the next batch, once."""
         self.record: Record | None = None
@@ -56,7 +56,7 @@ class Committer:
     @property
     def _in_loop(self) -> bool:
         """Whether the next batch is run in the loop: a thread would only cost time."""
-        return self._cheap or not self._syncs or self.clients <= 1
+        return self._commit_is_cheap or not self._syncs or self.clients <= 1
 
     async def run(self, work: Work) -> None:
         """Advances the work until it is done or has to wait, and makes it durable. Then `work.pause` says why it
@@ -91,7 +91,7 @@ class Committer:
     def on_poll_end(self) -> bool:
         """Runs what was enqueued in this poll cycle, if that is for the loop. Returns False when something is left that
         `serve` has to do."""
-        if (self._waiting or self._outdated) and not self.busy and (self._cheap or self._in_loop):
+        if (self._waiting or self._outdated) and not self.busy and (self._commit_is_cheap or self._in_loop):
             batch = self._next_batch() if len(self._waiting) > 1 else self._waiting
             if batch is self._waiting:
                 self._waiting = []
@@ -181,9 +181,9 @@ class Committer:
         if effects.failed:
             for work in works:
                 work.fail_pushes(effects.failed)
-        self._cheap, self._pushes_first = effects.commit_is_cheap, effects.pushes_first
-        self._served = self._subscriptions.busy
-        if self._served:
+        self._commit_is_cheap, self._pushes_first = effects.commit_is_cheap, effects.pushes_first
+        self._has_subscribers = self._subscriptions.busy
+        if self._has_subscribers:
             effects = self._hand_out(effects)
         if self.record is not None:
             self.record.commit()
@@ -255,7 +255,7 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """Ends a batch, in the loop: gives those who wait their places, and then wakes whoever has got something."""
-        if self._served:
+        if self._has_subscribers:
             self._serve_subscribers()
         for work in works:
             pause = work.pause
@@ -283,9 +283,9 @@ class Committer:
         """Delivers what the batch has handed out, and has the next slice done if there is one."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
-        if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
-            self._rest = Job(self._subscriptions.give_back, SLICE)
-            self.post(self._rest)
+        if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.runnable):
+            self._next_slice = Job(self._subscriptions.give_back, SLICE)
+            self.post(self._next_slice)
 
     def _note_times(self, expiry: int | None, upkeep: int | None) -> None:
         self._expiry = expiry
