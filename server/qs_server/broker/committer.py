@@ -93,14 +93,15 @@ class Committer:
         return False
 
     def notice(self) -> bool:
-        """Schedules a refresh of the engine in this poll cycle, as its files may have changed. Returns False when that
-        has to wait for a batch; `batch_done` tells its end."""
-        if not self.busy and self._in_loop:
-            self._outdated = True
-            return True
-        if not self.busy:
+        """Has the next batch begin with a refresh of the engine, as its files may have changed. Returns False when that
+        batch does not belong to this poll cycle; `batch_done` tells its end."""
+        self._outdated = True
+        if self.busy:
+            return False
+        if not self._in_loop:
             self.post(Job())
-        return False
+            return False
+        return True
 
     def hurry(self) -> None:
         """Has what was enqueued run soon, as no poll cycle is under way."""
@@ -194,7 +195,7 @@ class Committer:
 
     def _advance(self, works: Sequence[Work]) -> Effects:
         if self._outdated:
-            self._outdated = False
+            self._outdated = False  # first: the loop may set it again meanwhile
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].left > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
