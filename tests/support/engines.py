@@ -178,8 +178,24 @@ class FaultyDisk(Disk):
 _effects = DirectoriesEngine.effects
 
 
+def _overlooks_work(engine: DirectoriesEngine) -> bool:
+    """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
+    commit, as only some states make the keeper look. Changes nothing."""
+    keeper = engine._journal
+    store = keeper._store
+    if store is None or keeper._running is not None or store.log.failed is not None:
+        return False
+    state, written = dict(vars(keeper)), store.usage.written
+    keeper._look(store)
+    found = keeper._has_work
+    vars(keeper).update(state)
+    store.usage.written = written
+    return found is not keeper._has_work
+
+
 def _kept_effects(engine: DirectoriesEngine) -> Effects:
     found = _effects(engine)
+    assert not _overlooks_work(engine)
     kept = engine.__dict__.setdefault("kept_effects", ({}, {}))
     kept[0].update(found.arrived)
     kept[1].update(found.failed)

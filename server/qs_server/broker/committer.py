@@ -6,6 +6,7 @@ would only cost time: when no sync was asked for, when commits are quick, or whe
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -71,8 +72,15 @@ class Committer:
 
     def post(self, work: Work) -> None:
         """Has the work advanced in one of the next batches, and waits for nothing."""
+        if work.ended is None:
+            work.ended = partial(self._post_again, work)
         self._waiting.append(work)
         self._more.set()
+
+    def _post_again(self, work: Work) -> None:
+        """Makes up for a batch that failed before it came to the work, as nobody else would."""
+        if work.runnable:
+            self.post(work)
 
     def enqueue(self, work: Work) -> None:
         """Has the work advanced with what else this poll cycle brings. The caller makes sure that `on_poll_end` or
@@ -266,6 +274,7 @@ class Committer:
             done()
 
     def _serve_subscribers(self) -> None:
+        """Delivers what the batch has handed out, and has the next slice done if there is one."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):

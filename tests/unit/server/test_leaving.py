@@ -11,9 +11,12 @@ from support.engines import ManualClock, arrived
 from support.memory_serving import Client, Clock, Serving, clock_of, serving
 from support.sources import source
 
+from qs_server.broker.committer import Committer
+from qs_server.broker.jobs import Job
 from qs_server.broker.leases import Leases
 from qs_server.broker.subscriber import Subscriber, Subscription
 from qs_server.broker.subscriptions import Subscriptions
+from qs_server.broker.waiting import Waiters
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Effects, Options, Receipt, State
 
@@ -72,6 +75,29 @@ def test_a_slice_at_a_time(bench: Bench) -> None:
     assert bench.ready() == bench.mids
     assert (bench.subscriptions.unfinished, bench.subscriptions.active) == (False, False)
     assert bench.subscriptions.next_due() is None
+
+
+class Fault(Job):
+    """Work that breaks the batch it is in, before anything else of the batch is done."""
+
+    def advance(self, *, pushing: bool | None) -> None:
+        raise RuntimeError("a fault")
+
+
+async def test_a_batch_that_fails(bench: Bench) -> None:
+    """A slice whose batch fails before it is done is done in another batch."""
+    committer = Committer(bench.storage, Durability.NONE, Waiters(), bench.subscriptions)
+
+    def drop() -> None:
+        bench.subscriptions.drop(bench.first)
+        committer.enqueue(Fault())  # stands before the first slice in the next batch
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.serve)
+        await committer.run(Job(drop))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert bench.ready() == bench.mids
 
 
 def test_what_happens_meanwhile(bench: Bench) -> None:

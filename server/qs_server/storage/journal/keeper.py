@@ -317,8 +317,8 @@ class LogKeeper:
         """Returns when upkeep is due that also has keys and directories to look at. due: without these."""
         if store.keyed and self._keys_due is None:
             self._keys_due = self._clock() + _FORGET
-        times = [time for time in (due, self._doors.due(), self._keys_due) if time is not None]
-        return min(times, default=None)
+        keys = None if self._keys_due is None else max(self._keys_due, self._not_before)
+        return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
 
     def _look(self, store: LogStore) -> None:
         """Finds out whether there is work for upkeep, and notes what has to change before it is worth a look again: a
@@ -336,6 +336,7 @@ class LogKeeper:
             or self._wants_checkpoint(store)
         )
         self._looked_at = log.changes, usage.emptied
+        usage.written = log.number
         self._least = usage.least(log.sizes, tight=log.tight) if len(log.sizes) > 1 else 0
         self._most = log.spare_below
         if self._has_work:

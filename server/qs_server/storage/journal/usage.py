@@ -15,13 +15,14 @@ class Usage:
         self.total = 0
         """Live bytes of all segments."""
         self.emptied = 0
-        """How often the last live record of a segment was dropped, but for the last segment."""
-        self._last = 0
+        """How often the last live record of a segment was dropped, except in `written`."""
+        self.written = 0
+        """The segment to which the log appends, as far as somebody has said so. It is emptied again and again while a
+        queue is consumed as fast as it is filled."""
 
     def add(self, place: int, size: int) -> None:
         """Counts a record whose payload is needed. size: bytes of the payload."""
         segment = place >> 32
-        self._last = max(self._last, segment)
         self.live[segment] = self.live.get(segment, 0) + size
         self.total += size
 
@@ -31,7 +32,7 @@ class Usage:
         left = self.live[segment] - size
         self.live[segment] = left
         self.total -= size
-        if not left and segment != self._last:
+        if not left and segment != self.written:
             self.emptied += 1
 
     def forget(self, segment: int) -> None:
