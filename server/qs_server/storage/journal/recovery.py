@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 
-from ..disk import Disk
+from ..disk import Disk, has_no_room
 from ..engine import StorageError
 from .frames import BLOCK, Gap, Header
 
@@ -73,18 +73,25 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 
 def set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
-    """Keeps what a torn tail of a segment holds, up to its last byte that is not zero, and says so. For a look by hand:
-    what counts as durable is not in there."""
+    """Copies what a torn tail of a segment holds, up to its last byte that is not zero, to a file of its own, and says
+    so. For a look by hand: what counts as durable is not in there. A full disk does not stop the start: then the tail
+    is in its segment alone, until that is removed. OSError."""
     directory, name = os.path.split(path)
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"
-    disk.write_file(kept, rest, sync=True)
-    disk.sync_directory(directory)  # before the segment can go
+    try:
+        disk.write_file(kept, rest, sync=True)
+        disk.sync_directory(directory)  # before the segment can go
+        where = f"kept in {kept}"
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        where = f"there is no room to keep them in {kept}: copy the segment now if you want to examine them"
     _logger.warning(
         "%s ends in %d bytes that were being written when the machine or the server stopped (%s); nothing says that "
-        "they were durable (with durability 'always' they were never answered for): they are cut off, and kept in %s",
+        "they were durable (with durability 'always' they were never answered for): they are cut off, and %s",
         path,
         len(rest),
         gap.why,
-        kept,
+        where,
     )
