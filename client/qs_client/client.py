@@ -7,6 +7,7 @@ an exchange left early is never used again, so no answer is taken for that of an
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -264,10 +265,10 @@ class QueueClient(Settings):
                 self._give_back(releases)
 
     def _give_back(self, releases: list[ReleaseMessage]) -> None:
-        """Releases messages on a new connection: LINGER seconds for connecting, and as many for the answers."""
+        """Releases messages on a new connection: connecting and the answers have LINGER seconds in all."""
+        deadline = time.monotonic() + LINGER
         other = self._open(LINGER)
         try:
-            deadline = other.deadline(LINGER)
             for asked in [other.session.ask(release) for release in releases]:
                 other.read(partial(other.session.answer_to, asked), deadline)
         finally:

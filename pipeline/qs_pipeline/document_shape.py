@@ -67,7 +67,7 @@ class Shape:
                 continue
             key = column.key or tag
             if key in seen and not column.many:
-                raise MisfitError(f"{_place(child)} is repeated, and its column has room for one")
+                raise MisfitError(f"{_place(child)} is repeated, and its column holds one")
             seen.add(key)
             if column.inside is not None:
                 column.inside.check(child, doubts)

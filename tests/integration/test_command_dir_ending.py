@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.changes import until
 from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 from support.small_disk import small_disk
 
@@ -31,9 +32,7 @@ def test_sink_ends(path: Path) -> None:
 def test_interrupted_at_full_speed(path: Path, layout: str) -> None:
     """Ctrl-C leaves nothing half done: all that pump says it has stored is there, and nothing else."""
     pump = start("pump", path, "--layout", layout, "--no-sync", stdin=subprocess.DEVNULL)
-    while not path.exists():
-        assert pump.poll() is None
-        os.sched_yield()
+    until(path.exists, path.parent)
     dir_tool("sink", path, "--layout", layout, "--count", 20, "--no-sync")
     code, _, err = finish(pump, signal.SIGINT)
     assert code == 130
@@ -180,3 +179,18 @@ def test_question(path: Path, answer: str, left: int) -> None:
         os.write(terminal, f"{answer}\n".encode())
     assert purge.returncode == bool(left)
     assert len(listed(path)) == left
+
+
+@pytest.mark.parametrize(("end", "code"), [(b"\x03", 130), (b"\x04", 1)])
+def test_question_that_is_not_answered(path: Path, end: bytes, code: int) -> None:
+    """Ctrl-C and Ctrl-D leave the messages, and the cursor in a new line."""
+    dir_tool("pump", path, "--no-sync", "--count", 3)
+    with on_terminal("purge", path, "--all") as (purge, terminal):
+        read_until(terminal, "[y/N] ")
+        if end == b"\x03":
+            purge.send_signal(signal.SIGINT)
+        else:
+            os.write(terminal, end)
+        read_until(terminal, "\n")
+    assert purge.returncode == code
+    assert len(listed(path)) == 3

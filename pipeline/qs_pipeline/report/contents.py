@@ -122,7 +122,7 @@ def _warnings(results: Results) -> list[str]:
         return []
     where = ", ".join(f"{name} ({number(count)})" for name, count in results.torn_files)
     verb = "is no event" if results.unreadable == 1 else "are no events"
-    return [f"{_count(results.unreadable, 'line')} of the record {verb} and left out. Most of them are in: {where}"]
+    return [f"{_count(results.unreadable, 'line')} of the record {verb}, and left out. Most of them are in: {where}"]
 
 
 def _numbers(queues: Sequence[Row]) -> list[Number]:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from .engine import Message, NoSuchMessageError, Options, OtherMessageError, Receipt, StaleReceiptError, State, Stats
 from .index.queries import IndexQueries
-from .message_store import FOREIGN, DirectoryWatch, MessageState, MessageStore
+from .message_state import FOREIGN, MessageState
+from .message_store import DirectoryWatch, MessageStore
 from .publisher import Publisher, Writer
 from .queues import EngineQueue
 from .recording import QueueRecorder
@@ -49,7 +50,7 @@ class DirectoryQueue:
         self._writer = writer
         index = self._index = store.index
         self._recorder = QueueRecorder(qid, index, shared)
-        self._publisher = Publisher(qid, options, writer, shared.activity, self._recorder, index.__len__, self._refresh)
+        self._publisher = Publisher(qid, options, writer, shared, index.__len__)
         self._counts = self._publisher.counts
         self._queries = IndexQueries(index, store.load, _AT_ONCE)
         self.push = self._publisher.push

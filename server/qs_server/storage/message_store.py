@@ -2,21 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from .index.message_index import Index
-
-FOREIGN = 1 << 62
-"""The end of a lock that another program has made: nobody knows it."""
-
-
-class MessageState(NamedTuple):
-    """A message as it was a moment ago. hidden: 0 when it is ready, FOREIGN, or the end of its window or delay, as a
-    number of the layout; receives: how often it was received; delayed: whether it is hidden by a delay."""
-
-    hidden: int
-    receives: int
-    delayed: bool = False
+from .message_state import MessageState
 
 
 class MessageStore(Protocol):

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from .activity import Activity
 from .capacity import require_room
 from .engine import Draft, Options, Stats, UnsupportedError
-from .recording import QueueRecorder
+from .shared import Shared
 
 STAGED = 1000
 """Messages that are written, each maybe with an open file, before they are made visible."""
@@ -16,6 +15,7 @@ class StagedMessage(Protocol):
     """A message that is written and not visible yet."""
 
     mid: int
+    size: int
 
 
 Staged = TypeVar("Staged", bound=StagedMessage)
@@ -52,25 +52,17 @@ class Writer(Protocol[Staged]):
 class Publisher(Generic[Staged]):
     """Takes pushes, each all or nothing."""
 
-    def __init__(  # noqa: PLR0917
-        self,
-        qid: str,
-        options: Options,
-        writer: Writer[Staged],
-        activity: Activity,
-        recorder: QueueRecorder,
-        held: Callable[[], int],
-        refresh: Callable[[], None],
+    def __init__(
+        self, qid: str, options: Options, writer: Writer[Staged], shared: Shared, held: Callable[[], int]
     ) -> None:
-        """held: how many messages the queue holds; refresh: takes notice of what others have done."""
+        """held: tells how many messages the queue holds."""
         self.counts = Stats(storage=options.storage)
         self._qid = qid
         self._options = options
         self._writer = writer
-        self._activity = activity
-        self._recorder = recorder
+        self._shared = shared
+        self._activity = shared.activity
         self._held = held
-        self._refresh = refresh
         self._requests: list[list[Staged]] = []
         self._failed: dict[int, OSError] = {}
         self._peers: dict[int, str] = {}
@@ -97,7 +89,8 @@ class Publisher(Generic[Staged]):
             raise
         if request:
             self._add(request)
-            self._peers[request[0].mid] = self._recorder.peer
+            if self._shared.lifecycle is not None:
+                self._peers[request[0].mid] = self._shared.lifecycle.peer
         if self._activity.staged_messages >= STAGED:
             self.publish()
         return [staged.mid for staged in request]
@@ -111,7 +104,9 @@ class Publisher(Generic[Staged]):
 
     def require_room(self, count: int) -> None:
         """Raises QueueFullError when so many more messages are too many."""
-        require_room(self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._refresh)
+        require_room(
+            self._qid, self._options.capacity, lambda: self._held() + len(self), count, self._shared.watch.refresh
+        )
 
     def _add(self, request: list[Staged]) -> None:
         self._requests.append(request)
@@ -161,9 +156,11 @@ class Publisher(Generic[Staged]):
                 self._writer.take_back(staged)
             raise
         self.counts.pushed += len(request)
-        peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
-        for staged in request:
-            self._recorder.note("pushed", staged.mid, 0, peer=peer)
+        lifecycle = self._shared.lifecycle
+        if lifecycle is not None:
+            peer = self._peers.get(request[0].mid)  # a copy has none: it is made visible by whoever stored it
+            for staged in request:
+                lifecycle.note("pushed", self._qid, staged.mid, staged.size, 0, peer=peer)
 
     def close(self) -> list[int]:
         """Takes back what is not visible. Returns the first ids of the requests that came to nothing."""

@@ -14,11 +14,6 @@ class QueueRecorder:
         self._qid = qid
         self._index = index
 
-    @property
-    def peer(self) -> str:
-        """Whose request is being done, see Lifecycle; nothing without a record."""
-        return "" if self._shared.lifecycle is None else self._shared.lifecycle.peer
-
     def note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
         """Notes what has happened to a message that is here and loaded. See Lifecycle."""
         if self._shared.lifecycle is not None:

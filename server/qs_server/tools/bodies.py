@@ -16,10 +16,6 @@ _PAYLOAD = "body"
 """The piece that holds the payload, if the schema has it; else it is the first that is no table."""
 
 
-class BodyError(StorageError):
-    """The payload cannot be kept in the schema's piece."""
-
-
 class Body:
     """A schema, written as in `body=string,header=table?`."""
 
@@ -46,9 +42,9 @@ class Body:
         """The mandatory pieces that a payload does not fill."""
 
     def data(self, payload: bytes) -> dict[str, Any]:
-        """Returns the data of an element. BodyError when the piece is a string and the payload is not UTF-8."""
+        """Returns the data of an element. StorageError when the piece is a string and the payload is not UTF-8."""
         if self._is_text and not _is_utf8(payload):
-            raise BodyError(
+            raise StorageError(
                 f"a payload is not UTF-8, as a string has to be (--schema {self._name}=binary keeps any bytes)"
             )
         return {self._name: payload}

@@ -21,10 +21,6 @@ _LOOK_AGAIN = 2.0
 element of `dirq` is gone."""
 
 
-class UnreadableError(StorageError):
-    """An element is not as the schema says. The text tells what to do."""
-
-
 class DirqEnd:
     """A queue in one of the layouts of dirq."""
 
@@ -44,7 +40,6 @@ class DirqEnd:
         return True
 
     def take(self, seconds: float) -> Taken | None:
-        """See End."""
         taken = self._next()
         if taken is None and seconds > 0:
             self._changed = self._arrivals.wait(seconds) or self._changed
@@ -82,12 +77,11 @@ class DirqEnd:
                 was_locked = self._queue.unlock(name, permissive=True)
             if was_locked and self._body is not None and _is_other_than_the_schema(error):
                 path = os.path.join(self._path, name)
-                raise UnreadableError(f"{described(error, path)} ({_advice(path)})") from None
+                raise StorageError(f"{described(error, path)} ({_advice(path)})") from None
             raise
         return Taken(name, name, data if self._body is None else self._body.payload(data))
 
     def remove(self, taken: Taken) -> None:
-        """See End."""
         try:
             self._queue.remove(taken.name)
         except FileNotFoundError:
@@ -97,12 +91,10 @@ class DirqEnd:
                 raise
 
     def give_back(self, taken: Taken) -> None:
-        """See End."""
         with contextlib.suppress(OSError):
             self._queue.unlock(taken.name)
 
     def close(self) -> None:
-        """See End."""
         self._arrivals.close()
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from ..storage.engine import StorageError
-from .errors import CutShortError, UsageError, described
+from .errors import UsageError, described
 from .output import silence
 
 _FAILED = 1
@@ -38,6 +38,6 @@ def run(program: str, command: Callable[[], int]) -> int:
     except UsageError as error:
         complain(str(error))
         return _WRONG_USAGE
-    except (OSError, StorageError, CutShortError, MemoryError) as error:
+    except (OSError, StorageError, MemoryError) as error:
         complain(described(error))
         return _FAILED

@@ -20,7 +20,6 @@ class VsqsEnd:
         self._queue = vsqs.Queue(path, min(bounds, default=None), create=True, publish_only=put_only, sync=sync)
 
     def put(self, payload: bytes, seconds: float) -> bool:
-        """See End."""
         try:
             self._queue.publish(payload, timeout=seconds)
         except vsqs.QueueFullException:
@@ -33,14 +32,12 @@ class VsqsEnd:
         return None if mid is None or payload is None else Taken(mid, mid.zfill(18), payload)
 
     def remove(self, taken: Taken) -> None:
-        """See End."""
         self._queue.delete(taken.name)
 
     def give_back(self, taken: Taken) -> None:
         """Does nothing: the message comes back when its window ends."""
 
     def close(self) -> None:
-        """See End."""
         self._queue.close()
 
 

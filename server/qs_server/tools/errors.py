@@ -7,10 +7,6 @@ class UsageError(Exception):
     """Flags do not go with each other, or with the directory: exit code 2."""
 
 
-class CutShortError(Exception):
-    """Something failed while messages went through; the text says what, and how many had gone through: exit code 1."""
-
-
 def described(error: Exception, path: str | None = None) -> str:
     """Says what is wrong, and where. path: of what the error is about if it does not say so itself; None: not known."""
     if isinstance(error, MemoryError):

@@ -1,12 +1,16 @@
 """The part that `qs-dir pump` and `qs-dir sink` share."""
 
 from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..storage.engine import StorageError
 from .bodies import DEFAULT, Body
-from .errors import CutShortError, UsageError, described
+from .end import End
+from .errors import UsageError, described
+from .interrupts import Interrupts
 from .layouts import DIRQ, VSQS, layout_of
-from .meter import Meter, counted
+from .meter import Meter, counted, meter_for
 
 TICK = 0.2
 """Seconds of one wait, after which Ctrl-C is looked for. New messages are reported by inotify."""
@@ -25,8 +29,24 @@ def layout_for(arguments: Namespace, *, exists: bool) -> str:
     return layout or VSQS
 
 
-def cut_short(error: OSError | StorageError | MemoryError, directory: str, meter: Meter, done: str) -> CutShortError:
-    """Returns the error to raise when some messages have gone through. done: as in `5 messages were stored before`."""
-    meter.clear()
-    were = "was" if meter.messages == 1 else "were"
-    return CutShortError(f"{described(error, directory)}; {counted(meter.messages, 'message')} {were} {done} before")
+@contextmanager
+def flow(
+    directory: str, done: tuple[str, str], open_end: Callable[[], End], *, live: bool = True
+) -> Iterator[tuple[End, Meter, Interrupts]]:
+    """Opens an end, a meter and a watch for signals for the length of a with block. An error in the block is raised as
+    one that says how many messages went through before. done: as in `stored 5 messages` and `5 messages were stored
+    before`; live: see `meter_for`."""
+    meter = meter_for(done[0], live=live)
+    with Interrupts() as interrupts:
+        end = open_end()
+        try:
+            yield end, meter, interrupts
+        except BrokenPipeError:
+            meter.clear()
+            raise
+        except (OSError, StorageError, MemoryError) as error:
+            meter.clear()
+            before = f"{counted(meter.messages, 'message')} {'was' if meter.messages == 1 else 'were'} {done[1]} before"
+            raise StorageError(f"{described(error, directory)}; {before}") from error
+        finally:
+            end.close()

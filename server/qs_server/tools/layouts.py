@@ -2,7 +2,7 @@
 
 import os
 
-from ..storage.dirq.names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
+from ..storage.dirq.element_names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
 from ..storage.engine import StorageError
 from ..storage.names import JOURNAL, parse_message
 from ..storage.settings import FILE
@@ -14,12 +14,8 @@ dirq's; the second is how long our engines wait at a start."""
 _EMPTY_SIMPLE = "?"
 
 
-class LayoutError(StorageError):
-    """The directory has another layout than was asked for, or none that is known."""
-
-
 def layout_of(path: str, wanted: str | None = None) -> str | None:
-    """Returns the layout of an existing directory; if nothing tells it, `wanted`. LayoutError when the directory has
+    """Returns the layout of an existing directory; if nothing tells it, `wanted`. StorageError when the directory has
     another layout than the wanted one, or holds only other things; OSError."""
     others = False
     found: str | None = None
@@ -33,9 +29,9 @@ def layout_of(path: str, wanted: str | None = None) -> str | None:
             others = others or (told is None and not entry.name.startswith("."))
     found = DIRQ_SIMPLE if found == _EMPTY_SIMPLE else found
     if wanted is None and found is None and (others or _is_root(path)):
-        raise LayoutError(f"{path} holds no queue of a known layout{_hint(path)}")
+        raise StorageError(f"{path} holds no queue of a known layout{_hint(path)}")
     if wanted is not None and found is not None and wanted != found:
-        raise LayoutError(f"{path} has the layout {found}, not {wanted}")
+        raise StorageError(f"{path} has the layout {found}, not {wanted}")
     return found or wanted
 
 

@@ -5,14 +5,14 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 
-from ..storage.engine import StorageError
 from .end import End, OpenEnd
 from .errors import UsageError
-from .flow import TICK, cut_short, layout_for
+from .flow import TICK, flow, layout_for
 from .interrupts import Interrupts
 from .layouts import DIRQ, VSQS
-from .meter import Meter, meter_for
+from .meter import Meter
 
 _PIECE = 1024 * 1024
 """Bytes of input that are read at a time."""
@@ -29,24 +29,12 @@ def pump(arguments: Namespace, open_end: OpenEnd) -> int:
         raise UsageError(
             f"--schema: {', '.join(arguments.schema.others)} would be missing in each element (a ? allows that)"
         )
-    meter = meter_for("stored")
-    with Interrupts() as interrupts:
-        end = open_end(
-            arguments.directory,
-            layout,
-            arguments.schema,
-            sync=not arguments.no_sync,
-            capacity=arguments.capacity,
-            put_only=True,
-        )
-        try:
-            _pump_into(end, arguments, interrupts, meter)
-        except (OSError, StorageError, MemoryError) as error:
-            raise cut_short(error, arguments.directory, meter, "stored") from error
-        finally:
-            end.close()
-        meter.summary()
-        return interrupts.exit_code if interrupts.caught else 0
+    where = arguments.directory, layout, arguments.schema
+    opener = partial(open_end, *where, sync=not arguments.no_sync, capacity=arguments.capacity, put_only=True)
+    with flow(arguments.directory, ("stored", "stored"), opener) as (end, meter, interrupts):
+        _pump_into(end, arguments, interrupts, meter)
+    meter.summary()
+    return interrupts.exit_code if interrupts.caught else 0
 
 
 def _pump_into(end: End, arguments: Namespace, interrupts: Interrupts, meter: Meter) -> None:

@@ -3,16 +3,16 @@
 import sys
 import time
 from argparse import Namespace
+from functools import partial
 
 from ..storage.disk import Disk
-from ..storage.engine import StorageError
 from ..storage.in_use import check_no_server
 from .end import End, OpenEnd, Taken
 from .errors import UsageError
-from .flow import TICK, cut_short, layout_for
+from .flow import TICK, flow, layout_for
 from .interrupts import Interrupts
 from .layouts import VSQS
-from .meter import Meter, meter_for
+from .meter import Meter
 from .output import ToStdout
 
 _FEWER = 3
@@ -25,23 +25,16 @@ def sink(arguments: Namespace, open_end: OpenEnd) -> int:
         raise UsageError("--visibility is for the layout vsqs: with dirq a lock stays until somebody takes it away")
     if layout == VSQS:
         check_no_server(arguments.directory)
-    meter = meter_for("took", live=not (arguments.print and sys.stdout.isatty()))
-    with Interrupts() as interrupts:
-        visibility = 10.0 if arguments.visibility is None else arguments.visibility
-        end = open_end(arguments.directory, layout, arguments.schema, sync=not arguments.no_sync, visibility=visibility)
-        try:
-            disordered = _sink_from(end, arguments, interrupts, meter)
-        except BrokenPipeError:
-            meter.clear()
-            raise
-        except (OSError, StorageError, MemoryError) as error:
-            raise cut_short(error, arguments.directory, meter, "taken out") from error
-        finally:
-            end.close()
-        meter.summary(f"; {disordered} came out of order" if disordered else "")
-        if interrupts.caught:
-            return interrupts.exit_code
-        return _FEWER if arguments.count is not None and meter.messages < arguments.count else 0
+    visibility = 10.0 if arguments.visibility is None else arguments.visibility
+    where = arguments.directory, layout, arguments.schema
+    opener = partial(open_end, *where, sync=not arguments.no_sync, visibility=visibility)
+    live = not (arguments.print and sys.stdout.isatty())
+    with flow(arguments.directory, ("took", "taken out"), opener, live=live) as (end, meter, interrupts):
+        disordered = _sink_from(end, arguments, interrupts, meter)
+    meter.summary(f"; {disordered} came out of order" if disordered else "")
+    if interrupts.caught:
+        return interrupts.exit_code
+    return _FEWER if arguments.count is not None and meter.messages < arguments.count else 0
 
 
 def _sink_from(end: End, arguments: Namespace, interrupts: Interrupts, meter: Meter) -> int:

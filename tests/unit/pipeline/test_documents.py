@@ -110,7 +110,7 @@ def test_many_faults_take_no_longer_than_few(tmp_path: Path) -> None:
     [
         ("<o><ID>1</ID><n:item xmlns:n='urn:x'>1</n:item><item>2</item><more/><more/></o>", None),
         ("<o><id>1</id><sub><id>2</id></sub></o>", None),
-        ("<o><id>1</id><Id>2</Id></o>", "o/Id is repeated, and its column has room for one"),
+        ("<o><id>1</id><Id>2</Id></o>", "o/Id is repeated, and its column holds one"),
         ("<o><id>1</id><sub/><sub/></o>", "o/sub is repeated"),
         ("<o><id>1</id><sub><id>1</id><id>1</id></sub></o>", "o/sub/id is repeated"),
         ("<o><id>1</id><map><a>1</a><b>2</b></map></o>", None),

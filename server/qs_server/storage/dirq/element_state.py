@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..disk import READ
 from ..engine import SECOND, Durability
 from ..index.message_index import Index
-from ..message_store import FOREIGN, MessageState
+from ..message_state import FOREIGN, MessageState
 from ..shared import DirectoryIdentity, Shared
 from .layout import Layout
 from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp

@@ -7,11 +7,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..disk import READ, Disk
-from .names import ATTEMPTS, is_directory
-from .places import Places
+from .element_names import ATTEMPTS, is_directory
 
 _logger = logging.getLogger(__name__)
 
@@ -41,17 +40,27 @@ class Listed(NamedTuple):
     others: list[str]
 
 
+class Changes(Protocol):
+    """Is told of our own changes of a queue's directory, each after it was made."""
+
+    on_new_folder: Callable[[str], None]
+    """Takes an intermediate directory that may be a new one."""
+
+    def expect(self, folder: str, event: int, name: str) -> None:
+        """Notes a change in an intermediate directory that will be reported as this: see `inotify`."""
+
+
 class Layout(ABC):
     """The file operations on the elements of one queue. place: DIRECTORY/NAME. All raise OSError."""
 
-    def __init__(self, path: str, disk: Disk, places: Places, *, sync: bool) -> None:
-        """path: the queue's directory; places: is told of changes of ours; sync: whether what a commit is going to
+    def __init__(self, path: str, disk: Disk, changes: Changes, *, sync: bool) -> None:
+        """path: the queue's directory; changes: is told of changes of ours; sync: whether what a commit is going to
         cover is kept apart until then."""
         self.path = path
         self._disk = disk
         self._sync = sync
-        self._places = places
-        self._expect = places.expect
+        self._changes = changes
+        self._expect = changes.expect
 
     def folders(self) -> list[str]:
         """Returns the names of the intermediate directories, oldest first."""
@@ -154,7 +163,7 @@ class Layout(ABC):
         """Makes an intermediate directory, unless it is there."""
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(f"{self.path}/{folder}")
-        self._places.on_new_folder(folder)
+        self._changes.on_new_folder(folder)
 
     def _remove_folder(self, folder: str) -> None:
         """Removes an intermediate directory, unless it is gone. OSError ENOTEMPTY."""

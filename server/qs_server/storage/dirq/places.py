@@ -17,12 +17,12 @@ class Folder:
 
 
 class Places:
-    """The intermediate directory of each element. A place is a path in the queue's directory, DIRECTORY/NAME."""
+    """The intermediate directory of each element; is told of Changes by the layout. A place is a path in the queue's
+    directory, DIRECTORY/NAME."""
 
     def __init__(self, watch: Watch) -> None:
         self.folders: dict[str, Folder] = {}
         self.on_new_folder: Callable[[str], None] = lambda folder: None
-        """Is called when there is an intermediate directory that may be a new one."""
         self._watch = watch
         self._numbers = MidMap()
         """The number of each element's intermediate directory, which is not 0."""
@@ -74,7 +74,6 @@ class Places:
         self._watch.remove(self.folders.pop(folder).watch)
 
     def expect(self, folder: str, event: int, name: str) -> None:
-        """Notes a change of ours in an intermediate directory that will be reported as this: see `inotify`."""
         if folder in self.folders:
             self._watch.expect(self.folders[folder].watch, event, name)
 

@@ -11,11 +11,7 @@ import stat
 from .. import inotify
 from ..disk import Disk
 from .body import Body
-from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
-from .layout import IsOld, Layout, Listed, Staged
-from .locking import lock_directory
-from .mids import mid_of, name_of
-from .names import (
+from .element_names import (
     ATTEMPTS,
     DELAYED_SUFFIX,
     LOCKED_DIRECTORY,
@@ -24,7 +20,10 @@ from .names import (
     is_being_added,
     is_element,
 )
-from .places import Places
+from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from .layout import Changes, IsOld, Layout, Listed, Staged
+from .locking import lock_directory
+from .mids import mid_of, name_of
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000
@@ -37,9 +36,9 @@ _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 class QueueLayout(Layout):
     """Elements are directories."""
 
-    def __init__(self, path: str, disk: Disk, body: Body, places: Places, *, sync: bool) -> None:
+    def __init__(self, path: str, disk: Disk, body: Body, changes: Changes, *, sync: bool) -> None:
         """body: the piece of data that is the payload."""
-        super().__init__(path, disk, places, sync=sync)
+        super().__init__(path, disk, changes, sync=sync)
         self.body = body
         self._insertion = ""
         self._obsolete: list[str] = []

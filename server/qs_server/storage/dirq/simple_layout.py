@@ -5,11 +5,11 @@ import os
 import stat
 
 from .. import inotify
+from .element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 from .folders import names_in
 from .layout import IsOld, Layout, Listed, Staged
 from .locking import lock_file
 from .mids import mid_of, name_of
-from .names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 
 GRANULARITY = 60
 """Seconds of which the elements share an intermediate directory: dirq's own default."""
@@ -89,7 +89,7 @@ class SimpleLayout(Layout):
 
     def _write(self, staged: Staged, payload: bytes) -> None:
         fd = self._disk.open(staged.temporary, _NEW_FILE, 0o666)
-        self._places.on_new_folder(staged.folder)  # by us, or by somebody of whom we have not heard yet
+        self._changes.on_new_folder(staged.folder)  # by us, or by somebody of whom we have not heard yet
         self._expect(staged.folder, inotify.CREATE, name_of(staged.mid) + TEMPORARY_SUFFIX)
         try:
             self._fill(fd, payload)

@@ -4,18 +4,17 @@ File names are the truth. A message's file is named by its id; the extension is 
 index has it, another process was faster: its report is on the way or here, and the caller looks again.
 """
 
-import contextlib
 import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from .. import inotify
 from ..disk import READ
 from ..engine import Durability, Options
 from ..index.message_index import Index
-from ..message_store import MessageState
+from ..message_state import MessageState
 from ..names import FAR, MAX_MID, message_name
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
@@ -141,9 +140,9 @@ class MessageDirectory:
         self._lost(mid, state.hidden)
         return False
 
-    @contextlib.contextmanager
-    def exclusive(self, mid: int, *, removing: bool = False) -> Iterator[MessageState | None]:
-        yield self.look(mid, removing=removing)  # a rename or an unlink succeeds for one of several processes
+    def exclusive(self, mid: int, *, removing: bool = False) -> AbstractContextManager[MessageState | None]:
+        # Nobody has to be kept away: a rename or an unlink succeeds for one of several processes.
+        return nullcontext(self.look(mid, removing=removing))
 
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
         size = self.index.known_size(mid)
@@ -286,7 +285,7 @@ class MessageDirectory:
     def commit(self) -> None:
         for mid in list(self._unsynced):
             if self.index.expiry(mid) is not None:
-                with contextlib.suppress(FileNotFoundError, PermissionError):
+                with suppress(FileNotFoundError, PermissionError):
                     self._disk.sync_file(self.path_of(mid), READ)
             self._unsynced.discard(mid)
         self._disk.sync_directory(self.path)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..disk import Disk, has_no_room
 from ..engine import SECOND, Clock
+from ..shared import DirectoryIdentity
 from .intake import File, Intake, OpenStates, token_of
 from .store import Store
 
@@ -88,7 +89,7 @@ class Door:
         self._doors = doors
         self._clock = clock
         self._owner = owner
-        self._identity = self._look_up()
+        self.in_place = DirectoryIdentity(path, disk).in_place
         self._names: deque[bytes] = deque()
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
@@ -100,17 +101,6 @@ class Door:
         self._complaint = ""
         self._named: set[str] = set()
         self.is_closed = False
-
-    def _look_up(self) -> tuple[int, int]:
-        status = self._disk.lstat(self.path)
-        return status.st_dev, status.st_ino
-
-    def in_place(self) -> bool:
-        """Whether the directory is still the one that was opened."""
-        try:
-            return self._look_up() == self._identity
-        except FileNotFoundError:
-            return False
 
     # -- what is to be done ---------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ..engine import (
     Stats,
     StorageError,
 )
+from ..index.queries import IndexQueries
 from ..lifecycle import Event
 from ..names import MAX_MID, WITHHELD
 from ..queues import EngineQueue
@@ -54,7 +55,7 @@ class LogQueue:
         self.qid = qid
         self.options = options
         self.keys = Keys(store)
-        self.counts = Stats()
+        self.counts = Stats(storage=options.storage)
         self._unit = 1000 if options.timestamps == "ms" else 1
         self.table = MessageTable(qid, number, store, shared.activity, self._unit)
         self.claims = LogClaims(self, store, shared.clock)
@@ -570,44 +571,20 @@ class LogQueue:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
+    @property
+    def _queries(self) -> IndexQueries:
+        return IndexQueries(self.table.index, lambda mid: True, 1)  # all messages are loaded
+
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
-        """Ids greater than after, oldest first, at most count."""
         self.expire()
-        index = self.table.index
-        if state is State.READY:
-            return index.ready.after(after, count)
-        if state is State.ALL:
-            return index.messages.after(after, count)
-        if state is State.NEW:
-            return index.new.after(after, count)
-        found: list[int] = []
-        while len(found) < count and (mids := index.hidden.after(after, count)):
-            after = mids[-1]
-            found += [mid for mid in mids if index.is_delayed(mid) is (state is State.DELAYED)]
-        return found[:count]
+        return self._queries.list_mids(state, count, after)
 
     def prepare_stats(self) -> bool:
-        """Nothing is left to do: all is known."""
         return False
 
     def stats(self) -> Stats:
-        """Figures of the queue."""
         self.expire()
-        index, counts = self.table.index, self.counts
-        oldest = index.messages.first()
-        return Stats(
-            new=len(index.new),
-            ready=len(index.ready),
-            in_flight=len(index.hidden) - index.delayed,
-            delayed=index.delayed,
-            bytes=index.bytes,
-            oldest=None if oldest is None else max(self._clock() - self.time(oldest), 0),
-            pushed=counts.pushed,
-            delivered=counts.delivered,
-            expired=counts.expired,
-            deleted=counts.deleted,
-            storage=self.options.storage,
-        )
+        return self._queries.stats(self.counts, lambda mid: self._clock() - self.time(mid))
 
     def note_removed(self) -> None:
         """Tells the lifecycle record that the queue has gone with all that it held."""

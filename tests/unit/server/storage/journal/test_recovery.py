@@ -99,7 +99,7 @@ def test_a_torn_end_on_a_full_disk(
     monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.ENOSPC))
     caplog.set_level(logging.WARNING)
     assert delivered(root) == [b"first"]
-    assert "no room to keep them" in caplog.text
+    assert "there is no room: copy the segment" in caplog.text
     assert segment.path in caplog.text
     assert not list((root / ".journal").glob("cut-*"))
     monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.EIO))

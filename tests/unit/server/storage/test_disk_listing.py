@@ -11,9 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from qs_server.storage import listing
-from qs_server.storage.disk import Disk
-from qs_server.storage.listing import each_file, file_blocks, of_one_length
+from qs_server.storage import disk as disk_module
+from qs_server.storage.disk import Disk, each_file, file_blocks, of_one_length
 
 REGULAR, FOLDER, LINK, UNKNOWN = 8, 4, 10, 0
 NOTHING = -1
@@ -30,7 +29,7 @@ def entry(name: bytes, kind: int = REGULAR, rest: bytes = b"\xff") -> bytes:
 @pytest.fixture(params=["getdents64", "scandir"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "scandir":
-        monkeypatch.setattr(listing, "_getdents64", None)
+        monkeypatch.setattr(disk_module, "_getdents64", None)
 
 
 @pytest.mark.usefixtures("way")
@@ -50,8 +49,8 @@ def test_only_regular_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("way")
 def test_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name is there once, and no more of them at a time than asked for."""
-    monkeypatch.setattr(listing, "_SIZES", (128, 400))
-    monkeypatch.setattr(listing, "_COUNT", 10)
+    monkeypatch.setattr(disk_module, "_SIZES", (128, 400))
+    monkeypatch.setattr(disk_module, "_COUNT", 10)
     names = {b"%d" % number for number in range(10**15, 10**15 + 50)}
     for name in names:
         (tmp_path / name.decode()).touch()
@@ -80,7 +79,7 @@ def test_error_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ctypes.set_errno(5)
         return -1
 
-    monkeypatch.setattr(listing, "_getdents64", fail)
+    monkeypatch.setattr(disk_module, "_getdents64", fail)
     with pytest.raises(OSError, match="Input/output error") as caught:
         list(file_blocks(str(tmp_path)))
     assert caught.value.filename == str(tmp_path)
