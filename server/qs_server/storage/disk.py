@@ -68,6 +68,11 @@ class Disk:
     _advise = staticmethod(os.posix_fadvise)
     _copy_range = staticmethod(os.copy_file_range)
 
+    def free_bytes(self, path: str) -> int:
+        """Returns the bytes that are free on the file system of a directory, with those that are kept for root."""
+        found = os.statvfs(path)
+        return found.f_bfree * found.f_frsize
+
     def files_in(self, path: str) -> list[str]:
         """Returns the names of the regular files in a directory."""
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))

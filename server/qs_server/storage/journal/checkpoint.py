@@ -41,7 +41,11 @@ class CheckpointWriter:
         self._fd = disk.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._at = 0
         self._checksum = 0
-        self._write(_MAGIC)
+        try:
+            self._write(_MAGIC)
+        except OSError:
+            self.give_up()
+            raise
 
     def _write(self, data: bytes) -> None:
         self._disk.write(self._fd, data)

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 
-from ..disk import Disk
+from ..disk import Disk, has_no_room
 from ..engine import StorageError
 from .frames import BLOCK, Gap, Header
 
@@ -73,17 +73,24 @@ def damage(path: str, what: str) -> JournalDamagedError:
 
 def set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
     """Copies the torn tail of a segment, without the zeros at its end, to a file for an operator to look at, and logs
-    it. Nothing in the tail counts as durable."""
+    it. Nothing in the tail counts as durable. On a full disk it logs that there is no copy. OSError: the copy could not
+    be made for another reason."""
     directory, name = os.path.split(path)
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"
-    disk.write_file(kept, rest, sync=True)
-    disk.sync_directory(directory)  # the copy has to be durable before the segment may be removed
+    try:
+        disk.write_file(kept, rest, sync=True)
+        disk.sync_directory(directory)  # the copy has to be durable before the segment may be removed
+        where = f"kept in {kept}"
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        where = f"not kept in {kept}, for which there is no room: copy the segment now if you want to examine them"
     _logger.warning(
         "%s ends in %d bytes that were being written when the machine or the server stopped (%s); nothing shows that "
-        "they were durable (with durability 'always' no answer was sent for them): they are cut off and kept in %s",
+        "they were durable (with durability 'always' no answer was sent for them): they are cut off and %s",
         path,
         len(rest),
         gap.why,
-        kept,
+        where,
     )

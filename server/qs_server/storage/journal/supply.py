@@ -30,8 +30,7 @@ RESERVE = "reserve"
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
     """Makes a file of zeros that has all its blocks. Nothing stays of one that could not be made; where it cannot fit,
     nothing is written, so that a refusal costs no time and takes no room from others. OSError."""
-    room = os.statvfs(os.path.dirname(path))
-    if size > room.f_bfree * room.f_frsize:
+    if size > disk.free_bytes(os.path.dirname(path)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
