@@ -1,6 +1,6 @@
-"""Claims on the messages of one queue: what a consumer has read once stays as it is until that one is done with it.
+"""Claims on the messages of one queue: a claim keeps its messages until its consumer acknowledges or releases it.
 
-A claim is one record, and so is what ends it; its messages are hidden without an end meanwhile.
+A claim is one record in the log, and its end is another. Its messages are hidden without a time limit.
 """
 
 import hashlib
@@ -15,10 +15,11 @@ from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..names import WITHHELD, check_name
 from . import claim_records, records
+from .places import segment_of
 from .store import Store
 
 _LOOK = 1000
-"""Messages that are looked at together."""
+"""Messages that are read from the index at a time."""
 
 
 class _Table(Protocol):
@@ -33,7 +34,7 @@ class _Table(Protocol):
 
 
 class Claimed(Protocol):
-    """The queue, as far as claims know it."""
+    """The part of a queue that claims use."""
 
     qid: str
 
@@ -47,32 +48,34 @@ class Claimed(Protocol):
 
 
 @dataclass(slots=True)
-class Held:
-    """A claim: its record, the place of that, and those of its messages that were removed since."""
+class OpenClaim:
+    """An open claim. place: the record's; gone: ids of its messages that have been removed since."""
 
     record: claim_records.Claim
     place: int
     gone: set[int]
 
-    def left(self) -> list[int]:
-        """Ids of its messages that are still there."""
+    def remaining(self) -> list[int]:
+        """Returns the ids of its messages that still exist."""
         return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
 
 
 @dataclass(slots=True)
 class Consumer:
-    """acked: the last claim that is acknowledged, 0: none; place: of the record that says so."""
+    """The state of a consumer. acked: the last acknowledged claim, 0: none; place: of the record that acknowledged it;
+    claims: the open ones, by number."""
 
     acked: int = 0
     place: int = 0
-    claims: dict[int, Held] = field(default_factory=dict)
+    claims: dict[int, OpenClaim] = field(default_factory=dict)
 
 
 class LogClaims:
-    """The claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's name."""
+    """Makes and ends the claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's
+    name."""
 
     most = 100_000
-    """Messages of one claim."""
+    """The most messages that one claim can have."""
 
     def __init__(self, queue: Claimed, store: Store, clock: Clock) -> None:
         self._queue = queue
@@ -81,14 +84,14 @@ class LogClaims:
         self.consumers: dict[str, Consumer] = {}
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Makes the oldest visible messages claim seq of the consumer: at most count, with ids up to upto, and no more
-        than fit in max_bytes, but for the first. If it has that claim already, returns that. Without any messages,
-        nothing is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
-        NoSuchClaimError when it was released."""
+        """Claims the oldest visible messages as claim seq of the consumer: at most count, with ids up to upto, and no
+        more than fit in max_bytes, but at least one. Returns the claim if it exists already. Does not keep a claim
+        without messages. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an earlier one is missing,
+        NoSuchClaimError if it was released."""
         check_name("consumer", consumer)
-        known = self._known(consumer, seq)
-        if known is not None:
-            return _described(known.record)
+        existing = self._existing(consumer, seq)
+        if existing is not None:
+            return _described(existing.record)
         self._queue.expire()
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
@@ -96,7 +99,7 @@ class LogClaims:
             self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
         return _describe(consumer, seq, mids, size, now)
 
-    def _known(self, consumer: str, seq: int) -> Held | None:
+    def _existing(self, consumer: str, seq: int) -> OpenClaim | None:
         found = self.consumers.get(consumer, Consumer())
         if seq <= found.acked:
             raise StaleReceiptError(
@@ -140,7 +143,7 @@ class LogClaims:
         place = self._store.log.append(body)
         self._queue.table.index.withhold_all(record.mids)
         consumer = self.consumers.setdefault(record.consumer, Consumer())
-        consumer.claims[record.seq] = Held(record, place, set())
+        consumer.claims[record.seq] = OpenClaim(record, place, set())
         self._store.undo.append((self._unmake, record, new))
         self._queue.note_claimed(record.mids)
 
@@ -154,8 +157,9 @@ class LogClaims:
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
     ) -> list[Message] | None:
-        """Slice (number, how many there are) of a claim, without what has been deleted since. None when it has more
-        than count messages, or more payload than max_bytes and more than one message. NoSuchClaimError."""
+        """Returns the messages of a slice of a claim that still exist. part_of: (number of the slice, number of
+        slices). None if the slice has more than count messages, or more than one and over max_bytes of payload.
+        NoSuchClaimError."""
         part, parts = part_of
         held = self._held(consumer, seq)
         mids = held.record.mids
@@ -176,7 +180,7 @@ class LogClaims:
             messages.append(Message(queue.qid, mid, "delivered", receives, queue.time(mid), None, payload))
         return messages
 
-    def _held(self, consumer: str, seq: int) -> Held:
+    def _held(self, consumer: str, seq: int) -> OpenClaim:
         check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer()).claims.get(seq)
         if found is None:
@@ -187,7 +191,7 @@ class LogClaims:
         return found
 
     def acknowledge(self, consumer: str, seq: int) -> None:
-        """Deletes the messages of every claim up to seq. ClaimOrderError when there is no claim of that number yet."""
+        """Deletes the messages of every claim up to seq. ClaimOrderError if claim seq was not made yet."""
         check_name("consumer", consumer)
         found = self.consumers.get(consumer, Consumer())
         if seq <= found.acked:
@@ -198,7 +202,7 @@ class LogClaims:
                 f"claim {seq} to acknowledge"
             )
         done = {number: held for number, held in sorted(found.claims.items()) if number <= seq}
-        mids = [mid for held in done.values() for mid in held.left()]
+        mids = [mid for held in done.values() for mid in held.remaining()]
         body = claim_records.Acked(self._queue.table.number, seq, consumer, mids).body()
         self._store.log.reserve(records.HEAD.size + len(body))
         place = self._store.log.append(body)
@@ -208,14 +212,15 @@ class LogClaims:
         found.acked, found.place = seq, place
         self._queue.remove_claimed(mids)
 
-    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, Held]) -> None:
+    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
         consumer.acked, consumer.place = acked, place
         consumer.claims.update(done)
 
     def release(self, consumer: str, seq: int) -> int:
-        """Makes the messages of a claim visible again, which is none any more. How many they are. NoSuchClaimError."""
+        """Ends a claim and makes its messages visible again. Returns the claim's number of messages.
+        NoSuchClaimError."""
         held = self._held(consumer, seq)
-        mids = held.left()
+        mids = held.remaining()
         body = claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body()
         self._store.log.reserve(records.HEAD.size + len(body))
         self._store.log.append(body)
@@ -230,14 +235,14 @@ class LogClaims:
             self._queue.table.receives[mid] = self._queue.table.receives.get(mid, 0) + 1
             self._queue.table.show(mid, 0, delayed=False)
 
-    def _unrelease(self, held: Held, mids: Sequence[int]) -> None:
+    def _unrelease(self, held: OpenClaim, mids: Sequence[int]) -> None:
         self.consumers[held.record.consumer].claims[held.record.seq] = held
         for mid in mids:
             self._queue.table.receives[mid] -= 1
             self._queue.table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
-        """A message that was in a claim has been removed."""
+        """Records that a message has been removed, in the claim that has it."""
         for consumer in self.consumers.values():
             for held in consumer.claims.values():
                 at = bisect_left(held.record.mids, mid)
@@ -246,7 +251,7 @@ class LogClaims:
                     self._store.undo.append((held.gone.discard, mid))
 
     def all(self) -> list[Claim]:
-        """Those that are neither acknowledged nor released, by consumer and number."""
+        """Returns the open claims, by consumer and number."""
         return [
             _described(found.claims[seq].record)
             for _, found in sorted(self.consumers.items())
@@ -256,24 +261,24 @@ class LogClaims:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: claim_records.Claim) -> None:
-        """Takes up a claim. Those of its messages that are not known yet were copied since, and have records later."""
+        """Replays the record of a claim. Messages that are not restored yet have been copied; their records follow."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
-        held = Held(record, place, set(record.gone))
+        held = OpenClaim(record, place, set(record.gone))
         consumer.claims[record.seq] = held
-        for mid in held.left():
+        for mid in held.remaining():
             if self._queue.table.index.expiry(mid) is not None and self._queue.table.is_news(mid, place):
                 self._queue.table.index.withhold(mid)
 
     def settle(self) -> None:
-        """After a start: what is not there of a claim was removed. What is in a claim of which a repair found no record
-        is visible again."""
+        """Call it after a replay. Counts the missing messages of a claim as removed, and makes messages visible whose
+        claim's record a repair has not found."""
         claimed: set[int] = set()
         for consumer in self.consumers.values():
             for held in consumer.claims.values():
-                held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
-                claimed.update(held.left())
+                held.gone.update(mid for mid in held.remaining() if not self._is_withheld(mid))
+                claimed.update(held.remaining())
         lost = [
             mid
             for mids, expiries in self._queue.table.index.hidden.pages(-1)
@@ -284,7 +289,7 @@ class LogClaims:
             self._queue.table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
-        """Takes up that claims were acknowledged, or one released."""
+        """Replays the record of an acknowledgement or a release."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._queue.table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
@@ -301,16 +306,16 @@ class LogClaims:
         return self._queue.table.index.expiry(mid) == WITHHELD
 
     def carry(self, segment: int) -> None:
-        """Says again at the end of the log what only segments up to that one say. OSError."""
+        """Appends again the records that would be lost with the segments up to this one. OSError."""
         log = self._store.log
         for consumer, found in self.consumers.items():
-            if found.acked and found.place >> 32 <= segment:
+            if found.acked and segment_of(found.place) <= segment:
                 body = claim_records.Acked(self._queue.table.number, found.acked, consumer).body()
                 log.reserve(records.HEAD.size + len(body))
                 self._store.undo.append((setattr, found, "place", found.place))
                 found.place = log.append(body)
             for held in found.claims.values():
-                if held.place >> 32 <= segment:
+                if segment_of(held.place) <= segment:
                     body = held.record._replace(gone=sorted(held.gone)).body()
                     log.reserve(records.HEAD.size + len(body))
                     self._store.undo.append((setattr, held, "place", held.place))
