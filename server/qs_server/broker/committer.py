@@ -11,6 +11,7 @@ import trio
 
 from ..storage.engine import Durability, Effects, Engine
 from ..storage.lifecycle import Record
+from .alarm import Alarm
 from .jobs import Job, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
@@ -45,12 +46,10 @@ class Committer:
         self.busy = False
         self.clients = 0
         """How many connections there are."""
-        self._expiry: int | None = None
-        self._announced: int | None = None  # the expiry that somebody sleeps until
-        self._too_late = trio.Event()
-        self.next_upkeep: int | None = None
-        """When the engine's upkeep is due; None: there is none."""
-        self.upkeep_changed = trio.Event()
+        self.expiry = Alarm()
+        """When the next window or delay ends."""
+        self.upkeep = Alarm()
+        """When the engine's upkeep is due."""
 
     @property
     def _in_loop(self) -> bool:
@@ -94,14 +93,15 @@ class Committer:
         return False
 
     def notice(self) -> bool:
-        """Schedules a refresh of the engine in this poll cycle, as its files may have changed. Returns False when that
-        has to wait for a batch; `batch_done` tells its end."""
-        if not self.busy and self._in_loop:
-            self._outdated = True
-            return True
-        if not self.busy:
+        """Has the next batch begin with a refresh of the engine, as its files may have changed. Returns False when that
+        batch does not belong to this poll cycle; `batch_done` tells its end."""
+        self._outdated = True
+        if self.busy:
+            return False
+        if not self._in_loop:
             self.post(Job())
-        return False
+            return False
+        return True
 
     def hurry(self) -> None:
         """Has what was enqueued run soon, as no poll cycle is under way."""
@@ -125,12 +125,6 @@ class Committer:
                         self._run_in_loop(self._next_batch())
                 else:
                     await self._run_in_thread(self._next_batch())
-
-    def expiry(self) -> tuple[int | None, trio.Event]:
-        """When the next window ends, and what is set should that become too late. It may become too early: that is not
-        worth waking anybody for, with every message that is received and deleted."""
-        self._announced, self._too_late = self._expiry, trio.Event()
-        return self._announced, self._too_late
 
     def _run_in_loop(self, batch: list[Work]) -> None:
         self._finish(batch, self._batch(batch))
@@ -201,7 +195,7 @@ class Committer:
 
     def _advance(self, works: Sequence[Work]) -> Effects:
         if self._outdated:
-            self._outdated = False
+            self._outdated = False  # first: the loop may set it again meanwhile
             self._refresh()
         if self.record is None and works and (len(works) > 1 or works[0].left > 1):
             push_together(self._storage, works)  # not where it is recorded who has pushed what
@@ -254,8 +248,9 @@ class Committer:
                 self._waiters.add(work, pause)
         if self._waiters.any:
             self._waiters.wake_all(effects.arrived)
-        if effects.next_expiry != self._expiry or effects.next_upkeep != self.next_upkeep:
-            self._note_times(effects.next_expiry, effects.next_upkeep)
+        if effects.next_expiry != self.expiry.due or effects.next_upkeep != self.upkeep.due:
+            self.expiry.set(effects.next_expiry)
+            self.upkeep.set(effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
         if self.batch_done is not None:
@@ -276,15 +271,6 @@ class Committer:
         if self._subscriptions.unfinished and (self._rest is None or not self._rest.runnable):
             self._rest = Job(self._subscriptions.give_back, SLICE)
             self.post(self._rest)
-
-    def _note_times(self, expiry: int | None, upkeep: int | None) -> None:
-        self._expiry = expiry
-        if expiry is not None and (self._announced is None or expiry < self._announced):
-            self._announced = expiry
-            self._too_late.set()
-        if upkeep != self.next_upkeep:
-            self.next_upkeep = upkeep
-            self.upkeep_changed.set()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

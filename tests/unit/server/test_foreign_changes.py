@@ -1,0 +1,90 @@
+"""What other programs change in the directories is looked at, however slow the disk is."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import trio
+from support.engines import ManualClock
+from support.sources import source
+
+from qs_server.broker.changes import Changes
+from qs_server.broker.committer import Committer
+from qs_server.broker.jobs import Job
+from qs_server.broker.subscriptions import Subscriptions
+from qs_server.broker.waiting import Waiters
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.engine import Draft, Durability, Options
+from qs_serving.hub import Hub
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalEngine]:
+    """An engine with a queue `q` and a message, on a disk that takes a second to sync. Its upkeep is done."""
+    monkeypatch.setattr("qs_server.storage.journal.keeper.perf_counter", count().__next__)
+    engine = JournalEngine(str(tmp_path), clock=ManualClock(), durability=Durability.ALWAYS)
+    engine.create("q", Options())
+    engine.queue("q").push([Draft(b"x")])
+    effects = engine.commit()
+    while effects.next_upkeep is not None:
+        upkeep = engine.begin_upkeep()
+        engine.commit()
+        if upkeep is not None:
+            upkeep.run()
+            engine.finish_upkeep(upkeep)
+        effects = engine.commit()
+    assert not effects.commit_is_cheap
+    yield engine
+    engine.close()
+
+
+async def found(engine: JournalEngine, work: Callable[[Committer], None]) -> None:
+    """Returns when the engine has seen that there is something new in a directory. work: what is done before."""
+    committer = Committer(engine, Durability.ALWAYS, Waiters(), Subscriptions(source(engine), lambda: 0))
+    committer.clients = 2
+    hub = Hub(committer.on_poll_end)
+    descriptor = engine.fileno()
+    assert descriptor is not None
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(committer.serve)
+                await committer.run(Job())
+                Changes(descriptor, hub, committer)
+                nursery.start_soon(hub.serve)
+                work(committer)
+                await committer.upkeep_changed.wait()
+                nursery.cancel_scope.cancel()
+    finally:
+        hub.close()
+
+
+async def test_a_file_is_seen_between_batches(engine: JournalEngine, tmp_path: Path) -> None:
+    """A file that somebody puts into a queue's directory is seen though every batch is run in the thread."""
+
+    def put(committer: Committer) -> None:
+        (tmp_path / "q" / "7").write_bytes(b"seven")
+
+    await found(engine, put)
+
+
+async def test_a_file_is_seen_while_batches_follow_each_other(engine: JournalEngine, tmp_path: Path) -> None:
+    """The same where the thread is never idle: there is more to do at the end of each batch."""
+
+    until = trio.current_time() + 20
+
+    def put_and_go_on(committer: Committer) -> None:
+        changed = committer.upkeep_changed
+
+        def post() -> None:
+            if not changed.is_set() and trio.current_time() < until:
+                job = Job()
+                job.ended = post
+                committer.post(job)
+
+        post()
+        (tmp_path / "q" / "7").write_bytes(b"seven")
+
+    await found(engine, put_and_go_on)
+    assert trio.current_time() < until
