@@ -23,7 +23,7 @@ from .store import SLICE, Holder, Store, record_size
 _logger = logging.getLogger(__name__)
 _BYTES = 512 << 10
 """Bytes that a slice may append before its last record: they are written with the batch's commit."""
-_IN_A_ROW = 32
+_RECORDS_PER_CLOCK_READ = 32
 """Records that are copied between two reads of the clock."""
 _PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
 
@@ -127,7 +127,7 @@ class Compaction:
                 if body[0] in _PAYLOADS:
                     self._copy_record(place, body)
                     count += 1
-                    if count % _IN_A_ROW == 0:
+                    if count % _RECORDS_PER_CLOCK_READ == 0:
                         yield
                 place += records.HEAD.size + len(body)
             yield

@@ -141,14 +141,14 @@ def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple
     number of records."""
     first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
     salt = new_salt(b"")
-    kept = _Kept(number)
+    segment = _NewSegment(number)
     at, sequence, count = BLOCK, first, 0
     with suppress(FileNotFoundError):
         disk.unlink(path)
     fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         for frame in _frames(found):
-            bodies = kept.bodies(found, frame, at + FRAME_HEAD)
+            bodies = segment.bodies(found, frame, at + FRAME_HEAD)
             data = _pack_frame(bodies, salt, sequence, at)
             disk.pwrite(fd, data, at)
             at, sequence, count = at + len(data), sequence + 1, count + len(bodies)
@@ -156,7 +156,7 @@ def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple
         disk.fsync(fd)
     finally:
         disk.close(fd)
-    return Counter(qid for qid, _ in kept.messages), count
+    return Counter(qid for qid, _ in segment.messages), count
 
 
 def _frames(found: Examined) -> Iterator[list[Placed]]:
@@ -170,7 +170,7 @@ def _frames(found: Examined) -> Iterator[list[Placed]]:
     yield frame
 
 
-class _Kept:
+class _NewSegment:
     """Adapts records to the new segment, and remembers what the segment has so far."""
 
     def __init__(self, segment: int) -> None:

@@ -53,7 +53,7 @@ class Replay:
         if run.mids:
             queue = self.queues.get(run.number)
             if queue is not None:
-                run.keep(queue.table.is_news)
+                run.drop_covered(queue.table.is_news)
                 if run.mids:
                     queue.table.restore_run(run.mids, run.places, run.sizes)
             run.clear()
@@ -100,7 +100,7 @@ class _Run:
         self.places: list[int] = []
         self.sizes: list[int] = []
 
-    def keep(self, is_news: Callable[[int, int], bool]) -> None:
+    def drop_covered(self, is_news: Callable[[int, int], bool]) -> None:
         """Drops the messages that a checkpoint already covers."""
         if is_news(self.mids[0], self.places[0]):
             return

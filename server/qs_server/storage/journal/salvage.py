@@ -115,7 +115,7 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
         frame = frame_at(data, at, salt)
         if expected is None:
             expected = 0 if frame is None else frame.sequence
-        why = _why_not(data, frame, salt, expected)
+        why = _why_unreadable(data, frame, salt, expected)
         if frame is None or why is not None:
             frame = _next_whole(data, at, salt, expected)
             if frame is None and is_zero(data[: at + BLOCK], at):
@@ -130,7 +130,7 @@ def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Pi
         at, expected = frame.end, frame.sequence + 1
 
 
-def _why_not(data: memoryview, frame: Frame | None, salt: bytes, expected: int) -> str | None:
+def _why_unreadable(data: memoryview, frame: Frame | None, salt: bytes, expected: int) -> str | None:
     if frame is None:
         return "no frame begins there"
     if frame.sequence != expected:
@@ -238,7 +238,7 @@ def find_salt(data: memoryview) -> bytes:
         if data[at : at + 4] != FRAME_MAGIC:
             continue
         fields, checksum = data[at : at + FRAME_HEAD - 4], struct.unpack_from("<I", data, at + FRAME_HEAD - 4)[0]
-        salt = _message_of(_begin_of(fields, checksum))
+        salt = _bytes_with_crc(_crc_seed(fields, checksum))
         frame = frame_at(data, at, salt)
         # The salt fits the head by construction. A record whose checksum it fits too proves it.
         if frame is not None and count_of(data, frame):
@@ -261,23 +261,23 @@ def _tables() -> tuple[list[int], dict[int, int]]:
 _TABLE, _BY_TOP = _tables()
 
 
-def _back(state: int, byte: int) -> int:
+def _crc_before(state: int, byte: int) -> int:
     """Returns the CRC-32 register as it was before the byte was added."""
     index = _BY_TOP[state >> 24]
     return (((state ^ _TABLE[index]) << 8) & 0xFFFFFFFF) | (index ^ byte)
 
 
-def _begin_of(data: memoryview, checksum: int) -> int:
+def _crc_seed(data: memoryview, checksum: int) -> int:
     """Returns the seed with which the CRC-32 of the data is this checksum."""
     state = checksum ^ 0xFFFFFFFF
     for byte in reversed(data):
-        state = _back(state, byte)
+        state = _crc_before(state, byte)
     return state ^ 0xFFFFFFFF
 
 
-def _message_of(checksum: int) -> bytes:
+def _bytes_with_crc(checksum: int) -> bytes:
     """Returns the four bytes that have this CRC-32."""
     state = checksum ^ 0xFFFFFFFF
     for _ in range(4):
-        state = _back(state, 0)
+        state = _crc_before(state, 0)
     return (state ^ 0xFFFFFFFF).to_bytes(4, "little")

@@ -13,7 +13,7 @@ from ..names import MAX_MID
 from .batches import Producer, Publication
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
-from .claims import Consumer, Held
+from .claims import Consumer, OpenClaim
 from .keys import WINDOW
 from .log_interface import RecordLog
 from .places import Position, place_of, segment_of
@@ -259,7 +259,7 @@ def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, written
     for seq, place, since, size, mids, gone in written["claims"]:
         record = Claim(queue.number, seq, since, size, name, reader.column(mids))
         missing = {mid for mid in record.mids if queue.table.index.expiry(mid) is None}
-        consumer.claims[seq] = Held(record, place, missing.union(gone))
+        consumer.claims[seq] = OpenClaim(record, place, missing.union(gone))
     return consumer
 
 
