@@ -94,8 +94,8 @@ class BusConnection(Conversation):
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
 
-    def _take(self, data: bytes | bytearray) -> None:
-        super()._take(data)
+    def _parse(self) -> None:
+        super()._parse()
         if not self._has_sent and (self._peer.begun or self._events):
             self._has_sent = True
             self._stop_time()

@@ -158,7 +158,8 @@ class Upstream:
         raise failure[0]
 
     def _forget(self, connection: AsyncConnection) -> None:
-        self.connected = trio.Event()
+        if self.connected.is_set():  # whoever waits for a connection goes on waiting for the next one
+            self.connected = trio.Event()
         self._lost.set()
         self._connection = None
         self._feeds.clear()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import store_docs
 import store_million
 import store_pushes
 import store_upkeep
@@ -48,6 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--docs", action="store_true", help="also write the figures into docs/performance.md")
     arguments = parser.parse_args()
     seconds = arguments.seconds or (15 if arguments.quick else 120)
     figures: list[Figure] = []
@@ -64,6 +66,8 @@ def main() -> None:
             content = {"machine": machine_line(Path(folder)), "load": load, "quick": arguments.quick}
             content["figures"] = [figure.content() for figure in figures]
             arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+        if arguments.docs:
+            store_docs.write(figures, f"{time.strftime('%Y-%m-%d')}: {machine_line(Path(folder))}, {load}")
     print(summary(figures))
 
 

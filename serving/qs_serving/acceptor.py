@@ -1,4 +1,4 @@
-"""Who is connected: clients are taken up to a bound, served side by side, and in the end given some time to finish."""
+"""Accepts clients up to a limit, serves them concurrently, and gives them some time to finish when the server stops."""
 
 import logging
 from contextlib import suppress
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Acceptor(Generic[C]):
-    """Serves clients, each with a conversation of its own. A subclass says which."""
+    """Serves clients, each with a conversation of its own, which a subclass makes."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -30,21 +30,21 @@ class Acceptor(Generic[C]):
         self._clients: trio.Nursery | None = None
 
     def _new_hub(self) -> Hub:
-        """What all clients are read by."""
+        """Makes the hub that reads from all clients."""
         return Hub()
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> C:
-        """The conversation for a new client."""
+        """Makes the conversation with a new client."""
         raise NotImplementedError
 
     def _joined(self, conversation: C) -> None:
-        """A client has been taken."""
+        """Is called when a client has been accepted."""
 
     async def _left(self, conversation: C) -> None:
-        """It has gone."""
+        """Is called when a client has gone."""
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
-        """Until `stop` has been called and every client has gone. Closes the listeners."""
+        """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._hub.serve)
             async with trio.open_nursery() as clients:
@@ -64,7 +64,7 @@ class Acceptor(Generic[C]):
         clients.cancel()
 
     def stop(self) -> None:
-        """Takes no more connections or requests. What is begun is finished and answered."""
+        """Stops accepting connections and requests. Requests that are begun are finished and answered."""
         self._stopping = True
         if self._listening is not None:
             self._listening.cancel()
@@ -72,7 +72,7 @@ class Acceptor(Generic[C]):
             connection.stop()
 
     def cut_off(self) -> None:
-        """After `stop`: clients get no more time."""
+        """Disconnects all clients. Call it after `stop`."""
         if self._clients is not None:
             self._clients.cancel_scope.cancel()
 
@@ -80,7 +80,7 @@ class Acceptor(Generic[C]):
         await self.serve_connection(SocketTransport.adopt(stream, self._hub))
 
     async def serve_connection(self, stream: Transport) -> None:
-        """Serves one client, until it has gone or the server stops."""
+        """Serves one client until it has gone or the server stops."""
         if self._clients is None:
             raise RuntimeError("clients are served from within accept()")
         conversation = self._converse_with(stream, self._clients)

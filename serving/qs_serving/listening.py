@@ -1,4 +1,4 @@
-"""From a host and a port to sockets that clients can connect to."""
+"""Opens the sockets that clients connect to."""
 
 import errno
 import resource
@@ -15,13 +15,13 @@ class StartError(Exception):
 
 
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    """Listening sockets on every address of the host. port 0: any free one, on one address. StartError."""
+    """Opens listening sockets on every address of the host. port 0: a free port, on one address. StartError."""
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except (OSError, UnicodeError) as error:
         raise StartError(_cannot_listen(f"{host}:{port}", error)) from None
     if port == 0:
-        # Each address of a name would get a port of its own, and one is announced.
+        # Each address of the host would get a port of its own, and only one can be announced.
         for other in listeners[1:]:
             await other.aclose()
         del listeners[1:]
@@ -40,7 +40,8 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
 
 
 def raise_descriptor_limit(connections: int) -> None:
-    """A connection is a descriptor; the usual soft limit of 1024 is for programs that use select()."""
+    """Raises the soft limit of open files so that so many connections fit, as far as the hard limit allows. The usual
+    soft limit of 1024 is for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY:

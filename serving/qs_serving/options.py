@@ -1,16 +1,16 @@
-"""What every listening process can be told about its clients, with the defaults. The commands' flags are these."""
+"""The limits that the server and the bus set for their clients, with the defaults of the commands' flags."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds on what all clients together and each of them can make a server hold.
+    """Limits what all clients together, and each of them, can make a server hold.
 
-    connections: at once; document_time: seconds from the first byte of a document to its last; pipeline: requests of
-    one connection that are not answered yet; outbox: bytes that wait for one connection to read them; linger: seconds
-    that a refused connection is still read from, so that it gets to see why; grace: seconds that a stopping server
-    gives what is begun.
+    connections: open at once; document_time: seconds from the first byte of a document to its last; pipeline:
+    unanswered requests of one connection; outbox: bytes that wait for one client to read them; linger: seconds for
+    which a refused connection is still read, so that the client can read the refusal; grace: seconds that a stopping
+    server leaves for begun requests.
     """
 
     connections: int = 10_000

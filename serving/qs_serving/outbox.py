@@ -1,7 +1,7 @@
-"""What waits to be read by one client.
+"""The queue of bytes to send to one client.
 
-Whoever puts something in never waits; what the socket does not take is sent by a task that exists only as long as
-something is left.
+Putting something in never waits. A task sends what the socket does not take at once; it exists only as long as there is
+something left to send.
 """
 
 from collections import deque
@@ -14,15 +14,15 @@ from .transport import Transport
 
 
 class Outbox:
-    """Documents in the order in which they were put. Once the stream is broken, it takes everything and sends nothing:
-    whoever reads from the stream finds out by himself."""
+    """Sends documents in the order in which they are put. Once the connection is lost, it takes everything and sends
+    nothing: the task that reads from the stream notices the loss."""
 
     __slots__ = ("_broken", "_drained", "_nursery", "_transport", "_waiting", "_written", "unsent", "used")
 
     def __init__(
         self, transport: Transport, nursery: trio.Nursery, written: Callable[[Any], None] = lambda token: None
     ) -> None:
-        """nursery: where the task runs; written: is told the token of what was sent later, when it was."""
+        """nursery: runs the task that sends; written: is called with the token of data that the task has sent."""
         self._transport = transport
         self._nursery = nursery
         self._written = written
@@ -32,11 +32,11 @@ class Outbox:
         self.unsent = 0
         """Bytes that the socket has not taken."""
         self.used = False
-        """Whether anything has been put in."""
+        """True if anything has been put in."""
 
     def put(self, data: bytes, token: Any = None) -> bool:
-        """Sends bytes. True: the socket has taken them all. False: `written(token)` says when it has, if it ever does;
-        a token of None is not told."""
+        """Sends bytes. Returns True if the socket has taken all of them. If not, `written` is called with the token
+        once it has, unless the token is None or the connection is lost before."""
         sent = 0
         self.used = True
         if not self._waiting:
@@ -77,7 +77,7 @@ class Outbox:
                 data, token = waiting[0]
                 await self._transport.send_all(data)
                 if not waiting:
-                    break  # it was closed meanwhile
+                    break  # closed meanwhile
                 waiting.popleft()
                 self.unsent -= len(data)
                 if token is not None:
@@ -85,7 +85,7 @@ class Outbox:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.close()
         except trio.Cancelled:
-            self.close()  # in the middle of a line, which nothing may be put behind
+            self.close()  # a line may be sent in part, and nothing may follow it
             raise
         finally:
             if self._waiting is waiting:
@@ -93,8 +93,8 @@ class Outbox:
             self._wake()
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
-        """Takes out what is not to be sent any more. unwanted: says so, by the token. What has no token stays, and what
-        the socket may have begun to take, as that is sent to its end."""
+        """Removes data that is not to be sent any more. unwanted: tells so from the token. Data without a token stays,
+        and so does the first entry, which the socket may have taken in part."""
         waiting = self._waiting
         if waiting:
             begun, *rest = waiting
@@ -104,7 +104,7 @@ class Outbox:
             waiting.extend([begun, *kept])
 
     def close(self) -> None:
-        """What is left will not be sent."""
+        """Drops what is left, and sends nothing from now on."""
         self._broken = True
         if self._waiting:
             self._waiting.clear()

@@ -1,8 +1,8 @@
-"""Time that somebody else is given, measured so that a moment in which this process did not run hardly counts.
+"""Time-outs for others that hardly count the time in which this process did not run.
 
-A process that was stopped, or did not get a processor, finds a time-out over while what it waited for lies in the
-socket. So time passes in steps, and a step counts as one however long it took; who watches a client looks at its socket
-after each.
+A process that was stopped, or got no processor, could find a time-out over while the awaited bytes are in the socket.
+So a time-out is split into steps, each of which counts the same however long it took, and the caller looks at the
+socket after each.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 import trio
 
 STEPS = 5
-"""A pause of this process uses up no more than one part of so many."""
+"""Steps of a time-out: a pause of this process uses up one of them at most."""
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
-    """Waits until `wait` returns, at most so many seconds. wait: is called again after each step, and so must be able
-    to go on where it was cancelled. False when the time is over."""
+    """Waits at most so many seconds until `wait` returns. wait: is cancelled and called again after each step, and has
+    to go on where it was. Returns False if the time is over."""
     for _ in range(STEPS):
         with trio.move_on_after(seconds / STEPS):
             await wait()

@@ -1,7 +1,7 @@
-"""From signals to the end of a process: the first asks a server to stop, a second one to hurry, and time ends it all.
+"""Stops a server on signals: the first stops it gently, a second one at once, and a time limit ends the process.
 
-What was answered survives the end of a process at any moment, so a stop that takes too long is cut short rather than
-waited for: whatever is stuck, a full disk or one that does not answer, the process ends.
+Everything that was answered survives the end of the process at any moment. So a stop that takes too long, for instance
+because a disk does not respond, is cut short.
 """
 
 import atexit
@@ -24,21 +24,21 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CLOSING = 4
 """Seconds that a process may take to close what it has open: after `--grace`, and after a second signal."""
 _CUT_SHORT = 1
-"""Exit code."""
+"""The exit code of a process whose stop was cut short."""
 
 
 class StopError(Exception):
-    """The process has stopped, and not all is as a stop should leave it. The text says what, in one line."""
+    """The process has stopped, but not cleanly. The text says in one line what is wrong."""
 
 
 class Stoppable(Protocol):
     """A server that can be stopped."""
 
     def stop(self) -> None:
-        """Gently."""
+        """Stops gently."""
 
     def cut_off(self) -> None:
-        """At once, after `stop`."""
+        """Disconnects clients at once. Is called after `stop`."""
 
 
 async def serve_until_signalled(
@@ -48,11 +48,11 @@ async def serve_until_signalled(
     announce: Announce,
     grace: float,
 ) -> None:
-    """Runs `serve` until it returns, as it does some time after SIGTERM or SIGINT. Call it once, from the main thread.
+    """Runs `serve` until it returns, some time after SIGTERM or SIGINT. Call it once, from the main thread.
 
-    From here to the end of the process, a first signal stops the server gently, with `grace` seconds and a few more
-    for all that follows; a second one cuts clients off, with a few seconds left; a third one, or the end of that time,
-    ends the process with exit code 1 and a line on standard error.
+    From here to the end of the process, a first signal stops the server gently and leaves it `grace` seconds and a few
+    more; a second one disconnects the clients and leaves a few seconds; a third one, or the end of that time, ends the
+    process with exit code 1 and a line on standard error.
     """
     _Stop(server, grace).begin()
     host, port = listeners[0].socket.getsockname()[:2]
@@ -61,8 +61,8 @@ async def serve_until_signalled(
 
 
 class _Stop:
-    """Counts signals. Its handlers run in the main thread, between any two steps of whatever that is at, so that they
-    have a say also where the loop has none."""
+    """Counts signals. Its handlers run in the main thread between any two steps, so they work also while the event loop
+    is blocked."""
 
     def __init__(self, server: Stoppable, grace: float) -> None:
         self._server = server
@@ -71,7 +71,7 @@ class _Stop:
         self._token = trio.lowlevel.current_trio_token()
 
     def begin(self) -> None:
-        """Takes the signals, and the process's alarm clock."""
+        """Installs the handlers of the signals and of the process's timer."""
         signal.signal(signal.SIGALRM, self._time_is_up)
         for number in _SIGNALS:
             signal.signal(number, self._caught)
@@ -80,11 +80,11 @@ class _Stop:
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals == 1:
-            self._end_within(self._grace + _CLOSING)
-            self._tell(self._stop)
+            signal.setitimer(signal.ITIMER_REAL, self._grace + _CLOSING)
+            self._run_in_loop(self._stop)
         elif self._signals == 2:
-            self._end_within(min(_CLOSING, signal.getitimer(signal.ITIMER_REAL)[0]))
-            self._tell(self._server.cut_off)
+            signal.setitimer(signal.ITIMER_REAL, min(_CLOSING, signal.getitimer(signal.ITIMER_REAL)[0]))
+            self._run_in_loop(self._server.cut_off)
         else:
             _end(f"was told to stop {self._signals} times")
 
@@ -92,26 +92,23 @@ class _Stop:
         _logger.info("stopping")
         self._server.stop()
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _run_in_loop(self, call: Callable[[], None]) -> None:
         with suppress(trio.RunFinishedError):  # the server has stopped, and the process is about to end
-            self._token.run_sync_soon(what)
-
-    def _end_within(self, seconds: float) -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+            self._token.run_sync_soon(call)
 
     def _time_is_up(self, number: int, frame: FrameType | None) -> None:
         _end("could not stop in time" if self._signals == 1 else "could not stop in time after a second signal")
 
 
 def _ignore_signals() -> None:
-    """Makes signals that come while Python itself ends do nothing: Python takes handlers away then, and a signal to
-    stop would end a process that has stopped as asked with a code that says otherwise."""
+    """Makes the process ignore signals while Python itself ends. Python removes handlers then, and a signal would give
+    a process that has stopped cleanly another exit code."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _end(why: str) -> NoReturn:
-    """Ends the process here and now. Not by the log, whose locks may be what everybody waits for."""
+    """Ends the process at once. Does not write to the log, whose locks may be what the process waits for."""
     line = f"{os.path.basename(sys.argv[0])}: {why}, and was cut short; nothing that was answered is lost\n"
     if select.select([], [2], [], 0)[1]:
         os.write(2, line.encode())

@@ -1,8 +1,8 @@
-"""A TCP stream with as little between the socket and the loop as can be.
+"""A TCP stream with as little as possible between the socket and the event loop.
 
-What `trio.SocketStream` does in two passes through the scheduler for every answer, this does in one, or in none: it
-waits only when the socket says that it would block; it can send without waiting at all; and what comes can be taken in
-the hub's sweep while the task that reads sleeps on.
+`trio.SocketStream` passes through the scheduler twice for every answer. This stream passes through it once or never: it
+waits only when the socket would block, it can send without waiting, and the hub can hand received bytes to a callback
+while the task that reads sleeps on.
 """
 
 import fcntl
@@ -20,13 +20,13 @@ import trio
 from .hub import Hub
 
 CHUNK = 64 * 1024
-"""Bytes that one read takes at most."""
+"""The most bytes of one read."""
 _TURNS = 16
-"""Reads that may succeed at once before others get their turn: who always has more to say must not hold the loop."""
+"""Reads that may succeed at once before other tasks run: a client that never stops sending must not hold the loop."""
 
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # A machine that has gone without a word is noticed by the kernel, within half a minute; no process wakes for it.
+    # The kernel notices within half a minute that a client's machine is gone, and no process has to wake for it.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
@@ -34,52 +34,53 @@ _OPTIONS = (
 )
 
 _buffer = memoryview(bytearray(CHUNK))
-"""Where every read lands before it is copied out: most are short, and a fresh buffer of this size each time is dear."""
+"""The buffer for every read. Most reads are short, so copying them out is cheaper than a new buffer for each."""
 
 Sink = Callable[[bytes], None]
-"""Takes what has come: at least one byte, or none when the other side has ended its stream."""
+"""Takes received bytes: at least one, or none at the end of the stream."""
 
 
 class Transport(ABC):
-    """What a connection reads from and writes to; one task at a time reads. trio.BrokenResourceError when the other
-    side has gone."""
+    """The stream of a connection. Only one task may read at a time. Methods raise trio.BrokenResourceError if the
+    connection is lost."""
 
     def __init__(self, hub: Hub, peer: str) -> None:
-        """peer: the other side's address, HOST:PORT."""
+        """hub: tells when bytes can be read; peer: the other side's address, HOST:PORT."""
         self.peer = peer
         self.watched = False
         self._hub = hub
         self._turns = 0
-        self._sink: Sink | None = None  # while something is wanted
+        self._sink: Sink | None = None  # None: received bytes are left in the kernel
         self._feeding: Sink | None = None
         self._most = CHUNK
-        self._task: trio.lowlevel.Task | None = None  # that sleeps until it is roused
+        self._task: trio.lowlevel.Task | None = None  # the task that sleeps until it is roused
 
-    # -- what a kind of stream has of its own
+    # -- what a subclass implements
 
     @abstractmethod
     def fileno(self) -> int:
-        """By which the hub knows it."""
+        """Returns the descriptor that the hub watches."""
 
     @abstractmethod
     def _receive_now(self, max_bytes: int) -> bytes:
-        """What is there. BlockingIOError when nothing is; other OSErrors when the stream is broken."""
+        """Reads without waiting. BlockingIOError if there is nothing to read, other OSErrors if the stream is
+        broken."""
 
     @abstractmethod
     def send_now(self, data: bytes | memoryview) -> int:
-        """Sends what can be sent without waiting, and returns how many bytes that was."""
+        """Sends as many bytes as it can without waiting. Returns their number."""
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview) -> None:
-        """Every byte; waits while the other side does not read."""
+        """Sends every byte; waits while the other side does not read."""
 
     @abstractmethod
     def backlog(self) -> int:
-        """How many bytes of those that were sent the other side has not taken yet."""
+        """Returns the number of sent bytes that the other side has not acknowledged."""
 
     @abstractmethod
     async def send_eof(self) -> None:
-        """Tells the other side that nothing more will come."""
+        """Ends the stream to the other side; reading goes on."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -88,7 +89,7 @@ class Transport(ABC):
     # -- reading, by a task
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """At least one byte, or none when the other side has ended its stream. max_bytes: at most 65536 are read."""
+        """Reads at least one byte, or none at the end of the stream. max_bytes: at most 65536 are read."""
         self._turns += 1
         if self._turns >= _TURNS:
             self._turns = 0
@@ -101,7 +102,7 @@ class Transport(ABC):
         return received
 
     def look(self) -> bytes | None:
-        """What has come, without waiting: none at the end of the stream, and None when there is nothing."""
+        """Reads without waiting. Returns b"" at the end of the stream, and None if there is nothing to read."""
         try:
             return self._receive_now(self._most)
         except BlockingIOError:
@@ -112,11 +113,11 @@ class Transport(ABC):
     def _receive(self, data: bytes) -> None:
         self._wake(outcome.Value(data))
 
-    # -- reading, in the hub's sweeps
+    # -- reading, by the hub
 
     async def feed(self, sink: Sink) -> None:
-        """Sleeps until `rouse`, or until the stream breaks; meanwhile sink is called with what comes. At the end of the
-        stream, and when it raises something, sink is called no more."""
+        """Sleeps until `rouse`, or until the stream breaks. Meanwhile the hub calls sink with received bytes, until the
+        end of the stream or an error of sink, which `feed` raises."""
         self._most = CHUNK
         self._feeding = sink
         try:
@@ -125,25 +126,26 @@ class Transport(ABC):
             self._feeding = None
 
     def hold(self) -> None:
-        """Reads nothing for `feed` until `resume`: the other side has to wait, once what the kernel holds is full."""
+        """Stops calling the sink of `feed` until `resume`. The other side has to wait once the kernel's buffers are
+        full."""
         self._sink = None
 
     def resume(self) -> None:
-        """Reads again."""
+        """Undoes `hold`."""
         if self._task is not None:
             self._sink = self._feeding
             if not self.watched:
                 self._hub.watch(self)
 
     def rouse(self, error: Exception | None = None) -> None:
-        """Ends `feed`, which raises the error if there is one. Nothing more is read."""
+        """Ends `feed`, which raises the error if there is one."""
         self._wake(outcome.Value(None) if error is None else outcome.Error(error))
 
     def ready(self) -> int:
-        """Called by the hub: something can be read."""
+        """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns their number."""
         sink = self._sink
         if sink is None:
-            self._hub.drop(self)  # until somebody wants it
+            self._hub.drop(self)  # until a reader watches again
             return 0
         try:
             data = self._receive_now(self._most)
@@ -158,7 +160,7 @@ class Transport(ABC):
             self._sink = None
         try:
             sink(data)
-        except Exception as error:  # a fault in the reader's code is the reader's task's business
+        except Exception as error:  # raised in the task that reads, not in the hub's
             self.rouse(error)
         return len(data)
 
@@ -184,26 +186,26 @@ class Transport(ABC):
             trio.lowlevel.reschedule(task, result)
 
     def _close_reading(self) -> None:
-        """Before the descriptor is closed."""
+        """Ends reading. A subclass calls it before it closes the descriptor."""
         self._hub.drop(self)
         self._wake(outcome.Error(trio.ClosedResourceError("another task has closed the stream")))
 
 
 class SocketTransport(Transport):
-    """A connected socket."""
+    """A transport over a connected socket."""
 
     def __init__(self, connected: socket.socket, hub: Hub) -> None:
         super().__init__(hub, _address(connected))
         self._socket = connected
         connected.setblocking(False)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError):  # it may be gone already; the first read will say so
+            with suppress(OSError):  # the connection may be lost already; the first read will tell
                 for level, option, value in _OPTIONS:
                     connected.setsockopt(level, option, value)
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream, hub: Hub) -> "SocketTransport":
-        """Takes the socket out of a stream of trio's, which is of no use any more."""
+        """Takes the socket out of a trio stream, which cannot be used any more."""
         inner = stream.socket
         return cls(socket.socket(inner.family, inner.type, inner.proto, inner.detach()), hub)
 
@@ -232,7 +234,7 @@ class SocketTransport(Transport):
         try:
             return int.from_bytes(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         except OSError:
-            return 0  # it is broken
+            return 0  # the connection is lost
 
     async def send_eof(self) -> None:
         try:

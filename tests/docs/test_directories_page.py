@@ -8,8 +8,8 @@ from support.serving import PROJECT
 
 from qs_server.tools import layouts, ls
 from qs_server.tools import qs_dir as dir_command
+from qs_server.tools.element_listing import STATES
 from qs_server.tools.layouts import LAYOUTS
-from qs_server.tools.listing import STATES
 
 PAGE = PROJECT / "docs" / "directories.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -9,7 +9,8 @@ from support.memcached_serving import Memcached, engine_on, needs_memcached
 from support.serving import PROJECT
 
 from qs_server.storage.engine import Draft, Options
-from qs_server.storage.remote.memcached import capacity, engine, layout, notifier, payloads, push_keys, rows, servers
+from qs_server.storage.remote.memcached import capacity, layout, notifier, payloads, push_keys, rows, servers
+from qs_server.storage.remote.memcached import memcached_engine as engine
 
 PAGE = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())

@@ -6,7 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from qs_server.storage.engine import Feature
-from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, names, queue, receipts
+from qs_server.storage.remote.sqs import CallPolicy, SqsEngine, messages, receipts
+from qs_server.storage.remote.sqs import queue_names as names
+from qs_server.storage.remote.sqs import sqs_queue as queue
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "sqs.md").read_text()
 WORDS = " ".join(PAGE.split())

@@ -13,7 +13,7 @@ from support.engines import Crash, WithoutAttributes, failed
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq import Queue
-from qs_server.storage.dirq.names import LOCKED_DIRECTORY
+from qs_server.storage.dirq.element_names import LOCKED_DIRECTORY
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchMessageError, Options, Receipt, State
 

@@ -23,7 +23,6 @@ _ORDER = (
     "the names of one directory become durable in their order in the file system that is played, and in those that we "
     "know; it is not promised anywhere, and a repair can wait for it"
 )
-_RESERVE = "it becomes a segment only while the disk is full, which no recorded run has"
 SURVIVORS: dict[Removal, str] = {
     ("journal/repair.py _set_aside: sync_directory", "no sync"): _ORDER,
     ("journal/repair.py _repair: sync_directory", "no sync"): _ORDER,
@@ -36,9 +35,6 @@ SURVIVORS: dict[Removal, str] = {
     ("settings.py write_options: write_file", "in place"): (
         "the directory of a queue that is being made has a temporary name itself; who converts one replaces its options"
     ),
-    ("journal/supply.py Supply.make_reserve: make_file", "no sync"): _RESERVE,
-    ("journal/supply.py Supply.take: make_file", "no sync"): _RESERVE,
-    ("journal/supply.py Supply.take_reserve: rename", "in place"): _RESERVE,
 }
 """What can be left out, and no test of a power loss fails: and why it is done all the same."""
 

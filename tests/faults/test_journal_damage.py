@@ -306,7 +306,7 @@ def state_of(root: Path) -> object:
             ],
             sorted(queue.table.index.new.after(-1, LOTS)),
             queue.table.last_mid,
-            {key: known[:2] for key, known in queue.keys.known.items()},
+            {key: known[:2] for key, known in queue.keys.entries.items()},
             {
                 name: (each.acked, {seq: (list(held.record.mids), held.gone) for seq, held in each.claims.items()})
                 for name, each in queue.claims.consumers.items()

@@ -288,6 +288,52 @@ def test_compaction_that_needs_a_segment_on_a_full_disk(make: Make, monkeypatch:
     assert len(place.push("a", b"y")) == 1
 
 
+@pytest.fixture(name="due")
+def _due(make: Make, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A place whose journal wants a checkpoint."""
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 16)
+    place = make()
+    place.queue("a")
+    while len(place.segments()) < 4:
+        place.push("a", *[bytes(2000)] * 20)
+    return place
+
+
+def upkeep_for_seconds(place: Place, count: int) -> None:
+    for _ in range(count):
+        place.clock.now += 2 * SECOND
+        for _ in range(3):
+            place.upkeep()
+
+
+def test_a_checkpoint_that_cannot_be_begun(due: Place) -> None:
+    """Each attempt on a full disk closes its file and removes it; with room again there is a checkpoint."""
+    due.disk.refuse("_write", "*/checkpoint.tmp")
+    upkeep_for_seconds(due, 2)
+    opened = len(due.disk.descriptors)
+    upkeep_for_seconds(due, 20)
+    assert len(due.disk.descriptors) == opened
+    assert not list((due.root / ".journal").glob("checkpoint*"))
+    due.disk.disarm()
+    upkeep_for_seconds(due, 5)
+    assert (due.root / ".journal" / "checkpoint").exists()
+
+
+def test_a_checkpoint_that_cannot_be_completed(due: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The log gives the reason, and no other one when it is tried again; nothing of the checkpoint stays."""
+
+    def refuse_the_next() -> None:
+        due.disk.before("_write", "*/checkpoint.tmp", lambda: due.disk.refuse("_write", "*/checkpoint.tmp"))
+
+    due.disk.before("_write", "*/checkpoint.tmp", refuse_the_next)
+    upkeep_for_seconds(due, 5)
+    assert not due.disk.waiting
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "there is no room for more of the journal" in message
+    assert not list((due.root / ".journal").glob("checkpoint*"))
+
+
 def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was killed has much to write a checkpoint of: it begins with that when it writes anything."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)

@@ -1,10 +1,11 @@
-"""A power loss at every step of short runs: checkpoints, a long list, dirq's layouts, a repair, syncs behind."""
+"""A power loss at every step of short runs: a checkpoint, a long list, dirq's layouts, a repair, a full disk, ..."""
 
 from pathlib import Path
 
 import pytest
 from support.power_loss_check import fast_directory
 from support.power_loss_short_files import OF_FILES
+from support.power_loss_short_full import FullDisk
 from support.power_loss_short_journal import OF_JOURNALS
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
@@ -16,3 +17,13 @@ def test_at_every_point(tmp_path: Path, name: str, ordered: bool) -> None:
     """What was answered is there, and nothing is in half."""
     with fast_directory(tmp_path) as directory:
         assert SHORT[name](directory).check(ordered=ordered) > 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
+def test_every_variant_on_a_full_disk(tmp_path: Path, ordered: bool) -> None:
+    """All variants at each point. Takes some 20 s."""
+    with fast_directory(tmp_path) as directory:
+        full = FullDisk(directory)
+        full.every = True
+        assert full.check(ordered=ordered) > 800

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import pytest
 from support.backends import both, run, until
 from support.scripted_bus import delivered, noted
 from support.scripted_server import GIVE_UP, SOON, Conversation, ScriptedServer, answer_bytes, client_of, scripted
+from support.wakeups import settled
 
 from qs_client import (
     AsyncQueueClient,
@@ -385,8 +385,7 @@ for message in messages:
     ):
         assert child.stdout is not None
         assert child.stdout.readline() == b"1\n"
-        while ") S " not in Path(f"/proc/{child.pid}/stat").read_text():
-            pass  # until it waits for the next one
+        settled(child.pid)  # it waits for the next one
         child.send_signal(signal.SIGTERM)
         output, _ = child.communicate(timeout=GIVE_UP)
     assert (child.returncode, output) == (0, b"")

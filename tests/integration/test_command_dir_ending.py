@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.changes import until
 from support.dir_tool import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 from support.small_disk import small_disk
 
@@ -31,9 +32,7 @@ def test_sink_ends(path: Path) -> None:
 def test_interrupted_at_full_speed(path: Path, layout: str) -> None:
     """Ctrl-C leaves nothing half done: all that pump says it has stored is there, and nothing else."""
     pump = start("pump", path, "--layout", layout, "--no-sync", stdin=subprocess.DEVNULL)
-    while not path.exists():
-        assert pump.poll() is None
-        os.sched_yield()
+    until(path.exists, path.parent)
     dir_tool("sink", path, "--layout", layout, "--count", 20, "--no-sync")
     code, _, err = finish(pump, signal.SIGINT)
     assert code == 130

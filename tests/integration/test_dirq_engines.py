@@ -11,7 +11,7 @@ from support.dirq_sharing import LAYOUTS, Foreign, Shared, mid_of, sharing
 from support.engines import arrived
 
 from qs_server.storage import inotify
-from qs_server.storage.dirq.names import is_directory
+from qs_server.storage.dirq.element_names import is_directory
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import (
     SECOND,

@@ -43,6 +43,7 @@ HARMLESS = frozenset(
         "getxattr",
         "listxattr",
         "_advise",
+        "free_bytes",
         "files_in",
         "file_blocks_in",
         "directories_in",

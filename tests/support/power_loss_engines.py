@@ -58,11 +58,12 @@ def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
     return JournalEngine(root, clock=clock, durability=Durability.NONE, disk=disk, cache=0)
 
 
-def upkeep(engine: Engine) -> None:
-    """What the journal's engine does at leisure: compaction, checkpoints, spare segments."""
-    for _ in range(100):
+def upkeep(engine: Engine, now: int = 0, slices: int = 100) -> None:
+    """Does what the journal's engine does at leisure: compaction, checkpoints, spare segments. now: microseconds; 0:
+    what was put off is not due yet; slices: how many at most."""
+    for _ in range(slices):
         due = engine.effects().next_upkeep
-        if due is None or due > 0:
+        if due is None or due > now:
             return
         work = engine.begin_upkeep()
         engine.commit()

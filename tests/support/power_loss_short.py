@@ -16,6 +16,8 @@ class Short(ABC):
     """One run. log: what was done, with a mark `answered` after each step."""
 
     variants: tuple[str, ...] = VARIANTS
+    at = 0
+    """The entry of the log at which the power fails."""
 
     def __init__(self, directory: Path) -> None:
         """directory: empty; for the run, and for what a power loss leaves of it."""
@@ -23,11 +25,15 @@ class Short(ABC):
         root = directory / "recorded"
         root.mkdir()
         self.before = World()
-        disk = RecordingDisk(root)
+        disk = self.make_disk(str(root))
         with everything_recorded(disk), nobody_else():
             self.run(disk)
         disk.end()
         self.log = disk.log
+
+    def make_disk(self, root: str) -> RecordingDisk:
+        """What the run is recorded with."""
+        return RecordingDisk(root)
 
     @abstractmethod
     def run(self, disk: RecordingDisk) -> None: ...
@@ -47,6 +53,7 @@ class Short(ABC):
         for number, entry in enumerate(self.log if log is None else log):
             world.begin(entry)
             answered = entry.args[0] if entry.kind == "answered" else answered
+            self.at = number
             for variant in self._variants(number) if number in wanted else ():
                 checked += 1
                 self._lose(world, variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}", answered)

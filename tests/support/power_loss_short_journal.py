@@ -22,6 +22,7 @@ from support.power_loss import Image, pick_up
 from support.power_loss_check import VARIANTS
 from support.power_loss_disk import QuietDisk, RecordingDisk
 from support.power_loss_short import Short
+from support.power_loss_short_full import FullDisk
 from support.power_loss_world import World
 
 
@@ -200,4 +201,5 @@ OF_JOURNALS: dict[str, Callable[[Path], Short]] = {
     "resumed": Resumed,
     "set aside": SetAside,
     "repair": Repairs,
+    "full disk": FullDisk,
 }

@@ -12,6 +12,7 @@ import trio
 
 from ..storage.engine import Durability, Effects, Engine
 from ..storage.lifecycle import Record
+from .alarm import Alarm
 from .jobs import Job, Work
 from .pushing import push_together
 from .subscriptions import SLICE, Subscriptions
@@ -46,12 +47,10 @@ class Committer:
         self.busy = False
         self.clients = 0
         """How many connections there are."""
-        self._expiry: int | None = None
-        self._announced: int | None = None  # the expiry that somebody sleeps until
-        self._too_late = trio.Event()
-        self.next_upkeep: int | None = None
-        """When the engine's upkeep is due; None: there is none."""
-        self.upkeep_changed = trio.Event()
+        self.expiry = Alarm()
+        """When the next window or delay ends."""
+        self.upkeep = Alarm()
+        """When the engine's upkeep is due."""
 
     @property
     def _in_loop(self) -> bool:
@@ -134,12 +133,6 @@ class Committer:
                         self._run_in_loop(self._next_batch())
                 else:
                     await self._run_in_thread(self._next_batch())
-
-    def expiry(self) -> tuple[int | None, trio.Event]:
-        """When the next window ends, and what is set should that become too late. It may become too early: that is not
-        worth waking anybody for, with every message that is received and deleted."""
-        self._announced, self._too_late = self._expiry, trio.Event()
-        return self._announced, self._too_late
 
     def _run_in_loop(self, batch: list[Work]) -> None:
         self._finish(batch, self._batch(batch))
@@ -263,8 +256,9 @@ class Committer:
                 self._waiters.add(work, pause)
         if self._waiters.any:
             self._waiters.wake_all(effects.arrived)
-        if effects.next_expiry != self._expiry or effects.next_upkeep != self.next_upkeep:
-            self._note_times(effects.next_expiry, effects.next_upkeep)
+        if effects.next_expiry != self.expiry.due or effects.next_upkeep != self.upkeep.due:
+            self.expiry.set(effects.next_expiry)
+            self.upkeep.set(effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
         if self.batch_done is not None:
@@ -286,15 +280,6 @@ class Committer:
         if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.runnable):
             self._next_slice = Job(self._subscriptions.give_back, SLICE)
             self.post(self._next_slice)
-
-    def _note_times(self, expiry: int | None, upkeep: int | None) -> None:
-        self._expiry = expiry
-        if expiry is not None and (self._announced is None or expiry < self._announced):
-            self._announced = expiry
-            self._too_late.set()
-        if upkeep != self.next_upkeep:
-            self.next_upkeep = upkeep
-            self.upkeep_changed.set()
 
     async def sync_at_intervals(self) -> None:
         """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""

@@ -2,7 +2,7 @@
 
 import trio
 
-from ..storage.engine import SECOND, Clock, Engine
+from ..storage.engine import Clock, Engine
 from .committer import Committer
 from .jobs import Job
 
@@ -25,12 +25,8 @@ class ExpiryLoop:
         """Runs until it is cancelled."""
         await self._expire()
         while True:
-            due, too_late = self._committer.expiry()
-            wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
-            with trio.move_on_after(wait) as timer:
-                await too_late.wait()
-            if timer.cancelled_caught:
-                await self._expire()
+            await self._committer.expiry.wait(self._clock)
+            await self._expire()
 
     async def _expire(self) -> None:
         job = Job(lambda: self._storage.expire(_SLICE))

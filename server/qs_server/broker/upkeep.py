@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from ..storage.engine import SECOND, Background, Clock, Engine
+from ..storage.engine import Background, Clock, Engine
 from .committer import Committer
 from .jobs import Job
 
@@ -25,7 +25,7 @@ class UpkeepLoop:
         """Runs until it is cancelled. What is begun then is finished."""
         rested = trio.current_time()
         while True:
-            await self._wait_until_due(rested)
+            await self._committer.upkeep.wait(self._clock, rested)
             started = trio.current_time()
             begun = await self._run_slice()
             rest = trio.current_time() - started
@@ -34,18 +34,6 @@ class UpkeepLoop:
                     await trio.to_thread.run_sync(begun.run)
                     await self._run(Job(partial(self._storage.finish_upkeep, begun)))
             rested = trio.current_time() + rest
-
-    async def _wait_until_due(self, rested: float) -> None:
-        """rested: not before that time, by the loop's clock. With nothing to do, that is no reason to wake up."""
-        committer = self._committer
-        while True:
-            committer.upkeep_changed = trio.Event()
-            due = committer.next_upkeep
-            wait = float("inf") if due is None else max(due - self._clock(), 0) / SECOND
-            with trio.move_on_at(max(trio.current_time() + wait, rested)):
-                await committer.upkeep_changed.wait()
-                continue
-            return
 
     async def _run(self, chore: Job) -> None:
         """Has the engine do something in a batch, whatever becomes of the batch."""

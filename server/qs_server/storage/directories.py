@@ -25,7 +25,7 @@ from .engine import (
     UnfinishedError,
     UnsupportedError,
 )
-from .files.queue import open_files_queue
+from .files.files_queue import open_files_queue
 from .journal.cache import CACHE
 from .journal.keeper import LogKeeper
 from .journal.queue import LogQueue

@@ -13,7 +13,7 @@ from itertools import chain, islice
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that mean the disk is exhausted."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Opens a file to read it; it may be anything that somebody has put there."""
+"""Flags to open a file of another program for reading: it may be a link, a pipe or a device."""
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """Errors that mean that the kernel does not copy between these two files."""
 _PART = 1 << 20
@@ -23,8 +23,8 @@ _PART = 1 << 20
 # hold a million files, nearly all of them with names of one length. The kernel then returns entries of one length too,
 # whose fields are columns, and no Python code runs for each of them.
 _SIZES = 1 << 15, 1 << 20
-"""Bytes of entries that the first call may return, and any other: some 26,000 of messages, which takes 10 ms. The first
-one returns also `.` and `..`, so each of its entries is looked at."""
+"""Bytes of entries that the first call and each following one may return: at most some 26,000 messages, in 10 ms. The
+first call also returns `.` and `..`, so its entries are parsed one by one."""
 _COUNT = 4096
 """Entries of a block where the C library lacks the call."""
 
@@ -43,7 +43,7 @@ if _getdents64 is not None:
 
 
 class Disk:
-    """The operating system's operations. Each raises OSError as they do."""
+    """Calls the operating system. Every method may raise OSError."""
 
     open = staticmethod(os.open)
     close = staticmethod(os.close)
@@ -68,12 +68,17 @@ class Disk:
     _advise = staticmethod(os.posix_fadvise)
     _copy_range = staticmethod(os.copy_file_range)
 
+    def free_bytes(self, path: str) -> int:
+        """Returns the bytes that are free on the file system of a directory, with those that are kept for root."""
+        found = os.statvfs(path)
+        return found.f_bfree * found.f_frsize
+
     def files_in(self, path: str) -> list[str]:
         """Returns the names of the regular files in a directory."""
         return list(map(os.fsdecode, chain.from_iterable(self.file_blocks_in(path))))
 
     def file_blocks_in(self, path: str) -> Iterator[list[bytes]]:
-        """Gives the names of the regular files, some at a time: a directory may hold a million."""
+        """Yields the names of the regular files in blocks, as a directory may hold a million."""
         return file_blocks(path)
 
     def directories_in(self, path: str) -> list[str]:
@@ -82,7 +87,7 @@ class Disk:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def read_all(self, fd: int, size: int) -> bytes:
-        """Reads what is left of an open file. size: bytes that it probably is."""
+        """Reads an open file from its position to its end. size: the expected bytes."""
         data = self.read(fd, size + 1)
         if len(data) == size:
             return data
@@ -104,8 +109,8 @@ class Disk:
             written += self._pwrite(fd, data[written:], offset + written)
 
     def copy(self, source: int, target: int) -> None:
-        """Writes what is left of an open file to another, inside the kernel where it can: the file system may share the
-        blocks then."""
+        """Copies an open file from its position to its end, in the kernel if it can: then the file system may share the
+        blocks."""
         try:
             while self._copy_range(source, target, 1 << 30):
                 pass
@@ -116,8 +121,8 @@ class Disk:
             self.write(target, data)
 
     def begin_writing(self, fd: int) -> None:
-        """Starts the write-out of a file, without waiting. With it, the syncs of many new files share journal
-        commits: half as much again for 8 files, twice as many for 32 (ext4)."""
+        """Starts the write-out of a file without waiting. Then the syncs of many new files share commits of ext4's
+        journal: 8 files are synced 1.5 times as fast, 32 files twice as fast."""
         # The kernel starts writing dirty pages before it drops clean ones; the page cache keeps the dirty ones.
         self._advise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -134,8 +139,8 @@ class Disk:
             self.close(fd)
 
     def make_directories(self, path: str, *, sync: bool) -> None:
-        """Makes a directory and those above it, as far as they are missing. sync: their names are durable afterwards.
-        NotADirectoryError when one of them is something else."""
+        """Makes a directory and its missing parents. sync: makes their names durable. NotADirectoryError if one of them
+        is something else."""
         above = os.path.dirname(path)
         if os.path.isdir(path):
             return
@@ -143,7 +148,7 @@ class Disk:
             self.make_directories(above, sync=sync)
         with contextlib.suppress(FileExistsError):
             self.mkdir(path)
-        with contextlib.suppress(FileNotFoundError):  # it may be gone again by now
+        with contextlib.suppress(FileNotFoundError):  # another program may have removed it
             if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         if sync:
@@ -163,7 +168,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Writes a whole new file that is there completely or not at all."""
+        """Writes a new file atomically. sync: makes its content durable before it gets its name."""
         temporary = f"{path}.tmp"
         fd = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
@@ -181,7 +186,7 @@ class Disk:
 
 
 def reason_of(error: OSError) -> str:
-    """Says in words why a directory cannot be used."""
+    """Returns a text that says why a directory cannot be used."""
     if isinstance(error, NotADirectoryError):
         return "it is a file, not a directory"
     return error.strerror or str(error)
@@ -193,8 +198,8 @@ def has_no_room(error: OSError) -> bool:
 
 
 def file_blocks(path: str) -> Iterator[list[bytes]]:
-    """Gives some thousand names at a time, in no order. One may come twice, if it is removed and made again meanwhile.
-    OSError as from os.scandir."""
+    """Yields the names of the regular files in a directory, a few thousand at a time, in no order. A file that is
+    removed and made again meanwhile may come twice. OSError as from os.scandir."""
     if _getdents64 is None:
         yield from _scanned(path)
         return
@@ -221,7 +226,7 @@ def _scanned(path: str) -> Iterator[list[bytes]]:
 
 
 def of_one_length(entries: bytes) -> list[bytes] | None:
-    """Returns the names, if all entries are regular files with names of one length; else None."""
+    """Returns the names if all entries are regular files with names of one length, else None."""
     length = _HEADER.unpack_from(entries)[2]
     count, rest = divmod(len(entries), length)
     end = entries.index(0, _HEADER.size)
@@ -236,11 +241,11 @@ def of_one_length(entries: bytes) -> list[bytes] | None:
         return None
     columns = struct.Struct(f"{_HEADER.size}x{end - _HEADER.size}s{length - end}x")
     names = [name for (name,) in columns.iter_unpack(entries)]
-    return None if 0 in b"".join(names) else names  # a zero byte: one of them is shorter
+    return None if 0 in b"".join(names) else names  # a zero byte: a name is shorter
 
 
 def each_file(entries: bytes, folder: int) -> Iterator[bytes]:
-    """Gives the names of the regular files one by one. folder: a descriptor of the directory."""
+    """Yields the names of the regular files one by one. folder: a descriptor of the directory."""
     at = 0
     while at < len(entries):
         _, _, length, kind = _HEADER.unpack_from(entries, at)

@@ -1,6 +1,6 @@
 """Calls Linux's inotify, which reports in order the names that change in directories.
 
-Python has no binding of its own. These are the three calls and the record of inotify(7).
+Python has no binding for it. This module has the three calls and the record of inotify(7).
 """
 
 import ctypes
@@ -26,14 +26,14 @@ _BUFFER = 64 * 1024
 
 
 Event = tuple[int, int, bytes]
-"""What `add` gave; one of the constants above, maybe with IS_DIRECTORY; a name in the directory."""
+"""The watch that `add` returned; one of the constants above, maybe with IS_DIRECTORY; a name in the directory."""
 
 
 class Inotify:
-    """An instance of inotify. The events of all its watches come in the order in which they happened."""
+    """An instance of inotify. Returns the events of all its watches in the order in which they happened."""
 
     def __init__(self) -> None:
-        # One for all calls: a fresh one of this size, several times a request, is what malloc is slowest at.
+        # One buffer for all calls: malloc is slow for this size, and a request makes several calls.
         self._buffer = bytearray(_BUFFER)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd: int = self._checked(self._libc.inotify_init1(_NONBLOCK | _CLOEXEC), "inotify_init1")
@@ -49,7 +49,7 @@ class Inotify:
         return result
 
     def add(self, directory: str, mask: int) -> int:
-        """Watches a directory; a number that its events carry."""
+        """Watches a directory. Returns a number that its events carry. OSError."""
         return self._checked(
             self._libc.inotify_add_watch(self.fd, os.fsencode(directory), mask | _ONLY_DIRECTORY), directory
         )
@@ -59,22 +59,22 @@ class Inotify:
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def events(self) -> list[Event]:
-        """Returns what has happened since the last call; never waits."""
-        found: list[Event] = []
+        """Returns the events since the last call; never waits."""
+        events: list[Event] = []
         data = self._buffer
         while True:
             try:
                 end = os.readv(self.fd, (data,))
             except BlockingIOError:
-                return found
+                return events
             at = 0
             while at < end:
                 watch, mask, _, length = _unpack(data, at)
                 at += _HEADER
-                found.append((watch, mask, bytes(data[at : at + length]).rstrip(b"\0")))
+                events.append((watch, mask, bytes(data[at : at + length]).rstrip(b"\0")))
                 at += length
             if end < _BUFFER // 2:
-                return found
+                return events
 
     def close(self) -> None:
         """Stops all watches."""

@@ -1,39 +1,39 @@
-"""What an engine tells whoever keeps a record of its messages' lives.
+"""The interface through which an engine reports the events of its messages.
 
-Every engine tells it the same: each event once, when it has happened to a message and before the commit that makes it
-durable. What other processes do in a directory is theirs to record.
+Every engine reports each event once, after it has happened to a message and before the commit that makes it durable. It
+does not report what other processes do in a directory.
 """
 
 from typing import Literal, Protocol
 
 Event = Literal["pushed", "received", "released", "expired", "extended", "deleted"]
-"""What happens to a message. pushed: it has become part of a queue, by a push or a copy; received: it was handed out;
-released: its holder gave it back, or lost the connection; expired: its window ended by its time, not
-that of a delay; extended: its window was moved; deleted: it is gone, singly, by a purge, or with its queue."""
+"""What happens to a message. pushed: it was added to a queue, by a push or a copy; received: it was handed out;
+released: its holder gave it back or lost the connection; expired: its window timed out (the end of a delay does not
+count); extended: the end of its window was moved; deleted: it was removed, by itself, by a purge, or with its queue."""
 
 
 class Lifecycle(Protocol):
-    """Is told of events where they happen: it has to be quick, and must not raise."""
+    """Receives events as they happen. Its methods have to be quick and must not raise."""
 
     @property
     def peer(self) -> str:
-        """Whose request is being done: `HOST:PORT`, or nothing. What is made visible later remembers it."""
+        """The client whose request is being handled: `HOST:PORT`, or empty for none."""
 
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """Something has happened. size: bytes of payload; receives: how often the message was received by now, this
-        time included; None: nobody knows. peer: whose doing it is, None for whose request is being done."""
+        """Records an event. size: bytes of payload; receives: how often the message has been received, this time
+        included; None: unknown. peer: the client that caused it, None for the one whose request is being handled."""
 
 
 class Record(Protocol):
-    """What keeps a record of what batches do. Its methods raise nothing."""
+    """Keeps or discards the events of each batch. Its methods raise nothing."""
 
     def begin(self, peer: str) -> None:
-        """Names the client, by its address, for whom the following is done; empty: for nobody."""
+        """Sets the address of the client that causes the following events; empty for none."""
 
     def commit(self) -> None:
-        """What has been done since the last call is there to stay."""
+        """Keeps the events since the last call, as their changes are committed."""
 
     def discard(self) -> None:
-        """What has been done since the last call has come to nothing."""
+        """Discards the events since the last call, as their changes are undone."""

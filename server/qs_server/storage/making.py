@@ -1,4 +1,4 @@
-"""Makes a queue's directory in the root, whole or not at all, for every storage."""
+"""Makes a queue's directory in the root atomically, for every storage."""
 
 import errno
 import os
@@ -12,12 +12,13 @@ from .names import directory_of
 from .settings import write_options
 
 MAKING = ".making-"
-"""How the name of a directory begins that is not a queue yet."""
+"""The prefix of the name of a directory that is not a queue yet."""
 
 
 def make_queue(root: str, qid: str, options: Options, disk: Disk, *, made: Callable[[], None]) -> None:
-    """Makes the directory of a queue, with its options. made: is called once it is there; if that fails, it is removed.
-    What is in it is durable then; its name is, once the root is. QueueExistsError, BadQueueNameError, OSError."""
+    """Makes the directory of a queue, with its options. made: is called once the directory exists; if it raises, the
+    directory is removed. The content is durable on return, the name once the caller has synced the root.
+    QueueExistsError, BadQueueNameError, OSError."""
     path = f"{root}/{directory_of(qid)}"
     if os.path.lexists(path):
         raise _exists(qid)

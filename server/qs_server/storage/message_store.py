@@ -11,8 +11,9 @@ from .message_state import MessageState
 class MessageStore(Protocol):
     """The messages in one directory, and their index. Methods may raise OSError.
 
-    Other processes change the directory at any time. What cannot be done any more returns False or None, and by then
-    the index says how it is. What changes a message is called in `exclusive`, with the state that it gave."""
+    Other processes change the directory at any time. A method returns False or None if a message is no longer as it
+    has to be, and has updated the index by then. Call methods that change a message within `exclusive`, with the state
+    that it gave."""
 
     index: Index
     in_place: Callable[[], bool]
@@ -32,60 +33,60 @@ class MessageStore(Protocol):
         """Returns a number of the layout as a time."""
 
     def load(self, mid: int, /) -> bool:
-        """Has the index know what a listing does not say of a message. False when it is gone."""
+        """Adds to the index what a listing does not tell of a message. Returns False if it is gone."""
 
     def look(self, mid: int) -> MessageState | None:
-        """Returns how a message is now; None when it is gone."""
+        """Reads the current state of a message; None if it is gone."""
 
     def is_current(self, mid: int, state: MessageState) -> bool:
-        """Tells whether that is how the message is, and not gone before all of it was read."""
+        """Tells whether the message still exists and is in that state."""
 
     def exclusive(self, mid: int, *, removing: bool = False) -> AbstractContextManager[MessageState | None]:
-        """Keeps other servers of ours from changing a message in the with block, if the layout can. Gives how it is
-        now; None when it is gone. removing: it is not going to be changed but removed; then its receives are -1 where
-        the disk does not say, which is no reason to fail."""
+        """Keeps other qs servers from changing a message in the with block, if the layout can. Gives its current state;
+        None if it is gone. removing: the message will be removed, so its receives may be -1 if the disk cannot tell."""
 
     def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
-        """Reads the payload of a message that is in that state. None: it is over max_bytes, or not in that state."""
+        """Reads the payload of a message. hidden: the state it has to have. None if it is not in that state or over
+        max_bytes."""
 
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
-        """Hides a message, or moves the end of that. durable: whether the next commit covers it. False when another
-        process was faster."""
+        """Hides a message, or changes until when it is hidden. durable: whether the next commit covers it. Returns
+        False if another process was faster."""
 
     def show(self, mid: int, state: MessageState) -> bool:
-        """Makes a hidden message ready. False when another process was faster."""
+        """Makes a hidden message ready. Returns False if another process was faster."""
 
     def remove(self, mid: int, state: MessageState) -> bool:
-        """Removes a message. False when another process was faster."""
+        """Removes a message. Returns False if another process was faster."""
 
     def path_of(self, mid: int, /) -> str:
-        """Returns the path of a message, as far as the index knows."""
+        """Returns the path of a message according to the index."""
 
     def arrived(self) -> None:
         """Announces that there may be visible messages."""
 
     def saw(self, mid: int, /) -> None:
-        """Has our next ids be greater than this one."""
+        """Makes the next ids greater than this one."""
 
     def due(self, now: int) -> int | None:
-        """Returns a hidden message whose time has come. now: a number of the layout."""
+        """Returns a hidden message whose time is over, None if there is none. now: a number of the layout."""
 
     def next_expiry(self) -> int | None:
-        """Returns the time at which `due` has something; None: never."""
+        """Returns the time at which `due` will return a message; None: never."""
 
     def commit(self) -> None:
-        """Makes durable what has changed."""
+        """Makes all changes durable."""
 
 
 class DirectoryWatch(Protocol):
-    """Keeps the index in step with what others do."""
+    """Updates the index with what other processes do in the directory."""
 
     @property
     def watched(self) -> bool:
-        """Whether what others do is reported. If not, `rescan` has to be called."""
+        """True if changes by other processes are reported. If not, `rescan` has to be called."""
 
     def rescan(self) -> None:
         """Lists the directory anew. OSError."""
 
     def unwatch(self) -> None:
-        """Takes no more reports."""
+        """Stops the reports."""

@@ -1,4 +1,4 @@
-"""Keeps the metadata of messages that has to survive a restart: with the message's file, or in a file beside it."""
+"""Keeps the metadata of messages that has to survive a restart, in the message's file or in a hidden file beside it."""
 
 import contextlib
 import errno
@@ -12,9 +12,9 @@ from .disk import NO_ROOM, Disk
 _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
-"""Errors that mean: no such extended attribute, or none that we may read."""
+"""Errors that mean: the extended attribute does not exist, or must not be read by us."""
 _LARGEST = 200
-"""Bytes of a hidden file."""
+"""Bytes of the largest hidden file."""
 
 Value = TypeVar("Value")
 
@@ -30,8 +30,8 @@ class Medium(Protocol[Value]):
 
 
 class Codec(NamedTuple, Generic[Value]):
-    """The names and the content of hidden files. spec: the id's format; pattern: finds the digits in a name, which are
-    to the given base."""
+    """The names and the content of hidden files. spec: format of the id; pattern: matches a name, with the id's digits
+    as its first group; base: of these digits."""
 
     spec: str
     suffix: str
@@ -82,14 +82,14 @@ class MetadataStore(Generic[Value]):
     """The metadata of the messages in one directory. path: of the file as it is named now."""
 
     def __init__(self, medium: Medium[Value], merge: Callable[[Value, Value], Value]) -> None:
-        """merge: of what is stored and what could not be written, gives what is true."""
+        """merge: makes the true value from the stored one and the one that could not be written."""
         self._medium = medium
         self._merge = merge
         self._sidecars = medium if isinstance(medium, SidecarFiles) else None
         self.beside = self._sidecars is not None
-        """Whether the metadata is in files of its own."""
-        # Consuming makes room, so it goes on when the disk is full; and it goes on with files of others that we may
-        # not write to. What could not be written is known here for as long as the process lives.
+        """True if the metadata is in files of its own."""
+        # Consuming makes room, so it has to work on a full disk, and also on files that we may not write to. Metadata
+        # that could not be written is kept here for as long as the process lives.
         self.unwritten: dict[int, Value] = {}
 
     def read(self, path: str, mid: int) -> Value:
@@ -118,10 +118,12 @@ class MetadataStore(Generic[Value]):
             self._sidecars.remove(mid)
 
     def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
-        """Removes metadata that others left behind. names: of the files that are no messages; known: tells whether
-        there is such a message. OSError."""
-        for name in names if self._sidecars is not None else ():
-            if self._sidecars is not None and (mid := self._sidecars.id_in(name)) is not None and not known(mid):
+        """Removes metadata of messages that do not exist. names: of the files that are not messages; known: tells
+        whether a message exists. OSError."""
+        if self._sidecars is None:
+            return
+        for name in names:
+            if (mid := self._sidecars.id_in(name)) is not None and not known(mid):
                 self.forget(mid)
 
 
@@ -147,7 +149,7 @@ def lists_attributes(directory: str, disk: Disk) -> bool | None:
     except OSError as error:
         if error.errno in _DENIED | {errno.ENOTSUP}:
             return None
-        # ENODATA: another process asked at the same time and was faster to clean up.
+        # ENODATA: another process tried at the same time and has removed the attribute.
         if error.errno not in NO_ROOM | {errno.ENODATA}:
             raise
     return lists

@@ -1,4 +1,4 @@
-"""Names on disk: of queues as directories, of messages as files."""
+"""Converts between queues and the names of their directories, and between messages and the names of their files."""
 
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -10,19 +10,19 @@ JOURNAL = ".journal"
 MAX_QID = 200
 _MAX_DIRECTORY = 255  # bytes: NAME_MAX of every file system in use
 _SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
-# Nor what XML cannot carry (production 2, Char).
+# Control characters, and characters that XML cannot carry (production 2, Char).
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-# No leading zeros: the name that a number is written back as has to be the name it was read from.
+# No leading zeros: a number that was read from a name has to be written back as the same name.
 _MESSAGE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,17}|new))?")
 
 _MID_DIGITS = 18
 MAX_MID = 10**18 - 1
 FAR = MAX_MID // 10
-"""Ids from here on (the year 5138 in microseconds) are a slip of whoever made the file."""
+"""Ids from here on (the year 5138 in microseconds) are taken for a mistake of the program that made the file."""
 WITHHELD = MAX_MID - 1
-"""The extension of a message that is in a claim: hidden from every program that knows the layout, and not by a time."""
+"""The expiry of a message that is in a claim: hidden without a time limit from every program that knows the layout."""
 PRIVATE = ".taken-"
-"""How the name of a file begins that a journal is taking in."""
+"""The prefix of the name of a file that a journal is taking in."""
 NEW = -1
 """The expiry that `parse_message` gives for a file that is still being written."""
 
@@ -69,8 +69,8 @@ def qid_of(directory: str) -> str | None:
 
 
 def parse_message(name: bytes) -> tuple[int, int] | None:
-    """Returns (mid, expiry) of a message's file name: expiry 0 for a ready one, NEW for one being written. None: no
-    message."""
+    """Returns (mid, expiry) from a message's file name: expiry 0 for a ready one, NEW for one being written. None if
+    the name is not a message's."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None
@@ -81,8 +81,8 @@ def parse_message(name: bytes) -> tuple[int, int] | None:
 
 
 def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Returns the ids of ready messages that have these file names, in increasing order, and the names of which that is
-    not sure: all, if ids differ in their number of digits. Takes a fifth of the time of `parse_message`."""
+    """Returns the ids of ready messages among these file names, in increasing order, and the names that have to be
+    parsed one by one: all of them if the ids differ in length. Takes a fifth of the time of `parse_message`."""
     mids = _mids(names)
     if mids is not None:
         return mids, []
@@ -91,13 +91,13 @@ def ready_among(names: list[bytes]) -> tuple[list[int], list[bytes]]:
 
 
 def _mids(names: list[bytes]) -> list[int] | None:
-    written = b"".join(names)
-    if not written.isdigit():
+    """Returns the sorted ids if all names are ids of one length without leading zeros, else None."""
+    joined = b"".join(names)
+    if not joined.isdigit():
         return None
     mids = sorted(map(int, names))
     digits = len(str(mids[0]))
-    # As many digits as the numbers need: there are no leading zeros.
-    fit = digits == len(str(mids[-1])) <= _MID_DIGITS and len(written) == digits * len(names)
+    fit = digits == len(str(mids[-1])) <= _MID_DIGITS and len(joined) == digits * len(names)
     return mids if fit else None
 
 

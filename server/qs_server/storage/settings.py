@@ -8,17 +8,17 @@ from .disk import Disk
 from .engine import SECOND, Options, StorageError
 
 FILE = ".queue.toml"
-_KNOWN = (
-    "what may stand there: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
+_OPTIONS_HELP = (
+    "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
     "capacity = messages (from 1), timestamps = 'us' or 'ms', "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
-_LONGEST = 10**10
-"""Seconds of visibility, some 300 years: its end has to be a number that a file name can carry."""
+_MAX_VISIBILITY = 10**10
+"""Seconds, some 300 years: the end of a window has to be a number that fits into a file name."""
 
 
 def read_options(directory: str, default_storage: str) -> Options:
-    """Returns the options in a queue's directory. StorageError when the file says something else than it may."""
+    """Returns the options in a queue's directory. StorageError if the file is not valid."""
     path = f"{directory}/{FILE}"
     try:
         with open(path, "rb") as file:
@@ -26,7 +26,7 @@ def read_options(directory: str, default_storage: str) -> Options:
     except FileNotFoundError:
         return Options(storage=default_storage)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path}: not TOML ({error}); {_KNOWN}") from None
+        raise StorageError(f"{path}: not TOML ({error}); {_OPTIONS_HELP}") from None
     options = Options(storage=default_storage)
     for key, value in found.items():
         try:
@@ -41,7 +41,7 @@ def _set(options: Options, key: str, value: object) -> None:
     if key == "storage" and isinstance(value, str):
         options.storage = value
     elif key == "visibility" and number:
-        options.visibility = round(min(value, _LONGEST) * SECOND)  # type: ignore[call-overload]
+        options.visibility = round(min(value, _MAX_VISIBILITY) * SECOND)  # type: ignore[call-overload]
     elif key == "capacity" and isinstance(value, int) and number and value >= 1:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
@@ -50,15 +50,15 @@ def _set(options: Options, key: str, value: object) -> None:
         setattr(options, key, value)
     else:
         wrong = f"this cannot be {value!r}" if key in Options.__dataclass_fields__ else "there is no such option"
-        raise ValueError(f"{wrong}; {_KNOWN}")
+        raise ValueError(f"{wrong}; {_OPTIONS_HELP}")
 
 
 is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
-"""Whether it can be the schema, or the name of a piece, of a dirq queue: what else has no place in either."""
+"""Matches text that can be the schema of a dirq queue, or the name of a piece."""
 
 
 def write_options(directory: str, options: Options, disk: Disk) -> None:
-    """Writes the options into a queue's directory. Whatever the durability, the file is whole when its name is there: a
+    """Writes the options into a queue's directory. The file is whole once it has its name, whatever the durability: a
     start refuses one that is torn."""
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:

@@ -1,4 +1,4 @@
-"""What the queues of one engine share."""
+"""The dependencies that an engine gives each of its queues."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from .watch import Watch
 
 @dataclass(slots=True)
 class Shared:
-    """What an engine gives each of its queues. vanished: is told the name of a queue whose directory is gone;
-    lifecycle: records what happens to messages, None: nobody does."""
+    """The dependencies of every queue of an engine. vanished: is called with the name of a queue whose directory is
+    gone; lifecycle: receives the events of messages, None: they are not recorded."""
 
     clock: Clock
     durability: Durability
@@ -25,7 +25,7 @@ class Shared:
 
     @property
     def always(self) -> bool:
-        """Tells whether a commit has to survive a power loss."""
+        """True if a commit has to survive a power loss."""
         return self.durability is Durability.ALWAYS
 
 
@@ -36,7 +36,7 @@ class DirectoryIdentity:
         """Remembers the directory. OSError."""
         self._path = path
         self._disk = disk
-        self._found = self._look_up()
+        self._identity = self._look_up()
 
     def _look_up(self) -> tuple[int, int]:
         status = self._disk.lstat(self._path)
@@ -45,6 +45,6 @@ class DirectoryIdentity:
     def in_place(self) -> bool:
         """Tells whether the directory of that path is still the one that was opened. OSError."""
         try:
-            return self._look_up() == self._found
+            return self._look_up() == self._identity
         except FileNotFoundError:
             return False

@@ -25,7 +25,7 @@ from .activity import Activity
 from .directory_queue import DirectoryQueue
 from .disk import Disk
 from .engine import SECOND, Draft, Durability, NoSuchMessageError, QueueFullError, Receipt, StorageError
-from .files.queue import open_files_queue
+from .files.files_queue import open_files_queue
 from .in_use import QueueInUseError, check_no_server
 from .names import JOURNAL, parse_message
 from .settings import FILE, read_options

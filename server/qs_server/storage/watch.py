@@ -1,8 +1,8 @@
 """Reports what other processes do to directories, and leaves out what this process does to them.
 
-The kernel reports every change, our own too, in one order. Each operation of ours notes the event that it will cause.
-An event that is the next of those is ours and is dropped. All others are foreign and go to the queue concerned. The
-queue may have changed more since, so it asks the disk whether the report is still true.
+The kernel reports every change, our own too, in order. Each operation of ours notes the event that it will cause. An
+event that is the next noted one is ours and is dropped. All others are foreign and go to the owner of the directory.
+The directory may have changed again since, so the owner asks the disk whether the report is still true.
 """
 
 import logging
@@ -22,17 +22,17 @@ class Watched(Protocol):
     """Gets the reports about a directory."""
 
     def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Is told that a foreign process made, renamed or removed a file. By now more may have happened to it."""
+        """Handles a file that a foreign process made, renamed or removed. It may have changed again since."""
 
     def rescan(self) -> None:
-        """Looks at everything again, as reports were lost."""
+        """Lists the directory again, as reports were lost."""
 
     def vanished(self) -> None:
-        """Is told that the directory itself is gone."""
+        """Handles the removal of the directory itself."""
 
 
 class Watch:
-    """Watches any number of directories. Without inotify it reports nothing, and says so once in the log."""
+    """Watches any number of directories. Without inotify it reports nothing, and logs that once."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Watched] = {}
@@ -52,13 +52,14 @@ class Watch:
         return None if self._inotify is None else self._inotify.fd
 
     def add(self, directory: str, owner: Watched, *, of_queues: bool = False) -> int:
-        """Watches a directory of messages (or of queues). The number is what `expect` and `remove` want."""
+        """Watches a directory of messages, or of queues. Returns the watch for `expect` and `remove`, -1 if there is
+        none."""
         if self._inotify is None:
             return -1
         try:
             watch = self._inotify.add(directory, _QUEUE_EVENTS if of_queues else _MESSAGE_EVENTS)
         except FileNotFoundError:
-            return -1  # removed by now, which is reported for the directory above it
+            return -1  # the directory is gone, which the watch of its parent reports
         except OSError as error:
             _logger.warning(
                 "%s cannot be watched (%s): foreign files in it are seen at the next start", directory, error
@@ -73,15 +74,15 @@ class Watch:
             self._inotify.remove(watch)
 
     def expect(self, watch: int, event: int, name: str) -> None:
-        """Notes a change of ours that was made and will be reported as this event, see `inotify`. Not one of
-        those that are ignored anyway."""
+        """Notes that a change of ours will be reported as this event of `inotify`. Do not note events of files that are
+        ignored."""
         if watch >= 0:
             self.expected.append((watch, event, name.encode()))
 
     def refresh(self) -> None:
-        """Reports what has happened since the last call. Raises nothing: what cannot be looked at is logged."""
+        """Reports the changes since the last call. Raises nothing: an owner's OSError is logged."""
         if self._inotify is None or self._reporting:
-            return  # whoever asks while it handles a report gets the next ones after this one
+            return  # called by an owner that handles a report: it gets the next one afterwards
         self._reporting = True
         try:
             expected = self.expected
@@ -90,7 +91,7 @@ class Watch:
                     expected.popleft()
                 elif not _is_ignored(event):
                     self._foreign(*event)
-            expected.clear()  # everything of ours has been reported; what was not never will be
+            expected.clear()  # all events of ours have been read; any that is left will never come
         finally:
             self._reporting = False
 
@@ -101,9 +102,9 @@ class Watch:
             for each in list(self._owners):
                 self._tell(each, lambda owner: owner.rescan())
         elif mask & inotify.IGNORED:
-            owner_gone = self._owners.pop(watch, None)
-            if owner_gone is not None:
-                owner_gone.vanished()
+            owner = self._owners.pop(watch, None)
+            if owner is not None:
+                owner.vanished()
         else:
             appeared = bool(mask & _APPEARED)
             self._tell(watch, lambda owner: owner.changed(name, appeared=appeared))
@@ -115,7 +116,7 @@ class Watch:
         try:
             what(owner)
         except OSError as error:
-            _logger.error("what other programs have changed could not be looked at: %s", error)
+            _logger.error("changes by other programs could not be read: %s", error)
 
     def close(self) -> None:
         """Stops all watches."""

@@ -4,7 +4,7 @@ import os
 import select
 
 from ..storage import inotify
-from ..storage.dirq.names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
+from ..storage.dirq.element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX
 from .layouts import intermediates
 
 _APPEARED = inotify.CREATE | inotify.MOVED_TO

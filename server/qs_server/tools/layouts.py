@@ -2,7 +2,7 @@
 
 import os
 
-from ..storage.dirq.names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
+from ..storage.dirq.element_names import OBSOLETE_DIRECTORY, TEMPORARY_DIRECTORY, is_directory, is_element
 from ..storage.engine import StorageError
 from ..storage.names import JOURNAL, parse_message
 from ..storage.settings import FILE

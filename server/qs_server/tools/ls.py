@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 
+from .element_listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
 from .layouts import layout_of
-from .listing import IN_FLIGHT, REMOVED, STATES, WRITTEN, Element, elements
 from .meter import counted
 from .output import say
 

@@ -11,7 +11,7 @@ from ..storage.activity import Activity
 from ..storage.dirq import QueueError
 from ..storage.disk import Disk
 from ..storage.engine import Durability, wall_clock
-from ..storage.files.queue import open_files_queue
+from ..storage.files.files_queue import open_files_queue
 from ..storage.in_use import check_no_server
 from ..storage.names import MAX_MID, NEW, parse_message
 from ..storage.settings import read_options
@@ -19,9 +19,9 @@ from ..storage.shared import Shared
 from ..storage.watch import Watch
 from .bodies import Body
 from .dirq_end import open_dirq
+from .element_listing import LOCKED, UNFINISHED, elements
 from .errors import UsageError
 from .layouts import MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS, VSQS, layout_of, names_in
-from .listing import LOCKED, UNFINISHED, elements
 from .meter import counted
 from .output import say
 

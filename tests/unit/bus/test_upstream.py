@@ -253,3 +253,35 @@ async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockC
         await trio.sleep(1.5)
         assert len(connection.posted) == (2 if code == 500 else 1)
         nursery.cancel_scope.cancel()
+
+
+class IdleConnection(FakeConnection):
+    """A connection on which nothing comes."""
+
+    async def pump(self, take: Callable[[Message], None]) -> None:
+        await trio.sleep_forever()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+async def test_who_waits_for_a_connection_is_told_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also when a connection ends before it was prepared: a subscriber that came meanwhile waited for ever."""
+    cuts = [ServerUnavailable("cut"), ServerUnavailable("cut again")]
+
+    async def prepare(upstream: Upstream) -> None:
+        await trio.sleep(0.1)
+        if cuts:
+            raise cuts.pop()
+
+    async def open_connection(upstream: Upstream) -> IdleConnection:
+        return IdleConnection()
+
+    monkeypatch.setattr(Upstream, "_open", open_connection)
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None)
+    nursery.start_soon(upstream.run)
+    with trio.fail_after(60):
+        await upstream.connected.wait()
+    assert not cuts

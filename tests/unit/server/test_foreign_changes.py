@@ -54,7 +54,7 @@ async def found(engine: JournalEngine, work: Callable[[Committer], None]) -> Non
                 Changes(descriptor, hub, committer)
                 nursery.start_soon(hub.serve)
                 work(committer)
-                await committer.upkeep_changed.wait()
+                await committer.upkeep.wait(ManualClock())  # the engine's, which stands
                 nursery.cancel_scope.cancel()
     finally:
         hub.close()
@@ -75,10 +75,8 @@ async def test_a_file_is_seen_while_batches_follow_each_other(engine: JournalEng
     until = trio.current_time() + 20
 
     def put_and_go_on(committer: Committer) -> None:
-        changed = committer.upkeep_changed
-
         def post() -> None:
-            if not changed.is_set() and trio.current_time() < until:
+            if committer.upkeep.due is None and trio.current_time() < until:
                 job = Job()
                 job.ended = post
                 committer.post(job)

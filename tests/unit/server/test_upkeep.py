@@ -80,8 +80,7 @@ def run(clock: MockClock, slices: int, due: int, *instruments: trio.abc.Instrume
         async with trio.open_nursery() as nursery:
             nursery.start_soon(UpkeepLoop(storage, committer, now).serve)
             await wait_all_tasks_blocked()
-            committer.next_upkeep = engine.next_upkeep()
-            committer.upkeep_changed.set()
+            committer.upkeep.set(engine.next_upkeep())
             await trio.sleep(60)
             nursery.cancel_scope.cancel()
 
@@ -149,7 +148,7 @@ async def test_work_is_given_back_though_a_batch_breaks(caplog: pytest.LogCaptur
             trio.from_thread.run_sync(committer.enqueue, Fault())
 
     engine.begin_upkeep = lambda: engine.__setattr__("slices", engine.slices - 1) or Broken()  # type: ignore[method-assign]
-    committer.next_upkeep = 0
+    committer.upkeep.set(0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(committer.serve)
         nursery.start_soon(UpkeepLoop(storage, committer, now).serve)

@@ -8,8 +8,8 @@ from collections import defaultdict
 from typing import Self
 
 from ..disk import Disk
+from .element_names import is_directory, is_element
 from .folders import DurableDirectory, make_directory, names_in, touch
-from .names import is_directory, is_element
 
 _BEGINNING = 9
 """Digits of an element's name: those of one sixteenth of a second have them in common."""

@@ -12,9 +12,7 @@ import os
 import time
 
 from ..disk import Disk
-from .folders import alone, is_older, masked, names_in, remove_if_empty
-from .locking import lock_file
-from .names import (
+from .element_names import (
     ATTEMPTS,
     LOCKED_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -22,6 +20,8 @@ from .names import (
     element_name,
     is_element,
 )
+from .folders import alone, is_older, masked, names_in, remove_if_empty
+from .locking import lock_file
 from .QueueBase import QueueBase
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC

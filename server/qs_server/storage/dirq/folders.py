@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..disk import Disk
-from .names import ATTEMPTS, LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, element_name
+from .element_names import ATTEMPTS, LOCKED_DIRECTORY, OBSOLETE_DIRECTORY, element_name
 
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..disk import READ, Disk
-from .names import ATTEMPTS, is_directory
+from .element_names import ATTEMPTS, is_directory
 
 _logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from ..engine import SECOND
 from ..shared import Shared
+from .element_names import is_directory
 from .element_state import Elements
 from .folders import names_in
 from .mids import FAR, mid_of, name_of
-from .names import is_directory
 from .places import Folder
 from .simple_layout import is_name
 

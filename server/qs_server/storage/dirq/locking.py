@@ -5,8 +5,8 @@ import errno
 import os
 
 from ..disk import Disk
+from .element_names import LOCKED_DIRECTORY, LOCKED_SUFFIX
 from .folders import masked, touch
-from .names import LOCKED_DIRECTORY, LOCKED_SUFFIX
 
 
 def lock_file(path: str, disk: Disk) -> None:

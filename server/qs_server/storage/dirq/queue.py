@@ -14,10 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..disk import Disk
-from .Exceptions import QueueError, QueueLockError
-from .folders import alone, is_older, is_taken, make_obsolete, masked, names_in, remove_element, remove_if_empty
-from .locking import lock_directory
-from .names import (
+from .element_names import (
     ATTEMPTS,
     LOCKED_DIRECTORY,
     OBSOLETE_DIRECTORY,
@@ -27,6 +24,9 @@ from .names import (
     is_element,
     is_full_name,
 )
+from .Exceptions import QueueError, QueueLockError
+from .folders import alone, is_older, is_taken, make_obsolete, masked, names_in, remove_element, remove_if_empty
+from .locking import lock_directory
 from .QueueBase import QueueBase
 from .QueueSet import QueueSet
 from .schema import Schema, is_piece

@@ -11,11 +11,7 @@ import stat
 from .. import inotify
 from ..disk import Disk
 from .body import Body
-from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
-from .layout import Changes, IsOld, Layout, Listed, Staged
-from .locking import lock_directory
-from .mids import mid_of, name_of
-from .names import (
+from .element_names import (
     ATTEMPTS,
     DELAYED_SUFFIX,
     LOCKED_DIRECTORY,
@@ -24,6 +20,10 @@ from .names import (
     is_being_added,
     is_element,
 )
+from .folders import is_taken, make_obsolete, names_in, remove_element, remove_if_empty
+from .layout import Changes, IsOld, Layout, Listed, Staged
+from .locking import lock_directory
+from .mids import mid_of, name_of
 
 _logger = logging.getLogger(__name__)
 MAX_ELEMENTS = 16_000

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .element_names import LOCKED_DIRECTORY
 from .Exceptions import QueueError
-from .names import LOCKED_DIRECTORY
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
 """Whether it can be the name of a piece of data, and so of its file."""

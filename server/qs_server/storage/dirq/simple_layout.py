@@ -5,11 +5,11 @@ import os
 import stat
 
 from .. import inotify
+from .element_names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 from .folders import names_in
 from .layout import IsOld, Layout, Listed, Staged
 from .locking import lock_file
 from .mids import mid_of, name_of
-from .names import LOCKED_SUFFIX, TEMPORARY_SUFFIX, is_element
 
 GRANULARITY = 60
 """Seconds of which the elements share an intermediate directory: dirq's own default."""

@@ -1,6 +1,6 @@
 """Batches of a queue's producers: staged part by part, published as a whole, and never twice.
 
-What is staged stands in the log and stays there: publishing is one record, which says that these are messages now.
+Staged payloads are in the log and stay where they are: publishing appends one record that makes them messages.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .places import segment_of
 from .store import READY, Store, record_size
 
 Name = tuple[int, int, int]
-"""Batch, part, attempt."""
+"""Identifies an attempt at a part: batch, part, attempt."""
 
 
 class _Table(Protocol):
@@ -28,7 +28,7 @@ class _Table(Protocol):
 
 
 class Publishing(Protocol):
-    """The queue, as far as batches know it."""
+    """The part of a queue that batches use."""
 
     qid: str
     options: Options
@@ -40,12 +40,12 @@ class Publishing(Protocol):
 
 
 class Publication:
-    """A batch that was published, and what its staged records have become."""
+    """A published batch. Maps its staged records to the messages that they have become."""
 
     __slots__ = ("_firsts", "place", "record")
 
     def __init__(self, place: int, record: Published) -> None:
-        """place: of the record."""
+        """place: the record's."""
         self.place = place
         self.record = record
         self._firsts: dict[tuple[int, int], int] = {}
@@ -55,15 +55,16 @@ class Publication:
             first += count
 
     def id_of(self, staged: Staged) -> int | None:
-        """The id of the message that a staged record of the batch has become; None: none."""
+        """Returns the id of the message that a staged record has become; None if its part was not published."""
         first = self._firsts.get((staged.part, staged.attempt))
         return None if first is None else first + staged.position
 
 
 @dataclass(slots=True)
 class Producer:
-    """last: the last batch that was published, -1: none; place: of the record that says so; staged: place and size of
-    each message, by its position; publications: those of which staged records may still be in the log, by batch."""
+    """The state of a producer. last: the last published batch, -1: none; place: of the record that published it;
+    staged: for each attempt, (place, size) of its messages by position; publications: by batch, those whose staged
+    records may still be in the log."""
 
     last: int = -1
     place: int = 0
@@ -72,7 +73,8 @@ class Producer:
 
 
 class LogBatches:
-    """The batches of one queue. Every method may raise OSError, and BadQueueNameError for the producer's name."""
+    """Stages and publishes the batches of one queue. Every method may raise OSError, and BadQueueNameError for the
+    producer's name."""
 
     def __init__(self, queue: Publishing, store: Store) -> None:
         self._queue = queue
@@ -80,19 +82,18 @@ class LogBatches:
         self.producers: dict[str, Producer] = {}
 
     def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
-        """Adds messages to an attempt at a part of a batch: durable, and invisible. Nothing is kept for a batch that is
-        published."""
+        """Adds invisible messages to an attempt at a part of a batch. Does nothing if the batch is published."""
         check_name("producer", producer)
-        known = self.producers.setdefault(producer, Producer())
-        if name[0] <= known.last:
+        state = self.producers.setdefault(producer, Producer())
+        if name[0] <= state.last:
             return
         template = Staged(self._queue.table.number, *name, EMPTY, producer, b"")
         size = len(template.body()) + records.HEAD.size
         self._store.log.reserve(sum(map(len, payloads)) + max(len(payloads), 1) * size, push=True)
-        part = known.staged.get(name)
+        part = state.staged.get(name)
         if part is None:
-            part = known.staged[name] = {}
-            self._store.undo.append((known.staged.pop, name, None))
+            part = state.staged[name] = {}
+            self._store.undo.append((state.staged.pop, name, None))
             if not payloads:
                 self._append(template)
         first = len(part)
@@ -112,21 +113,21 @@ class LogBatches:
         self._store.undo.append((self._store.usage.drop, place, record_size(size)))
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> None:
-        """Makes the messages of these parts (number, attempt) visible, in order of the numbers; drops whatever else was
-        staged for the batch, or for one before it. Does nothing when the batch is published, or one after it.
+        """Makes the messages of these parts (number, attempt) visible, in the order of the numbers. Drops what else is
+        staged for this batch or an earlier one. Does nothing if this batch or a later one is published.
         NoSuchPartError, QueueFullError."""
         check_name("producer", producer)
-        known = self.producers.setdefault(producer, Producer())
-        if batch <= known.last:
+        state = self.producers.setdefault(producer, Producer())
+        if batch <= state.last:
             return
         parts = sorted(parts)
         for number, attempt in parts:
-            if (batch, number, attempt) not in known.staged:
+            if (batch, number, attempt) not in state.staged:
                 raise NoSuchPartError(
                     f"producer {producer!r} has not staged part {number} of batch {batch}, attempt {attempt}, on queue "
                     f"{self._queue.qid!r}"
                 )
-        counted = [(number, attempt, len(known.staged[batch, number, attempt])) for number, attempt in parts]
+        counted = [(number, attempt, len(state.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)
         require_room(self._queue.qid, self._queue.options.capacity, self._queue.table.__len__, count)
         mids = self._queue.free_range(count)
@@ -134,42 +135,42 @@ class LogBatches:
         body = record.body()
         self._store.log.reserve(records.HEAD.size + len(body))
         place = self._store.log.append(body)
-        before = known.last, known.place, dict(known.staged)
-        self._store.undo.append((self._unpublish, known, before))
-        self._show(known, record, place)
+        before = state.last, state.place, dict(state.staged)
+        self._store.undo.append((self._unpublish, state, before))
+        self._add_messages(state, record, place)
 
-    def _show(self, producer: Producer, record: Published, place: int) -> None:
-        """Makes messages of what was staged, and drops the rest."""
+    def _add_messages(self, producer: Producer, record: Published, place: int) -> None:
+        """Adds the published messages to the queue, and drops what else is staged."""
         mid = record.first
         mids: list[int] = []
-        found: list[tuple[int, int]] = []
+        published: list[tuple[int, int]] = []
         for number, attempt, count in record.parts:
             staged = producer.staged.pop((record.batch, number, attempt), {})
             mids += [mid + position for position in sorted(staged)]
-            found += [staged[position] for position in sorted(staged)]
+            published += [staged[position] for position in sorted(staged)]
             mid += count
-        self._drop_older(producer, record.batch)
-        producer.last, producer.place = record.batch, place
-        if record.parts:
-            producer.publications[record.batch] = Publication(place, record)
+        self._set_last(producer, record, place)
         if mids:
-            self._queue.add_published(mids, [where for where, _ in found], [size for _, size in found])
+            self._queue.add_published(mids, [where for where, _ in published], [size for _, size in published])
 
-    def _drop_older(self, producer: Producer, batch: int) -> None:
-        """Drops whatever is still staged for a batch, or one before it."""
-        for name in [name for name in producer.staged if name[0] <= batch]:
+    def _set_last(self, producer: Producer, record: Published, place: int) -> None:
+        """Makes a batch the producer's last published one, and drops what is still staged for it or an earlier one."""
+        for name in [name for name in producer.staged if name[0] <= record.batch]:
             for where, size in producer.staged.pop(name).values():
                 self._store.usage.drop(where, record_size(size))
                 self._store.undo.append((self._store.usage.add, where, record_size(size)))
+        producer.last, producer.place = record.batch, place
+        if record.parts:
+            producer.publications[record.batch] = Publication(place, record)
 
     def _unpublish(self, producer: Producer, before: tuple[int, int, dict[Name, dict[int, tuple[int, int]]]]) -> None:
         producer.last, producer.place, producer.staged = before
         producer.publications = {batch: each for batch, each in producer.publications.items() if batch <= producer.last}
 
     def clear(self) -> None:
-        """Drops all that is staged: the queue is gone."""
-        for known in self.producers.values():
-            for part in known.staged.values():
+        """Drops all producers and what they have staged, as the queue is removed."""
+        for state in self.producers.values():
+            for part in state.staged.values():
                 for where, size in part.values():
                     self._store.usage.drop(where, record_size(size))
         self.producers.clear()
@@ -177,11 +178,11 @@ class LogBatches:
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: Staged) -> None:
-        """Takes up a staged message."""
-        known = self.producers.setdefault(record.producer, Producer())
-        if record.batch <= known.last:
+        """Replays the record of a staged message."""
+        state = self.producers.setdefault(record.producer, Producer())
+        if record.batch <= state.last:
             return
-        part = known.staged.setdefault((record.batch, record.part, record.attempt), {})
+        part = state.staged.setdefault((record.batch, record.part, record.attempt), {})
         if record.position == EMPTY:
             return
         if record.position in part:
@@ -190,33 +191,26 @@ class LogBatches:
         self._store.usage.add(place, record_size(len(record.payload)))
 
     def restore_publication(self, place: int, record: Published) -> None:
-        """Takes up that a batch was published."""
-        known = self.producers.setdefault(record.producer, Producer())
-        if record.batch > known.last or (record.batch == known.last and not record.parts):
-            self._restore_shown(known, record, place)
-
-    def _restore_shown(self, producer: Producer, record: Published, place: int) -> None:
-        """Takes up the messages of a publication as far as they stand where they were staged. The others were copied
-        since, and have records of their own."""
+        """Replays the record of a published batch. Restores the messages that are still where they were staged; the
+        others have been copied and have records of their own."""
+        state = self.producers.setdefault(record.producer, Producer())
+        if record.batch < state.last or (record.batch == state.last and record.parts):
+            return
         mid = record.first
         for number, attempt, count in record.parts:
-            for position, (where, size) in producer.staged.pop((record.batch, number, attempt), {}).items():
+            for position, (where, size) in state.staged.pop((record.batch, number, attempt), {}).items():
                 self._store.usage.drop(where, record_size(size))
                 if self._queue.table.is_news(mid + position, place):
                     self._queue.table.restore(mid + position, where, size, READY)
             mid += count
-        self._drop_older(producer, record.batch)
-        producer.last, producer.place = record.batch, place
-        if record.parts:
-            producer.publications[record.batch] = Publication(place, record)
+        self._set_last(state, record, place)
 
     def move(self, place: int, record: Staged) -> bool:
-        """Copies a staged record to the end of the log if it is needed as such; whether it was. OSError."""
-        known = self.producers.get(record.producer)
-        part = None if known is None else known.staged.get((record.batch, record.part, record.attempt))
-        if part is None:
-            return False
-        if part.get(record.position, (None, 0))[0] != place:
+        """Copies a staged record to the end of the log. Returns False if the message is no longer staged there. OSError
+        if there is no room."""
+        state = self.producers.get(record.producer)
+        part = None if state is None else state.staged.get((record.batch, record.part, record.attempt))
+        if part is None or part.get(record.position, (None, 0))[0] != place:
             return False
         moved = self._append(record), len(record.payload)
         self._store.undo.append((part.__setitem__, record.position, part[record.position]))
@@ -227,25 +221,25 @@ class LogBatches:
         return True
 
     def id_of(self, record: Staged) -> int | None:
-        """The id of the message that a staged record has become, None when it was not published."""
-        known = self.producers.get(record.producer)
-        publication = None if known is None else known.publications.get(record.batch)
+        """Returns the id of the message that a staged record has become; None if it was not published."""
+        state = self.producers.get(record.producer)
+        publication = None if state is None else state.publications.get(record.batch)
         return None if publication is None else publication.id_of(record)
 
     def carry(self, segment: int) -> None:
-        """Says again at the end of the log what only segments up to that one say. OSError."""
-        for producer, known in self.producers.items():
-            if known.last >= 0 and known.place >> 32 <= segment:
-                body = Published(self._queue.table.number, known.last, 0, producer, ()).body()
+        """Appends again the records that would be lost with the segments up to this one. OSError."""
+        for producer, state in self.producers.items():
+            if state.last >= 0 and segment_of(state.place) <= segment:
+                body = Published(self._queue.table.number, state.last, 0, producer, ()).body()
                 self._store.log.reserve(records.HEAD.size + len(body))
-                self._store.undo.append((setattr, known, "place", known.place))
-                known.place = self._store.log.append(body)
-            for name in [name for name, part in known.staged.items() if not part]:
+                self._store.undo.append((setattr, state, "place", state.place))
+                state.place = self._store.log.append(body)
+            for name in [name for name, part in state.staged.items() if not part]:
                 self._append(Staged(self._queue.table.number, *name, EMPTY, producer, b""))
 
     def forget_publications(self, segment: int) -> None:
-        """The segment is removed: the staged records of what was published in it are gone too."""
-        for known in self.producers.values():
-            known.publications = {
-                batch: each for batch, each in known.publications.items() if segment_of(each.place) > segment
+        """Forgets the publications up to a removed segment: their staged records are removed too."""
+        for state in self.producers.values():
+            state.publications = {
+                batch: each for batch, each in state.publications.items() if segment_of(each.place) > segment
             }

@@ -1,7 +1,7 @@
-"""The payloads that were written last, in memory up to a bound.
+"""Keeps the payloads that were written last in memory, up to a limit.
 
-They are kept in slices of the log, and the oldest slice goes as a whole when there is too much: that costs nothing for
-each message. A payload that is deleted leaves at once.
+Payloads are grouped by slices of the log. Over the limit, the oldest slice is dropped as a whole, which costs nothing
+for each message. A deleted payload is dropped at once.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from .places import segment_of
 
 CACHE = 64 << 20
-"""Bytes of payloads that are kept unless somebody says otherwise."""
+"""The default limit in bytes."""
 _SLICE = 23
-"""Bits of a place within its slice: 8 MiB of log."""
+"""Bits of a place within its slice: a slice is 8 MiB of log."""
 _OVERHEAD = 200
-"""Bytes that a payload in memory takes beside its own, about."""
+"""Estimated bytes of memory that a payload takes beside its own."""
 
 
 class _Slice:
@@ -25,57 +25,57 @@ class _Slice:
 
 
 class PayloadCache:
-    """Payloads by their places."""
+    """Keeps payloads by their places."""
 
     def __init__(self, limit: int) -> None:
-        """limit: bytes, 0 for none."""
+        """limit: bytes of memory, 0 to keep nothing."""
         self.limit = limit
         self.size = 0
-        """Bytes that are taken, about."""
+        """Estimated bytes of memory in use."""
         self._slices: dict[int, _Slice] = {}
 
     def get(self, place: int) -> bytes | None:
-        """The payload at a place, if it is here."""
-        found = self._slices.get(place >> _SLICE)
-        return None if found is None else found.payloads.get(place)
+        """Returns the payload at a place, None if it is not in memory."""
+        slice_ = self._slices.get(place >> _SLICE)
+        return None if slice_ is None else slice_.payloads.get(place)
 
     def put(self, places: Sequence[int], payloads: Sequence[bytes], size: int) -> None:
-        """Keeps payloads that were just written, side by side. size: of all of them."""
+        """Keeps payloads that were just written one after the other. size: bytes of all of them."""
         key = places[0] >> _SLICE
-        found = self._slices.get(key)
-        if found is None:
-            found = self._slices[key] = _Slice()
+        slice_ = self._slices.get(key)
+        if slice_ is None:
+            slice_ = self._slices[key] = _Slice()
         if places[-1] >> _SLICE == key:
-            found.payloads.update(zip(places, payloads, strict=True))
+            slice_.payloads.update(zip(places, payloads, strict=True))
             size += _OVERHEAD * len(places)
-            found.size += size
+            slice_.size += size
             self.size += size
         else:
             for place, payload in zip(places, payloads, strict=True):
                 self._put(place, payload)
 
     def trim(self) -> None:
-        """Drops what is too much. To be called when all that is here is in the log."""
+        """Drops the oldest slices until the size is within the limit. Call it when all payloads are in the log."""
         while self.size > self.limit:
             self.size -= self._slices.pop(next(iter(self._slices))).size
 
     def _put(self, place: int, payload: bytes) -> None:
-        found = self._slices.setdefault(place >> _SLICE, _Slice())
-        found.payloads[place] = payload
-        found.size += len(payload) + _OVERHEAD
+        slice_ = self._slices.setdefault(place >> _SLICE, _Slice())
+        slice_.payloads[place] = payload
+        slice_.size += len(payload) + _OVERHEAD
         self.size += len(payload) + _OVERHEAD
 
     def drop(self, place: int) -> None:
-        """The payload at a place is not needed any more."""
-        found = self._slices.get(place >> _SLICE)
-        if found is not None and (payload := found.payloads.pop(place, None)) is not None:
+        """Drops the payload at a place, if it is in memory."""
+        slice_ = self._slices.get(place >> _SLICE)
+        if slice_ is not None and (payload := slice_.payloads.pop(place, None)) is not None:
             size = len(payload) + _OVERHEAD
-            found.size -= size
+            slice_.size -= size
             self.size -= size
-            if not found.payloads:  # an emptied dict keeps its room: a slice of many payloads some 300 KB
+            if not slice_.payloads:  # an emptied dict keeps its memory, some 300 KB for a slice of small payloads
                 del self._slices[place >> _SLICE]
 
     def forget(self, segment: int) -> None:
-        """The segment is removed: payloads that were copied from it are never asked for at their old places."""
+        """Drops the payloads of a removed segment: copied ones are only asked for at their new places."""
         for key in [key for key in self._slices if segment_of(key << _SLICE) == segment]:
             self.size -= self._slices.pop(key).size

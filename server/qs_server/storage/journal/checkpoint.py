@@ -1,12 +1,13 @@
-"""A checkpoint: the index of a log in one file, so that a start need not read the segments.
+"""Writes and reads a checkpoint: the index of a log in one file, so that a start need not read all segments.
 
-It is a cache. One that is torn, damaged, or of another log is ignored, and reported; the segments say the same.
+A checkpoint is a cache. A start logs and ignores one that is torn, damaged, or of another log: the segments hold the
+same.
 
-It is written while the queues change, so that parts of it are newer than its position, from which on records are
-applied once more. Of messages it says which records it knows already; all other records say what is true after them.
+A checkpoint is written while the queues change, so parts of it are newer than its position, from which a start applies
+records again. For messages it says which records it already covers; other records are idempotent.
 
-The file: 16 bytes of magic, columns of 64-bit numbers one after the other, a JSON text that says which is where, then
-8 bytes, its length, and 4 bytes, the CRC-32 of everything before.
+The file: 16 bytes of magic, columns of 64-bit numbers, a JSON text that locates the columns, the length of the text in
+8 bytes, and the CRC-32 of everything before the length in 4 bytes.
 """
 
 import json
@@ -26,11 +27,11 @@ _END = struct.Struct("<QI")
 
 
 class BadCheckpointError(Exception):
-    """The file cannot be used. The text says why."""
+    """The checkpoint cannot be used. The text says why."""
 
 
 class CheckpointWriter:
-    """Writes a checkpoint piece by piece; nobody sees it before it is whole and durable."""
+    """Writes a checkpoint piece by piece. It gets its name when it is whole and durable."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Begins a temporary file in the log's directory. OSError."""
@@ -40,7 +41,11 @@ class CheckpointWriter:
         self._fd = disk.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._at = 0
         self._checksum = 0
-        self._write(_MAGIC)
+        try:
+            self._write(_MAGIC)
+        except OSError:
+            self.give_up()
+            raise
 
     def _write(self, data: bytes) -> None:
         self._disk.write(self._fd, data)
@@ -48,20 +53,20 @@ class CheckpointWriter:
         self._at += len(data)
 
     def column(self, numbers: "array[int]") -> list[int]:
-        """Writes numbers; where they are, for `finish`."""
+        """Writes numbers. Returns [byte in the file, count], which `CheckpointReader.column` takes. OSError."""
         at = self._at
         self._write(numbers.tobytes())
         return [at, len(numbers)]
 
     def end(self, content: dict[str, Any]) -> None:
-        """Writes what the columns are. OSError."""
+        """Writes the text that locates the columns. OSError."""
         text = json.dumps(content, separators=(",", ":")).encode()
         self._write(text)
         self._disk.write(self._fd, _END.pack(len(text), self._checksum))
 
     def publish(self) -> None:
-        """Gives the file its name, durably, in whatever thread: that takes long. What the file says must be durable in
-        the log before. OSError."""
+        """Gives the file its name, durably. Takes long; may run in any thread. The log must be durable up to everything
+        in the file. OSError."""
         self._disk.fsync(self._fd)
         self._close()
         self._disk.rename(self._path, f"{self._directory}/{NAME}")
@@ -73,19 +78,19 @@ class CheckpointWriter:
             self._disk.close(fd)
 
     def give_up(self) -> None:
-        """Removes what was written. The checkpoint before it stays."""
+        """Removes the temporary file. The previous checkpoint stays."""
         self._close()
         try:
             self._disk.unlink(self._path)
         except OSError:
-            return  # it is made anew by the next one
+            return  # the next checkpoint overwrites it
 
 
 class CheckpointReader:
-    """A checkpoint that is whole."""
+    """Reads a whole checkpoint."""
 
     def __init__(self, directory: str) -> None:
-        """BadCheckpointError; FileNotFoundError when there is none."""
+        """Checks the checkpoint in the log's directory. BadCheckpointError; FileNotFoundError if there is none."""
         self._data = data = map_file(f"{directory}/{NAME}")
         if len(data) < len(_MAGIC) + _END.size or data[: len(_MAGIC)] != _MAGIC:
             raise BadCheckpointError("it does not begin like one")
@@ -96,12 +101,12 @@ class CheckpointReader:
         try:
             self.content: dict[str, Any] = json.loads(bytes(data[end - length : end]))
             self.position = Position(*self.content["position"])
-            """From where on records have to be applied."""
+            """The position from which records have to be applied."""
         except (ValueError, TypeError, LookupError) as error:
             raise BadCheckpointError(f"it cannot be read: {error}") from None
 
     def column(self, where: list[int]) -> "array[int]":
-        """The numbers that were written."""
+        """Returns a column. where: as `CheckpointWriter.column` returned it."""
         at, count = where
         numbers = array("Q")
         numbers.frombytes(self._data[at : at + 8 * count])

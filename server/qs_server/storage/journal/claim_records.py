@@ -1,4 +1,4 @@
-"""The records of claims and of staged batches: see `records.py`. Each has the name of a consumer or a producer."""
+"""The records of claims and of staged batches, which name a consumer or a producer. `records.py` has all others."""
 
 import struct
 from array import array
@@ -10,12 +10,13 @@ _ACKED = struct.Struct("<BIQH")
 _STAGED = struct.Struct("<BIQQQIH")
 _PUBLISHED = struct.Struct("<BIQQHI")
 EMPTY = 0xFFFFFFFF
+"""The position of a `Staged` record that announces a part and holds no message."""
 _PART = struct.Struct("<QQI")
 
 
 class Claim(NamedTuple):
-    """seq: its number; since: when it was made, microseconds since the Epoch; size: bytes of payload; gone: those of
-    its messages that were removed since."""
+    """Records a claim. number: the queue's; seq: the claim's number; since: when the claim was made, microseconds since
+    the Epoch; size: bytes of payload; gone: ids of its messages that have been removed since."""
 
     number: int
     seq: int
@@ -26,14 +27,14 @@ class Claim(NamedTuple):
     gone: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """The body of the record."""
+        """Returns the body of the record."""
         name = self.consumer.encode()
         head = _CLAIM.pack(11, self.number, self.seq, self.since, self.size, len(name), len(self.mids))
         return head + name + array("Q", self.mids).tobytes() + array("Q", self.gone).tobytes()
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """What a body says. struct.error, ValueError."""
+        """Parses a body. struct.error, ValueError."""
         _, number, seq, since, size, length, count = _CLAIM.unpack_from(body)
         mids = array("Q")
         mids.frombytes(body[_CLAIM.size + length :])
@@ -42,8 +43,8 @@ class Claim(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """seq: the last claim that is acknowledged; mids: what goes with that. The records of those claims may be in
-    segments that are removed, while their messages were copied since."""
+    """Records that a consumer acknowledged its claims up to seq. mids: the messages that this deletes; listed, as
+    compaction may remove the claims' own records and keep copies of the messages."""
 
     number: int
     seq: int
@@ -51,17 +52,17 @@ class Acked(NamedTuple):
     mids: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """The body of the record."""
-        return _about_a_claim(12, *self)
+        """Returns the body of the record."""
+        return _pack_claim_end(12, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """What a body says. struct.error, ValueError."""
-        return cls(*_read_about_a_claim(body))
+        """Parses a body. struct.error, ValueError."""
+        return cls(*_read_claim_end(body))
 
 
 class Unclaimed(NamedTuple):
-    """seq: the claim that was released; mids: what was in it."""
+    """Records that a claim was released. mids: its messages."""
 
     number: int
     seq: int
@@ -69,17 +70,17 @@ class Unclaimed(NamedTuple):
     mids: Sequence[int] = ()
 
     def body(self) -> bytes:
-        """The body of the record."""
-        return _about_a_claim(13, *self)
+        """Returns the body of the record."""
+        return _pack_claim_end(13, *self)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """What a body says. struct.error, ValueError."""
-        return cls(*_read_about_a_claim(body))
+        """Parses a body. struct.error, ValueError."""
+        return cls(*_read_claim_end(body))
 
 
 class Staged(NamedTuple):
-    """position: of the message in its part, from 0; EMPTY says that there is such a part, and is no message."""
+    """Records a staged message. position: the message's in its part, from 0; EMPTY: the part has no message yet."""
 
     number: int
     batch: int
@@ -90,25 +91,26 @@ class Staged(NamedTuple):
     payload: bytes
 
     def body(self) -> bytes:
-        """The body of the record, as far as its payload, which follows."""
+        """Returns the body of the record without the payload, which follows."""
         name = self.producer.encode()
         return _STAGED.pack(14, self.number, self.batch, self.part, self.attempt, self.position, len(name)) + name
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """What a body says. struct.error, ValueError."""
+        """Parses a body. struct.error, ValueError."""
         _, number, batch, part, attempt, position, length = _STAGED.unpack_from(body)
         producer = _name(body, _STAGED.size, length)
         return cls(number, batch, part, attempt, position, producer, bytes(cls.payload_in(body)))
 
     @staticmethod
     def payload_in(body: memoryview) -> memoryview:
-        """The payload, without reading the rest. struct.error."""
+        """Returns the payload without parsing the other fields. struct.error."""
         return body[_STAGED.size + _STAGED.unpack_from(body)[-1] :]
 
 
 class Published(NamedTuple):
-    """first: the id of the first message; parts: number, attempt and how many messages, in the order of the ids."""
+    """Records that a batch was published. first: id of its first message; parts: (number, attempt, count of messages)
+    in the order of the ids."""
 
     number: int
     batch: int
@@ -117,26 +119,26 @@ class Published(NamedTuple):
     parts: Sequence[tuple[int, int, int]]
 
     def body(self) -> bytes:
-        """The body of the record."""
+        """Returns the body of the record."""
         name = self.producer.encode()
         head = _PUBLISHED.pack(15, self.number, self.batch, self.first, len(name), len(self.parts))
         return head + name + b"".join(_PART.pack(*part) for part in self.parts)
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        """What a body says. struct.error, ValueError."""
+        """Parses a body. struct.error, ValueError."""
         _, number, batch, first, length, count = _PUBLISHED.unpack_from(body)
         at = _PUBLISHED.size + length
         parts = [_PART.unpack_from(body, at + index * _PART.size) for index in range(count)]
         return cls(number, batch, first, _name(body, _PUBLISHED.size, length), parts)
 
 
-def _about_a_claim(kind: int, number: int, seq: int, consumer: str, mids: Sequence[int]) -> bytes:
+def _pack_claim_end(kind: int, number: int, seq: int, consumer: str, mids: Sequence[int]) -> bytes:
     name = consumer.encode()
     return _ACKED.pack(kind, number, seq, len(name)) + name + array("Q", mids).tobytes()
 
 
-def _read_about_a_claim(body: memoryview) -> tuple[int, int, str, Sequence[int]]:
+def _read_claim_end(body: memoryview) -> tuple[int, int, str, Sequence[int]]:
     _, number, seq, length = _ACKED.unpack_from(body)
     consumer = _name(body, _ACKED.size, length)
     mids = array("Q")

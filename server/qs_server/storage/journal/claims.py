@@ -1,6 +1,6 @@
-"""Claims on the messages of one queue: what a consumer has read once stays as it is until that one is done with it.
+"""Claims on the messages of one queue: a claim keeps its messages until its consumer acknowledges or releases it.
 
-A claim is one record, and so is what ends it; its messages are hidden without an end meanwhile.
+A claim is one record in the log, and its end is another. Its messages are hidden without a time limit.
 """
 
 import hashlib
@@ -15,10 +15,11 @@ from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..names import WITHHELD, check_name
 from . import claim_records, records
+from .places import segment_of
 from .store import Store
 
-_LOOK = 1000
-"""Messages that are looked at together."""
+_PAGE = 1000
+"""Messages that are read from the index at a time."""
 
 
 class _Table(Protocol):
@@ -33,7 +34,7 @@ class _Table(Protocol):
 
 
 class Claimed(Protocol):
-    """The queue, as far as claims know it."""
+    """The part of a queue that claims use."""
 
     qid: str
 
@@ -47,32 +48,34 @@ class Claimed(Protocol):
 
 
 @dataclass(slots=True)
-class Held:
-    """A claim: its record, the place of that, and those of its messages that were removed since."""
+class OpenClaim:
+    """An open claim. place: the record's; gone: ids of its messages that have been removed since."""
 
     record: claim_records.Claim
     place: int
     gone: set[int]
 
-    def left(self) -> list[int]:
-        """Ids of its messages that are still there."""
+    def remaining(self) -> list[int]:
+        """Returns the ids of its messages that still exist."""
         return [mid for mid in self.record.mids if mid not in self.gone] if self.gone else list(self.record.mids)
 
 
 @dataclass(slots=True)
 class Consumer:
-    """acked: the last claim that is acknowledged, 0: none; place: of the record that says so."""
+    """The state of a consumer. acked: the last acknowledged claim, 0: none; place: of the record that acknowledged it;
+    claims: the open ones, by number."""
 
     acked: int = 0
     place: int = 0
-    claims: dict[int, Held] = field(default_factory=dict)
+    claims: dict[int, OpenClaim] = field(default_factory=dict)
 
 
 class LogClaims:
-    """The claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's name."""
+    """Makes and ends the claims on one queue. Every method may raise OSError, and BadQueueNameError for the consumer's
+    name."""
 
     most = 100_000
-    """Messages of one claim."""
+    """The most messages that one claim can have."""
 
     def __init__(self, queue: Claimed, store: Store, clock: Clock) -> None:
         self._queue = queue
@@ -81,14 +84,14 @@ class LogClaims:
         self.consumers: dict[str, Consumer] = {}
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
-        """Makes the oldest visible messages claim seq of the consumer: at most count, with ids up to upto, and no more
-        than fit in max_bytes, but for the first. If it has that claim already, returns that. Without any messages,
-        nothing is kept. StaleReceiptError when it is acknowledged, ClaimOrderError when an earlier one is missing,
-        NoSuchClaimError when it was released."""
+        """Claims the oldest visible messages as claim seq of the consumer: at most count, with ids up to upto, and no
+        more than fit in max_bytes, but at least one. Returns the claim if it exists already. Does not keep a claim
+        without messages. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an earlier one is missing,
+        NoSuchClaimError if it was released."""
         check_name("consumer", consumer)
-        known = self._known(consumer, seq)
-        if known is not None:
-            return _described(known.record)
+        existing = self._existing(consumer, seq)
+        if existing is not None:
+            return _described(existing.record)
         self._queue.expire()
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
@@ -96,16 +99,16 @@ class LogClaims:
             self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
         return _describe(consumer, seq, mids, size, now)
 
-    def _known(self, consumer: str, seq: int) -> Held | None:
-        found = self.consumers.get(consumer, Consumer())
-        if seq <= found.acked:
+    def _existing(self, consumer: str, seq: int) -> OpenClaim | None:
+        state = self.consumers.get(consumer, Consumer())
+        if seq <= state.acked:
             raise StaleReceiptError(
                 f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} is acknowledged: the next one is "
-                f"{self._last(found) + 1}"
+                f"{self._last(state) + 1}"
             )
-        if seq in found.claims:
-            return found.claims[seq]
-        following = self._last(found) + 1
+        if seq in state.claims:
+            return state.claims[seq]
+        following = self._last(state) + 1
         if seq < following:
             raise NoSuchClaimError(f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} was released")
         if seq > following:
@@ -122,7 +125,7 @@ class LogClaims:
         index = self._queue.table.index
         chosen: list[int] = []
         total, after = 0, -1
-        while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _LOOK))):
+        while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
             after = mids[-1]
             for mid, size in zip(mids, index.sizes(mids), strict=True):
                 if upto is not None and mid > upto:
@@ -134,15 +137,18 @@ class LogClaims:
         return chosen, total
 
     def _make(self, record: claim_records.Claim) -> None:
-        body = record.body()
-        self._store.log.reserve(records.HEAD.size + len(body))
+        place = self._append(record.body())
         new = [mid for mid in record.mids if mid in self._queue.table.index.new]
-        place = self._store.log.append(body)
         self._queue.table.index.withhold_all(record.mids)
         consumer = self.consumers.setdefault(record.consumer, Consumer())
-        consumer.claims[record.seq] = Held(record, place, set())
+        consumer.claims[record.seq] = OpenClaim(record, place, set())
         self._store.undo.append((self._unmake, record, new))
         self._queue.note_claimed(record.mids)
+
+    def _append(self, body: bytes) -> int:
+        """Appends a record to the log. Returns its place. OSError if there is no room."""
+        self._store.log.reserve(records.HEAD.size + len(body))
+        return self._store.log.append(body)
 
     def _unmake(self, record: claim_records.Claim, new: Sequence[int]) -> None:
         del self.consumers[record.consumer].claims[record.seq]
@@ -154,11 +160,12 @@ class LogClaims:
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
     ) -> list[Message] | None:
-        """Slice (number, how many there are) of a claim, without what has been deleted since. None when it has more
-        than count messages, or more payload than max_bytes and more than one message. NoSuchClaimError."""
+        """Returns the messages of a slice of a claim that still exist. part_of: (number of the slice, number of
+        slices). None if the slice has more than count messages, or more than one and over max_bytes of payload.
+        NoSuchClaimError."""
         part, parts = part_of
-        held = self._held(consumer, seq)
-        mids = held.record.mids
+        claim = self._open_claim(consumer, seq)
+        mids = claim.record.mids
         slice_ = mids[len(mids) * part // parts : len(mids) * (part + 1) // parts]
         if len(slice_) > count:
             return None
@@ -166,7 +173,7 @@ class LogClaims:
         messages: list[Message] = []
         room = max_bytes
         for mid in slice_:
-            if mid in held.gone:
+            if mid in claim.gone:
                 continue
             payload = self._store.payload(queue.table.places.get(mid) or 0)
             room -= len(payload)
@@ -176,104 +183,101 @@ class LogClaims:
             messages.append(Message(queue.qid, mid, "delivered", receives, queue.time(mid), None, payload))
         return messages
 
-    def _held(self, consumer: str, seq: int) -> Held:
+    def _open_claim(self, consumer: str, seq: int) -> OpenClaim:
         check_name("consumer", consumer)
-        found = self.consumers.get(consumer, Consumer()).claims.get(seq)
-        if found is None:
+        claim = self.consumers.get(consumer, Consumer()).claims.get(seq)
+        if claim is None:
             raise NoSuchClaimError(
                 f"consumer {consumer!r} has no claim {seq} on queue {self._queue.qid!r}: it was never made, is "
                 "acknowledged, or was released"
             )
-        return found
+        return claim
 
     def acknowledge(self, consumer: str, seq: int) -> None:
-        """Deletes the messages of every claim up to seq. ClaimOrderError when there is no claim of that number yet."""
+        """Deletes the messages of every claim up to seq. ClaimOrderError if claim seq was not made yet."""
         check_name("consumer", consumer)
-        found = self.consumers.get(consumer, Consumer())
-        if seq <= found.acked:
+        state = self.consumers.get(consumer, Consumer())
+        if seq <= state.acked:
             return
-        if seq > self._last(found):
+        if seq > self._last(state):
             raise ClaimOrderError(
-                f"consumer {consumer!r} has made {self._last(found)} claims on queue {self._queue.qid!r}: there is no "
+                f"consumer {consumer!r} has made {self._last(state)} claims on queue {self._queue.qid!r}: there is no "
                 f"claim {seq} to acknowledge"
             )
-        done = {number: held for number, held in sorted(found.claims.items()) if number <= seq}
-        mids = [mid for held in done.values() for mid in held.left()]
-        body = claim_records.Acked(self._queue.table.number, seq, consumer, mids).body()
-        self._store.log.reserve(records.HEAD.size + len(body))
-        place = self._store.log.append(body)
+        done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
+        mids = [mid for claim in done.values() for mid in claim.remaining()]
+        place = self._append(claim_records.Acked(self._queue.table.number, seq, consumer, mids).body())
         for number in done:
-            del found.claims[number]
-        self._store.undo.append((self._unacknowledge, found, found.acked, found.place, done))
-        found.acked, found.place = seq, place
+            del state.claims[number]
+        self._store.undo.append((self._unacknowledge, state, state.acked, state.place, done))
+        state.acked, state.place = seq, place
         self._queue.remove_claimed(mids)
 
-    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, Held]) -> None:
+    def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
         consumer.acked, consumer.place = acked, place
         consumer.claims.update(done)
 
     def release(self, consumer: str, seq: int) -> int:
-        """Makes the messages of a claim visible again, which is none any more. How many they are. NoSuchClaimError."""
-        held = self._held(consumer, seq)
-        mids = held.left()
-        body = claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body()
-        self._store.log.reserve(records.HEAD.size + len(body))
-        self._store.log.append(body)
+        """Ends a claim and makes its messages visible again. Returns the claim's number of messages.
+        NoSuchClaimError."""
+        claim = self._open_claim(consumer, seq)
+        mids = claim.remaining()
+        self._append(claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body())
         del self.consumers[consumer].claims[seq]
-        self._store.undo.append((self._unrelease, held, mids))
-        self._give_back(mids)
+        self._store.undo.append((self._unrelease, claim, mids))
+        self._make_visible(mids)
         self._queue.note_unclaimed(mids)
-        return len(held.record.mids)
+        return len(claim.record.mids)
 
-    def _give_back(self, mids: Sequence[int]) -> None:
+    def _make_visible(self, mids: Sequence[int]) -> None:
         for mid in mids:
             self._queue.table.receives[mid] = self._queue.table.receives.get(mid, 0) + 1
             self._queue.table.show(mid, 0, delayed=False)
 
-    def _unrelease(self, held: Held, mids: Sequence[int]) -> None:
-        self.consumers[held.record.consumer].claims[held.record.seq] = held
+    def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
+        self.consumers[claim.record.consumer].claims[claim.record.seq] = claim
         for mid in mids:
             self._queue.table.receives[mid] -= 1
             self._queue.table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
-        """A message that was in a claim has been removed."""
+        """Records that a message has been removed, in the claim that has it."""
         for consumer in self.consumers.values():
-            for held in consumer.claims.values():
-                at = bisect_left(held.record.mids, mid)
-                if at < len(held.record.mids) and held.record.mids[at] == mid and mid not in held.gone:
-                    held.gone.add(mid)
-                    self._store.undo.append((held.gone.discard, mid))
+            for claim in consumer.claims.values():
+                at = bisect_left(claim.record.mids, mid)
+                if at < len(claim.record.mids) and claim.record.mids[at] == mid and mid not in claim.gone:
+                    claim.gone.add(mid)
+                    self._store.undo.append((claim.gone.discard, mid))
 
     def all(self) -> list[Claim]:
-        """Returns the claims that are neither acknowledged nor released, by consumer and number."""
+        """Returns the open claims, by consumer and number."""
         return [
-            _described(found.claims[seq].record)
-            for _, found in sorted(self.consumers.items())
-            for seq in sorted(found.claims)
+            _described(state.claims[seq].record)
+            for _, state in sorted(self.consumers.items())
+            for seq in sorted(state.claims)
         ]
 
     # -- a start, and compaction ----------------------------------------------------------------------------------
 
     def restore(self, place: int, record: claim_records.Claim) -> None:
-        """Takes up a claim. Those of its messages that are not known yet were copied since, and have records later."""
+        """Replays the record of a claim. Messages that are not restored yet have been copied; their records follow."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         if record.seq <= consumer.acked:
             return
-        held = Held(record, place, set(record.gone))
-        consumer.claims[record.seq] = held
-        for mid in held.left():
+        claim = OpenClaim(record, place, set(record.gone))
+        consumer.claims[record.seq] = claim
+        for mid in claim.remaining():
             if self._queue.table.index.expiry(mid) is not None and self._queue.table.is_news(mid, place):
                 self._queue.table.index.withhold(mid)
 
     def settle(self) -> None:
-        """After a start: what is not there of a claim was removed. What is in a claim of which a repair found no record
-        is visible again."""
+        """Call it after a replay. Counts the missing messages of a claim as removed, and makes messages visible whose
+        claim's record a repair has not found."""
         claimed: set[int] = set()
         for consumer in self.consumers.values():
-            for held in consumer.claims.values():
-                held.gone.update(mid for mid in held.left() if not self._is_withheld(mid))
-                claimed.update(held.left())
+            for claim in consumer.claims.values():
+                claim.gone.update(mid for mid in claim.remaining() if not self._is_withheld(mid))
+                claimed.update(claim.remaining())
         lost = [
             mid
             for mids, expiries in self._queue.table.index.hidden.pages(-1)
@@ -284,12 +288,12 @@ class LogClaims:
             self._queue.table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
-        """Takes up that claims were acknowledged, or one released."""
+        """Replays the record of an acknowledgement or a release."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._queue.table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
             consumer.claims.pop(record.seq, None)
-            self._give_back(withheld)
+            self._make_visible(withheld)
             return
         consumer.acked, consumer.place = max(consumer.acked, record.seq), place
         for seq in [seq for seq in consumer.claims if seq <= record.seq]:
@@ -301,20 +305,17 @@ class LogClaims:
         return self._queue.table.index.expiry(mid) == WITHHELD
 
     def carry(self, segment: int) -> None:
-        """Says again at the end of the log what only segments up to that one say. OSError."""
-        log = self._store.log
-        for consumer, found in self.consumers.items():
-            if found.acked and found.place >> 32 <= segment:
-                body = claim_records.Acked(self._queue.table.number, found.acked, consumer).body()
-                log.reserve(records.HEAD.size + len(body))
-                self._store.undo.append((setattr, found, "place", found.place))
-                found.place = log.append(body)
-            for held in found.claims.values():
-                if held.place >> 32 <= segment:
-                    body = held.record._replace(gone=sorted(held.gone)).body()
-                    log.reserve(records.HEAD.size + len(body))
-                    self._store.undo.append((setattr, held, "place", held.place))
-                    held.place = log.append(body)
+        """Appends again the records that would be lost with the segments up to this one. OSError."""
+        for consumer, state in self.consumers.items():
+            if state.acked and segment_of(state.place) <= segment:
+                place = self._append(claim_records.Acked(self._queue.table.number, state.acked, consumer).body())
+                self._store.undo.append((setattr, state, "place", state.place))
+                state.place = place
+            for claim in state.claims.values():
+                if segment_of(claim.place) <= segment:
+                    place = self._append(claim.record._replace(gone=sorted(claim.gone)).body())
+                    self._store.undo.append((setattr, claim, "place", claim.place))
+                    claim.place = place
 
 
 def _described(record: claim_records.Claim) -> Claim:

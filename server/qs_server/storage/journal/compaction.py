@@ -1,7 +1,7 @@
-"""Compaction: what is still needed in the oldest segment is copied to the end of the log, and the segment removed.
+"""Compaction: copies what is still needed of the oldest segment to the end of the log, and removes the segment.
 
-Always the oldest: then a record that says that a message is gone is needed only as long as there are older segments,
-and goes with its own. It is done in slices, each within a batch, so that no request waits long for it.
+It is always the oldest segment, so that a tombstone, which is needed only while there are older segments, can go with
+its own. The work is done in slices, each committed with a batch of requests, so that no request waits long.
 """
 
 import logging
@@ -22,9 +22,9 @@ from .store import SLICE, Holder, Store, record_size
 
 _logger = logging.getLogger(__name__)
 _BYTES = 512 << 10
-"""Bytes that a slice appends at most, but for its last record: they are written with the batch's commit."""
-_IN_A_ROW = 32
-"""Records between two looks at the time."""
+"""Bytes that a slice may append before its last record: they are written with the batch's commit."""
+_RECORDS_PER_CLOCK_READ = 32
+"""Records that are copied between two reads of the clock."""
 _PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
 
 
@@ -32,7 +32,7 @@ class Compaction:
     """Compacts the log of one store."""
 
     def __init__(self, store: Store, queues: Callable[[], Iterable[LogQueue]], clock: Clock) -> None:
-        """queues: all that there are."""
+        """queues: returns all queues of the log."""
         self._store = store
         self._queues = queues
         self._clock = clock
@@ -41,13 +41,13 @@ class Compaction:
         self._stepping = False
         self._rollbacks = 0
         self._copied = 0
-        self._damaged = 0  # the segment that cannot be read
+        self._damaged = 0  # number of the segment that cannot be read
         self.total = 0
-        """Bytes that were copied since the start."""
+        """Bytes of payload copied since the start."""
 
     @property
     def wanted(self) -> bool:
-        """Whether there is something to do."""
+        """True if the oldest segment is worth compacting."""
         log = self._store.log
         return (
             not log.failed
@@ -56,7 +56,7 @@ class Compaction:
         )
 
     def step(self, seconds: float = SLICE) -> None:
-        """Does a slice of the work, for the caller to commit. OSError: there is no room for it."""
+        """Does a slice of the work, which the caller commits. OSError: there is no room for the copies."""
         self._stepping = True
         try:
             self._step(seconds)
@@ -67,7 +67,7 @@ class Compaction:
         if self._work is None or self._rollbacks != self._store.rollbacks or self._segment != self._store.log.oldest:
             self._segment = self._store.log.oldest or 0
             self._rollbacks = self._store.rollbacks
-            self._work = self._copy(self._segment)  # what is copied already, it passes over
+            self._work = self._copy(self._segment)  # skips what is already copied
         self._copied = 0
         until = perf_counter() + seconds
         try:
@@ -79,7 +79,7 @@ class Compaction:
         except (DamagedError, BadRecordError, struct.error) as error:
             self._work, self._damaged = None, self._segment
             _logger.error(
-                "%s cannot be compacted, and stays: %s. Stop the server; 'queue-journal.py check' says more",
+                "%s cannot be compacted and stays: %s. Stop the server; 'queue-journal.py check' says more",
                 self._store.log.path_of(self._segment),
                 error,
             )
@@ -88,10 +88,10 @@ class Compaction:
             raise
 
     def run(self) -> bool:
-        """Copies and removes the oldest segment at once, if that is worth it. Whether it is gone. OSError."""
+        """Compacts the oldest segment at once, if that is worth it. Returns True if the segment is gone. OSError."""
         oldest = self._store.log.oldest
         if self._stepping or not self.wanted:
-            return False  # a slice that has no room itself cannot have it made
+            return False  # called by a slice that has no room: a second one would have none either
         while self._store.log.oldest == oldest and oldest != self._damaged:
             self.step()
             self._store.commit_early()
@@ -108,9 +108,12 @@ class Compaction:
     # -- copying --------------------------------------------------------------------------------------------------
 
     def _copy(self, segment: int) -> Iterator[None]:
-        """Copies what is needed in a segment. Yields now and then."""
+        """Copies what is needed of a segment. Yields where a slice may end."""
         for queue in list(self._queues()):
-            yield from self._carry(queue, segment)
+            yield from queue.carry_keys(segment, self._clock())
+            queue.claims.carry(segment)
+            queue.batches.carry(segment)
+            queue.carry_taken(segment)
             yield
         if self._store.usage.live.get(segment):
             yield from self._copy_payloads(segment)
@@ -124,7 +127,7 @@ class Compaction:
                 if body[0] in _PAYLOADS:
                     self._copy_record(place, body)
                     count += 1
-                    if count % _IN_A_ROW == 0:
+                    if count % _RECORDS_PER_CLOCK_READ == 0:
                         yield
                 place += records.HEAD.size + len(body)
             yield
@@ -132,13 +135,6 @@ class Compaction:
             raise DamagedError(
                 f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
             )
-
-    def _carry(self, queue: LogQueue, segment: int) -> Iterator[None]:
-        """Says again what only this segment says of a queue, beside its messages. Yields now and then."""
-        yield from queue.carry_keys(segment, self._clock())
-        queue.claims.carry(segment)
-        queue.batches.carry(segment)
-        queue.carry_taken(segment)
 
     def _copy_record(self, place: int, body: memoryview) -> None:
         record = records.identify(body)
@@ -152,23 +148,23 @@ class Compaction:
                 self._copied += len(body)
                 return
             mid = queue.batches.id_of(staged)
-        if mid is not None and (holders := list(self._store.sharers(record.number, mid, place))):
+        if mid is not None and (tables := list(self._store.sharers(record.number, mid, place))):
             payload = records.payload_of(body)
-            self._move(mid, place, b"" if payload is None else bytes(payload), holders)
+            self._move(mid, place, b"" if payload is None else bytes(payload), tables)
 
-    def _move(self, mid: int, place: int, payload: bytes, holders: list[Holder]) -> None:
-        """Appends the message of these queues, with the state that it has in each."""
+    def _move(self, mid: int, place: int, payload: bytes, tables: list[Holder]) -> None:
+        """Appends a message with its state in each of the queues that share it. tables: the queues' message tables."""
         store, log = self._store, self._store.log
         size = len(payload)
-        first, *others = holders
+        first, *others = tables
         self._reserve(size + records.MOVED_SIZE + len(others) * records.SMALL)
         moved = log.append(records.moved(first.number, mid, *first.state_of(mid)), payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
             log.append(records.shared(shared))
-        for holder in holders:
-            holder.places.set(mid, moved)
-            store.undo.append((holder.places.set, mid, place))
+        for table in tables:
+            table.places.set(mid, moved)
+            store.undo.append((table.places.set, mid, place))
         store.usage.add(moved, record_size(size))
         store.usage.drop(place, record_size(size))
         store.undo.append((self._move_back, place, moved, record_size(size)))
@@ -176,8 +172,8 @@ class Compaction:
         self.total += size
 
     def _reserve(self, size: int) -> None:
-        """Has room for a copy. On a full disk only if all that is left of the segment can be copied: then the segment
-        goes, and there is room again. OSError."""
+        """Reserves room for a copy. On a full disk the reserve is used only if the rest of the segment fits into it
+        too, so that the segment can be removed and there is room again. OSError."""
         store = self._store
         try:
             store.log.reserve(size, push=True)

@@ -1,7 +1,6 @@
-"""What is in a journal, whole or not: every segment file with what can be read of it, and what is missing between them.
+"""Examines a journal for `queue-journal.py`: lists every segment file, what can be read of it, and what is missing.
 
-For `queue-journal.py`. Changes nothing, and may be used while a server runs. Whether a server would start over it is
-for `opening.py` to say, and asked there.
+Changes nothing, and may run beside a server. `opening.py` decides whether a server would start with the journal.
 """
 
 import os
@@ -23,10 +22,10 @@ from .salvage import Hole, Piece, find_salt, read_pieces
 
 
 class Part(NamedTuple):
-    """One segment file. number: what its header says, or else its name; first: the number of its first frame, as far as
-    known; life: what it has in common with others of the same start, None: not known; pieces: its frames, whole or
-    not, in order; faults: what is wrong with it; foreign: it belongs to another journal; obsolete: nothing in it is
-    needed any more."""
+    """One segment file. number: from its header, or else from its name; first: number of its first frame, None if
+    unknown; life: shared by the segments of one server start, None if unknown; pieces: its frames in order, whole or
+    not; faults: descriptions of what is wrong with the file; foreign: it belongs to another journal; obsolete: nothing
+    in it is needed any more."""
 
     path: str
     number: int
@@ -42,18 +41,18 @@ class Part(NamedTuple):
 
     @property
     def next(self) -> int | None:
-        """The number of the frame that should be the first of the following segment, as far as known."""
+        """The number of the frame that should begin the following segment, None if unknown."""
         return self.pieces[-1].sequence + 1 if self.pieces else self.first
 
     @property
     def counts(self) -> bool:
-        """Whether a start, or a repair, has anything to take from it."""
+        """True if a start or a repair reads this file."""
         return not self.foreign and not self.obsolete
 
 
 class Placed(NamedTuple):
-    """A record and the queue that it is about; None: what its number means is not known. number: for that queue,
-    and for no other in the whole journal; place: where the record stands."""
+    """A record and its queue. qid: None if the record with the queue's name is lost; number: identifies the queue in
+    the whole journal, where queue numbers may be used again; place: the record's place."""
 
     part: Part
     piece: Piece
@@ -64,7 +63,7 @@ class Placed(NamedTuple):
 
 
 class FoundCheckpoint(NamedTuple):
-    """The file of a checkpoint. position: where it ends; fault: why it is ignored, None: it is whole."""
+    """A checkpoint file. position: where in the log it ends; fault: why a start ignores it, None if it is whole."""
 
     path: str
     size: int
@@ -73,10 +72,10 @@ class FoundCheckpoint(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """parts: all segment files, in their order; missing: segments that should be there, and frames between two; torn:
-    the file whose end the next start cuts off; refusal: why a start is refused, None: it is not; last: the greatest
-    number in use; checkpoint: None, if there is none; numbers: of queues, by the life and the number that they have
-    there."""
+    """An examined journal. parts: all segment files in order; missing: descriptions of missing segments and of frames
+    missing between two; torn: the file whose end the next start cuts off; refusal: why a start is refused, None if it
+    is not; last: the greatest segment number in use; checkpoint: None if there is none; numbers: each queue's number in
+    the whole journal, by its life and its number in that life."""
 
     parts: list[Part]
     missing: list[str]
@@ -87,7 +86,7 @@ class Examined(NamedTuple):
     numbers: dict[tuple[bytes | None, int], int]
 
     def placed(self) -> Iterator[Placed]:
-        """Every record that can be read, in the order in which they were written."""
+        """Yields every readable record in the order in which they were written."""
         names: dict[tuple[bytes | None, int], str] = {}
         for part, _, _, record in self._records():
             if isinstance(record, Queue):
@@ -98,7 +97,7 @@ class Examined(NamedTuple):
                 yield Placed(part, piece, record, names.get(meant), self.number_of(part, record.number), place)
 
     def number_of(self, part: Part, number: int) -> int:
-        """What the queue that a number means in a segment is called, by no other's number in the whole journal."""
+        """Returns the number that identifies a queue in the whole journal. number: the queue's in that part."""
         return self.numbers.setdefault((part.life, number), len(self.numbers) + 1)
 
     def _records(self) -> Iterator[tuple[Part, Piece, int, Record]]:
@@ -109,7 +108,7 @@ class Examined(NamedTuple):
                         yield part, piece, place_of(part.number, start), record
 
     def messages(self) -> dict[str, Counter[str]]:
-        """How many messages each file holds of each queue."""
+        """Counts the messages by path of the segment file and by queue. Counts a copied message once."""
         found: dict[str, Counter[str]] = {part.path: Counter() for part in self.parts}
         known: set[tuple[str, str, int]] = set()
         for placed in self.placed():
@@ -122,14 +121,14 @@ class Examined(NamedTuple):
 
 
 def messages_in(record: Record) -> Iterable[int]:
-    """Ids of the messages that a record makes."""
+    """Returns the ids of the messages that a record adds."""
     if isinstance(record, Published):
         return range(record.first, record.first + sum(count for _, _, count in record.parts))
     return (record.mid,) if isinstance(record, (Push, Moved, Shared)) else ()
 
 
 def examine(directory: str, disk: Disk) -> Examined:
-    """Looks at everything. OSError; FileNotFoundError too when a server removes a segment meanwhile."""
+    """Examines the journal in a directory. OSError; a FileNotFoundError may mean that a server removed a segment."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     parts = sorted((_read(directory, number) for number in numbers), key=lambda part: (part.number, part.path))
@@ -146,12 +145,12 @@ def examine(directory: str, disk: Disk) -> Examined:
 
 
 class _Parser:
-    """Reads every record of the segments, as a start does that has no checkpoint."""
+    """Parses every record, like a start without a checkpoint, and applies nothing."""
 
     oldest = 0
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """The records of a frame. BadRecordError."""
+        """Parses the records of a frame. BadRecordError."""
         for body in bodies:
             record = parse_one(body)
             if isinstance(record, Checkpoint):
@@ -159,7 +158,8 @@ class _Parser:
 
 
 def verify(directory: str, disk: Disk) -> str | None:
-    """The file whose end the next start cuts off. JournalDamagedError when no server starts with it."""
+    """Checks that a server would start with the journal. Returns the path of the file whose end the start would cut
+    off, or None. JournalDamagedError if no server would start."""
     opened = read_log(directory, disk, find_segments(directory, disk), _Parser())
     return None if opened.torn is None else opened.torn.path
 
@@ -227,7 +227,7 @@ def _fill(part: Part, data: memoryview, header: Header) -> Part:
 
 
 def _with_lives(parts: list[Part]) -> list[Part]:
-    """Where it is not known, it is that of the segments on both sides; or else no other's."""
+    """Fills in unknown lives: that of both neighbours if they agree, or else one that no other segment has."""
     done = []
     for at, part in enumerate(parts):
         if part.life is None:
@@ -240,7 +240,7 @@ def _with_lives(parts: list[Part]) -> list[Part]:
 
 
 def _without_copies(parts: list[Part]) -> list[Part]:
-    """Each frame once, and nothing that an earlier start has cut off: what is behind the last that is whole."""
+    """Keeps each frame once, and drops frames behind the last whole one that an earlier start has cut off."""
     done: list[Part] = []
     for part in parts:
         if done and done[-1].number == part.number:
@@ -259,11 +259,11 @@ def _without_copies(parts: list[Part]) -> list[Part]:
 
 
 def _missing(directory: str, parts: list[Part], oldest: int, begun: int | None) -> Iterator[str]:
-    """Between those that are there, each in one line."""
-    there = {part.number for part in parts}
-    last = max([*there, begun or 0])
-    for number in range(max(oldest, 1) if oldest or not there else min(there), last + 1):
-        if number not in there:
+    """Describes each missing segment and range of frames in a line."""
+    present = {part.number for part in parts}
+    last = max([*present, begun or 0])
+    for number in range(max(oldest, 1) if oldest or not present else min(present), last + 1):
+        if number not in present:
             before = max((p.next for p in parts if p.number < number and p.next is not None), default=None)
             after = min((p.first for p in parts if p.number > number and p.first is not None), default=None)
             frames = "" if before is None or after is None else f", with frames {before} to {after - 1}"

@@ -1,8 +1,7 @@
-"""The directory of a queue of the log: files that other programs put there become messages.
+"""Turns files that other programs put into the directory of a log's queue into messages.
 
-The door decides what is looked at and when, and writes the records; `intake` does what has to do with files. All of it
-is done at leisure, one directory at a time, a bounded number of files at once. Files wait in the directory while the
-queue is at its capacity.
+A door decides which files are read and when, and writes the records; `intake` does the work on files. It is background
+work, on one directory and a bounded number of files at a time. Files wait in the directory while the queue is full.
 """
 
 import logging
@@ -19,29 +18,29 @@ from .store import Store
 
 _logger = logging.getLogger(__name__)
 _NAMES = 4096
-"""Names that are kept of those that were reported; if there are more, the directory is listed."""
+"""The most reported names that are kept; if there are more, the directory is listed."""
 _NAMED = 20
-"""Files that are no messages of which the log says so one by one."""
+"""The most files that the log names as not being messages."""
 _TRY_AGAIN = 1 * SECOND
-"""Microseconds after which what could not be done is tried again."""
+"""Pause before work that failed is tried again."""
 
 
 class Doors:
-    """The doors of a log's queues that have something to do, in turn."""
+    """Gives the doors of a log's queues their turns."""
 
     def __init__(self, open_states: OpenStates) -> None:
-        """open_states: what reads the states of messages that are files."""
+        """open_states: opens the states of messages that are files."""
         self.open_states = open_states
         self.busy: dict[Door, None] = {}
-        """The doors that may have something to do."""
+        """The doors that may have work, in the order of their turns."""
 
     def wake(self, door: "Door") -> None:
-        """Notes that a door has something to do."""
+        """Notes that a door has work."""
         self.busy[door] = None
 
     def due(self) -> int | None:
-        """When the first of them should be worked on; 0: now; None: there is nothing to do, or it waits for room in its
-        queue."""
+        """Returns the time at which the first door is due, 0 for now; None if none has work or all wait for room in
+        their queues."""
         first: int | None = None
         for door in list(self.busy):
             if not door.has_work:
@@ -53,24 +52,24 @@ class Doors:
         return first
 
     def next(self, now: int) -> "Door | None":
-        """The door to be worked on now."""
+        """Returns a door that is due, and moves it to the end of the turns; None if none is due."""
         for door in list(self.busy):
             if door.has_work and (due := door.due()) is not None and due <= now:
                 del self.busy[door]
-                self.busy[door] = None  # it is the last one now
+                self.busy[door] = None
                 return door
         return None
 
 
 def _oldest_first(blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
-    """The names, some thousand at a time in the order of their ids."""
+    """Yields the names, each few thousand of them sorted by their ids."""
     for block in blocks:
         for at in range(0, len(block), _NAMES):
             yield from sorted(block[at : at + _NAMES], key=lambda name: name.partition(b".")[0].rjust(18))
 
 
 class Owner(Protocol):
-    """A queue, as far as its door knows it."""
+    """The part of a queue that its door uses."""
 
     taken: dict[int, int]
 
@@ -80,10 +79,10 @@ class Owner(Protocol):
 
 
 class Door:
-    """One directory."""
+    """Takes files in from the directory of one queue."""
 
     def __init__(self, path: str, disk: Disk, doors: Doors, clock: Clock, owner: Owner) -> None:
-        """OSError when there is no such directory."""
+        """path: the directory. OSError if it does not exist."""
         self.path = path
         self._disk = disk
         self._doors = doors
@@ -95,17 +94,17 @@ class Door:
         self._listing: Iterator[bytes] | None = None
         self._listed_for: set[int] = set()  # tokens that the log had when the listing began
         self._running: Intake | None = None
-        self._read: Intake | None = None  # its files are to be committed
-        self._appended: Intake | None = None  # its files are in the log, and to be removed
+        self._read: Intake | None = None  # has read files that are not in the log yet
+        self._appended: Intake | None = None  # its files are in the log, and have to be removed
         self._not_before = 0
-        self._complaint = ""
-        self._named: set[str] = set()
+        self._logged_reason = ""  # why files wait, as last logged
+        self._logged_strays: set[str] = set()
         self.is_closed = False
 
-    # -- what is to be done ---------------------------------------------------------------------------------------
+    # -- scheduling work ------------------------------------------------------------------------------------------
 
     def appeared(self, name: bytes) -> None:
-        """Has a file looked at."""
+        """Schedules a look at a file."""
         if len(self._names) >= _NAMES:
             self.list_again()
         elif not self._list_again:
@@ -113,18 +112,18 @@ class Door:
             self._doors.wake(self)
 
     def list_again(self) -> None:
-        """Has all files looked at."""
+        """Schedules a look at all files."""
         self._names.clear()
         self._list_again = True
         self._doors.wake(self)
 
     def close(self) -> None:
-        """Takes nothing more in."""
+        """Stops taking files in."""
         self.is_closed = True
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to do, now or later."""
+        """True if there is work, now or later."""
         return not self.is_closed and (self._waits or self._read is not None or self._appended is not None)
 
     @property
@@ -132,18 +131,20 @@ class Door:
         return bool(self._names) or self._listing is not None or self._list_again
 
     def due(self) -> int | None:
-        """When it should be worked on; 0: now; None: not before there is room in the queue, or before `finish`."""
+        """Returns the time at which the door is due, 0 for now; None if it waits for room in the queue or for
+        `finish`."""
         if self._running is not None:
             return None
         if self._read is None and self._appended is None and self._owner.room() <= 0:
             return None
         return self._not_before
 
-    # -- doing it -------------------------------------------------------------------------------------------------
+    # -- doing the work -------------------------------------------------------------------------------------------
 
     def advance(self, store: Store) -> Intake | None:
-        """Appends what was read, for the caller to commit; or, with all that was appended committed, gives the next
-        piece of work, for a thread. OSError: there is no room in the log."""
+        """Appends the files that were read, which the caller commits, and returns None. If there are none, returns the
+        next work, which a thread runs; call it only if everything appended is committed. OSError: there is no room in
+        the log."""
         if self._read is None:
             return self._begin(store.log.background_sync())
         read = self._read
@@ -157,32 +158,32 @@ class Door:
         self.list_again()
 
     def _begin(self, before: Callable[[], None] | None) -> Intake:
-        known = set(self._owner.taken)
+        tokens = set(self._owner.taken)
         if self._list_again and self._listing is None:
             self._list_again = False
             self._listing = _oldest_first(self._disk.file_blocks_in(self.path))
-            self._listed_for = known
+            self._listed_for = tokens
         names, self._names = list(self._names), deque()
         work = Intake(self.path, self._disk, names, self._listing, max(self._owner.room(), 0), self._doors.open_states)
-        work.before, work.known = before, known
+        work.before, work.committed_tokens = before, tokens
         if self._appended is not None:
-            work.remove = [file.name for file in self._appended.files]
+            work.to_remove = [file.name for file in self._appended.files]
         self._running = work
         return work
 
     def finish(self, work: Intake) -> None:
-        """Takes over what was done."""
+        """Takes over the results of a run."""
         self._running = None
         if self.is_closed:
             return
         for name, why in work.strays:
-            self._name_stray(name, why)
+            self._log_stray(name, why)
         if work.error is not None:
             self._listing = None
             self.list_again()
             self.put_off(work.error)
             return
-        self._names.extendleft(reversed(work.left))
+        self._names.extendleft(reversed(work.postponed))
         if self._appended is not None:
             self._owner.note_unlinked([self._appended.token])
             self._appended = None
@@ -191,33 +192,33 @@ class Door:
         self._listing = work.listing
         if work.files:
             self._read = work
-        if self._complaint:
-            self._complaint = ""
+        if self._logged_reason:
+            self._logged_reason = ""
             _logger.warning("files are taken in from %s again", self.path)
         self._doors.wake(self)
 
     def put_off(self, error: OSError) -> None:
-        """Tries again later, and says why, once."""
+        """Schedules another try, and logs the reason once."""
         self._not_before = self._clock() + _TRY_AGAIN
         self._doors.wake(self)
-        what = "there is no room for them" if has_no_room(error) else str(error)
-        if what != self._complaint and self.in_place():
+        reason = "there is no room for them" if has_no_room(error) else str(error)
+        if reason != self._logged_reason and self.in_place():
             _logger.error(
-                "files in %s cannot be taken in, and wait: %s; it is tried again every second", self.path, what
+                "files in %s cannot be taken in, and wait: %s; qs tries again every second", self.path, reason
             )
-            self._complaint = what
+            self._logged_reason = reason
 
-    def _name_stray(self, name: str, why: str) -> None:
-        if name in self._named or len(self._named) > _NAMED:
+    def _log_stray(self, name: str, why: str) -> None:
+        if name in self._logged_strays or len(self._logged_strays) > _NAMED:
             return
-        self._named.add(name)
-        if len(self._named) > _NAMED:
+        self._logged_strays.add(name)
+        if len(self._logged_strays) > _NAMED:
             _logger.warning("%s holds more files that are not taken in; they are not named", self.path)
         else:
             _logger.warning("%s/%s is no message, and stays: %s", self.path, name, why)
 
     def clear(self) -> None:
-        """Removes what is left of files that are messages already, so that an empty queue can be removed. OSError."""
+        """Removes files that are messages already, so that an empty queue can be removed. OSError."""
         for name in self._disk.files_in(self.path):
             if token_of(os.fsencode(name)) in self._owner.taken:
                 self._disk.unlink(f"{self.path}/{name}")

@@ -1,9 +1,13 @@
-"""Files of a queue's directory on their way into the log: the part that is done in a thread and touches only files.
+"""Reads the files of a queue's directory for the log: the work that a thread does, on files only.
 
-A file is taken in so that each crash leaves it either a file or a message. It gets a private name with a token that is
-used once; the directory is synced; then its message and a TAKEN record with the token are committed in one frame; then
-the file is unlinked, the directory synced, and an UNLINKED record notes that. A start that finds a private name removes
-the file if the log has its token, and takes it in otherwise. So nobody has to tell two files apart that had one name.
+A crash at any step leaves a file either a file or a message:
+
+1. The file gets a private name with a token that is used once, and the directory is synced.
+2. Its message and a TAKEN record with the token are committed in one frame.
+3. The file is unlinked, the directory synced, and an UNLINKED record appended.
+
+A start removes a file with a private name if the log has its token, and takes it in otherwise. The token tells files
+apart that had the same name.
 """
 
 import errno
@@ -18,20 +22,20 @@ from ..disk import READ, Disk
 from ..names import NEW, PRIVATE, WITHHELD, parse_message
 
 MAX_SIZE = 64 << 20
-"""Bytes of a file above which it is not taken in."""
+"""Bytes of the largest file that is taken in."""
 _PRIVATE = re.compile(rb"\.taken-([0-9a-f]{16})-.+", re.DOTALL)
 _FILES = 200
-"""Files that are taken in together, at most."""
+"""The most files that are taken in together."""
 _BYTES = 256 << 10
-"""Bytes of files that are taken in together, but for a first one that is larger: they are written with one commit."""
+"""The most bytes of files that are taken in together, with one commit; a single file may be larger."""
 _OF_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EISDIR})
-"""Errors that a file has for itself: others can be taken in."""
+"""Errors that concern one file: others can still be taken in."""
 _LOOKED_AT = 20_000
-"""Names of a listing that are looked at without a pause."""
+"""The most names that one run looks at."""
 
 
 class File(NamedTuple):
-    """A file that was read. name: its private one; state: receives, hidden until (0: visible), whether by a delay."""
+    """A file that was read. name: the private one; state: (receives, hidden until, 0: visible, hidden by a delay)."""
 
     name: bytes
     mid: int
@@ -40,13 +44,13 @@ class File(NamedTuple):
 
 
 def token_of(name: bytes) -> int | None:
-    """The token in a private name, or None for any other."""
+    """Returns the token in a private name, None for any other name."""
     private = _PRIVATE.fullmatch(name)
     return None if private is None else int(private[1], 16)
 
 
 class FileStates(Protocol):
-    """Reads what is known of the messages in one directory: see `storage.files.attributes`."""
+    """Reads the states of the messages in one directory: see `storage.files.attributes`."""
 
     def read(self, path: str, mid: int, /) -> tuple[int, int]:
         """Returns how often a message was received, and until when it is delayed."""
@@ -60,7 +64,7 @@ OpenStates = Callable[[str, Disk], FileStates]
 
 
 class Intake:
-    """One piece of work on one directory. Everything but `run` is for the thread that uses the log."""
+    """One piece of work on one directory. Only `run` may be called in another thread than the log's."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -71,25 +75,26 @@ class Intake:
         count: int,
         open_states: OpenStates,
     ) -> None:
-        """names, listing: files to look at, first the former; count: how many may be read at most."""
+        """names, listing: files to look at, the names first; count: the most files that may be read."""
         self.path = path
         self.token = secrets.randbits(64)
         """The token in the private names of the files that are read."""
         self.files: list[File] = []
-        """What was read: to be committed, with the token."""
-        self.left = names
-        """Names to be looked at later."""
+        """The files that were read, to be committed with the token."""
+        self.postponed = names
+        """Names to look at in a later run."""
         self.listing = listing
-        """None once it has come to its end."""
-        self.remove: list[bytes] = []
-        """Files that are messages, durably once `before` has returned."""
+        """None once it is exhausted."""
+        self.to_remove: list[bytes] = []
+        """Files to remove: they are messages, durably once `before` has returned."""
         self.before: Callable[[], None] | None = None
-        self.known: Collection[int] = ()
-        """Tokens of which the log says that their files are messages."""
+        """Makes the log durable; None if it is."""
+        self.committed_tokens: Collection[int] = ()
+        """The tokens that the log has: their files are messages."""
         self.strays: list[tuple[str, str]] = []
-        """Names of files that cannot be taken in, and why."""
+        """(name, reason) of files that cannot be taken in."""
         self.error: OSError | None = None
-        """Why the directory cannot be worked on."""
+        """The error that ended the run."""
         self._disk = disk
         self._count = min(count, _FILES)
         self._open_states = open_states
@@ -101,13 +106,13 @@ class Intake:
         try:
             if self.before is not None:
                 self.before()
-            for name in self.remove:
+            for name in self.to_remove:
                 self._unlink(name)
             self._read_files()
             if self._changed:
                 self._disk.sync_directory(self.path)
         except OSError as error:
-            self.error = error  # what was renamed is found by the next listing
+            self.error = error  # the next listing finds the files that were renamed
 
     def _unlink(self, name: bytes) -> None:
         try:
@@ -126,18 +131,18 @@ class Intake:
 
     def _read_files(self) -> None:
         size = 0
-        names, self.left = self.left, []
+        names, self.postponed = self.postponed, []
         for at, name in enumerate(self._each(names)):
             if at >= _LOOKED_AT or len(self.files) >= self._count:
-                self.left.append(name)
+                self.postponed.append(name)
                 break
             file = self._take(name, _BYTES - size if self.files else MAX_SIZE)
             if file is not None:
                 self.files.append(file)
                 size += len(file.payload)
-            elif self.left:
+            elif self.postponed:
                 break
-        self.left += reversed(names)
+        self.postponed += reversed(names)
 
     def _each(self, names: list[bytes]) -> Iterator[bytes]:
         names.reverse()
@@ -153,16 +158,16 @@ class Intake:
                 raise
 
     def _take(self, name: bytes, room: int) -> File | None:
-        """Reads a file, under its private name. None: it is not for us, or (then it is in `left`) too large for now."""
+        """Gives a file its private name and reads it. None if it is not taken in, or put into `postponed`."""
         token = token_of(name)
-        if token in self.known:
+        if token in self.committed_tokens:
             self._unlink(name)
             return None
         public = name if token is None else name[len(PRIVATE) + 17 :]
         found = parse_message(public)
         if found is None or found[1] == NEW or token == self.token:
             if found is None and name[:1] != b"." and name[-4:] != b".new":
-                self._leave(name, "it is not named as a message")
+                self._report_stray(name, "it is not named as a message")
             return None
         path = f"{self.path}/{os.fsdecode(name)}"
         try:
@@ -170,30 +175,30 @@ class Intake:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._leave_broken(name, error)
+            self._report_unreadable(name, error)
             return None
         try:
             status = self._disk.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                self._leave(name, "it is no regular file")
+                self._report_stray(name, "it is no regular file")
             elif status.st_size > MAX_SIZE:
-                self._leave(name, f"it has {status.st_size} bytes, and {MAX_SIZE} is the most")
+                self._report_stray(name, f"it has {status.st_size} bytes; the limit is {MAX_SIZE}")
             elif status.st_size > room:
-                self.left.append(name)
+                self.postponed.append(name)
             else:
                 return self._rename_and_read(fd, status, path, public, found)
         finally:
             self._disk.close(fd)
         return None
 
-    def _leave(self, name: bytes, why: str) -> None:
+    def _report_stray(self, name: bytes, why: str) -> None:
         self.strays.append((os.fsdecode(name), why))
 
-    def _leave_broken(self, name: bytes, error: OSError) -> None:
-        """OSError: it is not the file's fault."""
+    def _report_unreadable(self, name: bytes, error: OSError) -> None:
+        """Reports a file that cannot be read. Raises the error if it does not concern this file alone."""
         if error.errno not in _OF_FILE:
             raise error
-        self._leave(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))
+        self._report_stray(name, "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror))
 
     def _rename_and_read(
         self, fd: int, status: os.stat_result, path: str, name: bytes, found: tuple[int, int]
@@ -205,8 +210,8 @@ class Intake:
         except FileNotFoundError:
             return None
         self._changed = True
-        if self._disk.lstat(target).st_ino != status.st_ino:  # somebody has just put another one in its place
-            self.left.append(private)
+        if self._disk.lstat(target).st_ino != status.st_ino:  # another program has just replaced the file
+            self.postponed.append(private)
             return None
         mid, expiry = found
         receives, delayed = self._store().read(target, mid)
@@ -214,6 +219,6 @@ class Intake:
         try:
             payload = b"".join(iter(lambda: self._disk.read(fd, 1 << 20), b""))
         except OSError as error:
-            self._leave_broken(private, error)
+            self._report_unreadable(private, error)
             return None
         return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload)

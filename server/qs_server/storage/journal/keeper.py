@@ -370,8 +370,11 @@ class LogKeeper:
             self._forget_keys(store)
         elif self._snapshot is not None:
             store.commit_early()  # nothing may be in a checkpoint that is taken back
-            if self._snapshot.step():
-                self._written, self._snapshot = self._snapshot, None
+            snapshot, self._snapshot = self._snapshot, None  # one that fails is over
+            if snapshot.step():
+                self._written = snapshot
+            else:
+                self._snapshot = snapshot
         elif compaction.wanted:
             compaction.step()
         elif self._wants_checkpoint(store):

@@ -1,7 +1,7 @@
-"""The keys of idempotent pushes: which message a key stands for, while a repeated push has to be recognised.
+"""The idempotency keys of pushes: maps each key to its message while a repeated push has to be recognized.
 
-A known key is needed, and counts as live bytes of the segment that says it, as a message does. Without that, compaction
-would copy segments of nothing else round and round.
+A remembered key counts as live bytes of its record's segment, like a message. Otherwise compaction would copy segments
+of nothing but keys again and again.
 """
 
 from collections import Counter, deque
@@ -15,19 +15,20 @@ from .records import KEY_SIZE
 from .store import Store
 
 WINDOW = 300 * SECOND
-"""How long a key is remembered after its push."""
+"""How long a key is remembered after its push, in microseconds."""
 
-_LOOK = 256
-"""Keys that are looked at together."""
+_PAGE = 256
+"""Keys of a page."""
 
 
 def digest(key: str) -> bytes:
-    """What stands for a key: 16 bytes, as two keys with the same ones are not to be expected."""
+    """Returns the digest that stands for a key: 16 bytes, which make a collision too unlikely to consider."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Known(NamedTuple):
-    """key: its digest; mid: the message that was pushed with it; at: when; segment: the one that says so."""
+class KeyEntry(NamedTuple):
+    """A remembered key. key: its digest; mid: the message that was pushed with it; at: time of the push; segment: the
+    one that has the key's record."""
 
     key: bytes
     mid: int
@@ -39,60 +40,60 @@ class Keys:
     """The idempotency keys of one queue, each remembered for `WINDOW` after its push."""
 
     def __init__(self, store: Store) -> None:
-        """store: counts their bytes."""
+        """store: counts the keys' bytes."""
         self._store = store
-        self.known: dict[bytes, Known] = {}
-        """By their digests."""
-        self._order: deque[list[Known]] = deque()  # as they were noted; also what was forgotten or noted anew since
+        self.entries: dict[bytes, KeyEntry] = {}
+        """The remembered keys by their digests."""
+        self._pages: deque[list[KeyEntry]] = deque()  # in the order of `note`; also entries forgotten or replaced since
 
     def find(self, key: bytes, now: int) -> int | None:
-        """The message that was pushed with a key, if that was not too long ago."""
-        found = self.known.get(key)
-        return found.mid if found is not None and found.at > now - WINDOW else None
+        """Returns the id of the message that was pushed with a key within `WINDOW`, else None."""
+        entry = self.entries.get(key)
+        return entry.mid if entry is not None and entry.at > now - WINDOW else None
 
     def note(self, key: bytes, mid: int, at: int, segment: int) -> None:
-        """A message has been pushed with a key."""
+        """Remembers the key with which a message was pushed."""
         self.forget(key)
-        self.known[key] = known = Known(key, mid, at, segment)
-        if not self._order or len(self._order[-1]) >= _LOOK:
-            self._order.append([])
-        self._order[-1].append(known)
+        self.entries[key] = entry = KeyEntry(key, mid, at, segment)
+        if not self._pages or len(self._pages[-1]) >= _PAGE:
+            self._pages.append([])
+        self._pages[-1].append(entry)
         self._store.usage.add(place_of(segment, 0), KEY_SIZE)
         self._store.keyed.add(self)
 
     def forget(self, key: bytes) -> None:
-        """Forgets a key: its push did not happen, or was too long ago."""
-        known = self.known.pop(key, None)
-        if known is not None:
-            self._store.usage.drop(place_of(known.segment, 0), KEY_SIZE)
+        """Forgets a key: its push was undone, or is older than `WINDOW`."""
+        entry = self.entries.pop(key, None)
+        if entry is not None:
+            self._store.usage.drop(place_of(entry.segment, 0), KEY_SIZE)
 
     def forget_old(self, now: int, count: int) -> bool:
-        """Forgets those whose time is over, a few for each of so many pushes. Whether there may be more of them."""
+        """Forgets expired keys, at most four for each of `count` pushes. Returns True if there may be more."""
         for _ in range(4 * count):
-            if not self._order:
+            if not self._pages:
                 return False
-            first = self._order[0][0]
-            if self.known.get(first.key) is first:
+            first = self._pages[0][0]
+            if self.entries.get(first.key) is first:
                 if first.at > now - WINDOW:
                     return False
                 self.forget(first.key)
-            del self._order[0][0]
-            if not self._order[0]:
-                self._order.popleft()
+            del self._pages[0][0]
+            if not self._pages[0]:
+                self._pages.popleft()
         return True
 
     def __bool__(self) -> bool:
-        return bool(self.known)
+        return bool(self.entries)
 
-    def pages(self) -> Iterator[list[Known]]:
-        """All of them, some at a time, as there may be a million. They may change between two pages: those that are
-        noted meanwhile are among them or not."""
-        for chunk in list(self._order):
-            yield [each for each in chunk if self.known.get(each.key) is each]
+    def pages(self) -> Iterator[list[KeyEntry]]:
+        """Yields all keys a page at a time, as there may be a million. Keys may change between two pages: those noted
+        meanwhile may be left out."""
+        for page in list(self._pages):
+            yield [entry for entry in page if self.entries.get(entry.key) is entry]
 
     def clear(self) -> None:
-        """Forgets all of them."""
-        for segment, count in Counter(known.segment for known in self.known.values()).items():
+        """Forgets all keys."""
+        for segment, count in Counter(entry.segment for entry in self.entries.values()).items():
             self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
-        self.known.clear()
-        self._order.clear()
+        self.entries.clear()
+        self._pages.clear()

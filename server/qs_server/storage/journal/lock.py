@@ -1,7 +1,8 @@
-"""The file `lock` of a journal: its server holds a lock on it, and it says which segment was begun last.
+"""The file `lock` of a journal: the server holds a lock on it, and it contains the number of the last segment.
 
-Without that, a last segment that is gone could not be told from one that never was. Two places are written in turn, so
-that one of them counts whatever a power loss or a bad bit does to the other: at worst the number is one too low.
+Without the number, a lost last segment could not be told from one that never existed. Two places in the file are
+written in turn, so that one stays valid whatever a power loss or a bad bit does to the other: at worst the number is
+one too low.
 """
 
 import errno
@@ -18,15 +19,15 @@ _NAME = "lock"
 _MAGIC = b"qs-journal last\n"
 _PLACE = struct.Struct("<16sQ")
 _SECTOR = 512
-"""What a disk writes as a whole."""
+"""Bytes that a disk writes atomically."""
 
 
 class InUseError(StorageError):
-    """Another server has the journal."""
+    """Another server is using the journal."""
 
 
 def take_lock(directory: str, disk: Disk) -> int:
-    """The descriptor that holds the lock, until it is closed. InUseError, OSError."""
+    """Takes the lock. Returns the descriptor that holds it until it is closed. InUseError, OSError."""
     fd = disk.open(f"{directory}/{_NAME}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,7 +43,7 @@ def take_lock(directory: str, disk: Disk) -> int:
 
 
 def is_in_use(directory: str) -> bool:
-    """Whether a server has the journal just now. Changes nothing."""
+    """Tells whether a server is using the journal now. Changes nothing."""
     try:
         fd = os.open(f"{directory}/{_NAME}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -57,25 +58,25 @@ def is_in_use(directory: str) -> bool:
 
 
 def write_last(fd: int, number: int, disk: Disk) -> None:
-    """Notes, durably, that the segment of that number is there, under its name. fd: from `take_lock`. OSError."""
+    """Records durably that this segment exists under its name. fd: from `take_lock`. OSError."""
     fields = _PLACE.pack(_MAGIC, number)
     disk.pwrite(fd, fields + struct.pack("<I", crc32(fields)), number % 2 * _SECTOR)
-    disk.fdatasync(fd)  # whatever the durability: a start refuses a segment that is two ahead of what it finds here
+    disk.fdatasync(fd)  # whatever the durability: a start refuses a segment two ahead of the recorded number
 
 
 def forget_last(fd: int, number: int, disk: Disk) -> None:
-    """Takes back what `write_last` has written. OSError."""
+    """Undoes `write_last`. OSError."""
     disk.pwrite(fd, bytes(_PLACE.size + 4), number % 2 * _SECTOR)
 
 
 def read_last(directory: str) -> int | None:
-    """The number of the segment that was begun last, or of the one before it. None: nothing says so."""
-    found: list[int] = []
+    """Returns the number of the segment that was begun last, or of the one before it; None if none is recorded."""
+    numbers: list[int] = []
     with suppress(FileNotFoundError), open(f"{directory}/{_NAME}", "rb") as file:
         data = file.read(2 * _SECTOR)
         for at in (0, _SECTOR):
             place = data[at : at + _PLACE.size + 4]
             if len(place) == _PLACE.size + 4 and crc32(place[:-4]).to_bytes(4, "little") == place[-4:]:
                 magic, number = _PLACE.unpack_from(place)
-                found += [number] * (magic == _MAGIC)
-    return max(found, default=None)
+                numbers += [number] * (magic == _MAGIC)
+    return max(numbers, default=None)

@@ -1,4 +1,4 @@
-"""A journal without a server: its queues as the log has them, whatever the root says of them."""
+"""Reads a journal without a server. The queues are those of the log, whatever directories the root has."""
 
 from collections.abc import Iterator
 from types import TracebackType
@@ -18,10 +18,10 @@ _PAGE = 1000
 
 
 class OfflineJournal:
-    """The log of a root, which no server uses meanwhile. Use it in a with statement."""
+    """Opens the log of a root and keeps servers from using it. Use it in a with statement."""
 
     def __init__(self, root: str, disk: Disk, clock: Clock) -> None:
-        """JournalDamagedError; InUseError when a server has it; OSError."""
+        """JournalDamagedError; InUseError if a server uses the log; OSError."""
         self._watch = Watch()
         self._clock = clock
         self._keeper = LogKeeper(root, clock, Durability.ALWAYS, disk)
@@ -41,12 +41,13 @@ class OfflineJournal:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the log."""
+        """Closes the log."""
         self._keeper.close()
         self._watch.close()
 
     def messages(self, queue: LogQueue) -> Iterator[Stored]:
-        """All messages of a queue, oldest first. One that is in a claim is visible. DamagedRecordError, OSError."""
+        """Yields all messages of a queue, oldest first; those in a claim count as visible. DamagedRecordError,
+        OSError."""
         after = -1
         store = self._keeper.open()
         while mids := queue.table.index.messages.after(after, _PAGE):
@@ -59,7 +60,7 @@ class OfflineJournal:
             after = mids[-1]
 
     def forget(self, queue: LogQueue) -> None:
-        """Records, durably, that the log has nothing of a queue any more. OSError."""
+        """Removes a queue from the log, durably. OSError."""
         self._keeper.forget(queue)
         self._keeper.commit()
         self._keeper.rest()

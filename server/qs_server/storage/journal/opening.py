@@ -1,8 +1,8 @@
-"""A start: what the log's directory holds is read once, checked, and applied; only what is whole is taken up.
+"""Opens a log: reads every segment once, checks it, and applies its whole frames.
 
-A power loss may tear what was being written: frames at the end of the last segment that no later one calls durable.
-That is cut off, and said. Anything else that is missing or wrong is damage: then the start is refused, and nothing
-changed on disk.
+A power loss may tear the frames that were being written: those at the end of the last segment that no later frame calls
+durable. They are cut off, and the log says so. Anything else that is missing or wrong is damage: the start is refused
+and nothing changes on disk.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,18 +17,18 @@ from .scanning import Scan, open_segment
 
 
 class Applier(Protocol):
-    """What records are given to, in their order."""
+    """Applies records in their order."""
 
     oldest: int
-    """The oldest segment that is needed, as far as records said so."""
+    """The oldest segment that is needed, according to the records applied so far."""
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """The records of a frame, which begin at that byte of a segment. BadRecordError."""
+        """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
 
 
 class Opened(NamedTuple):
-    """headers: of the segments that are needed, oldest first; obsolete: paths of those that are not; number, sequence:
-    of the last segment and the last frame; torn: the last segment, when what was being written at its end was torn."""
+    """A log that was read. headers: of the needed segments, oldest first; obsolete: paths of the others; number: the
+    last segment's; sequence: the last frame's; torn: the last segment if its end is torn, else None."""
 
     headers: list[Header]
     obsolete: list[str]
@@ -38,7 +38,7 @@ class Opened(NamedTuple):
 
 
 def find_segments(directory: str, disk: Disk) -> list[Scan]:
-    """The segments that may be needed, oldest first, of which the headers are read. JournalDamagedError, OSError."""
+    """Returns the segments that may be needed, oldest first. Reads only their headers. JournalDamagedError, OSError."""
     begun = read_last(directory)
     numbers = numbers_in(directory, disk)
     if begun is not None:
@@ -47,8 +47,8 @@ def find_segments(directory: str, disk: Disk) -> list[Scan]:
 
 
 def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Applies what the segments say from a position on, or all of it; sets aside what is torn. JournalDamagedError,
-    OSError."""
+    """Applies the segments' records from a position on, or all of them, and sets a torn tail aside.
+    JournalDamagedError, OSError."""
     opened = read_log(directory, disk, scans, applier, begin)
     if opened.torn is not None:
         set_torn_aside(opened.torn.path, opened.torn.data, opened.torn.gap, disk)
@@ -56,7 +56,7 @@ def open_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 
 def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, begin: Position | None = None) -> Opened:
-    """Reads the log like `open_log`, and changes nothing."""
+    """Does the same as `open_log`, but changes nothing on disk."""
     if not scans:
         return Opened([], [], 0, 0)
     first, last = scans[0].header.number, scans[-1]
@@ -87,7 +87,7 @@ def read_log(directory: str, disk: Disk, scans: list[Scan], applier: Applier, be
 
 
 def _contiguous(directory: str, numbers: list[int]) -> list[Scan]:
-    """The last segments, as far back as none is missing and they may be needed."""
+    """Opens the segments from the last one back to the oldest needed one, or to the first gap."""
     scans: list[Scan] = []
     oldest = 0
     for number in reversed(numbers):

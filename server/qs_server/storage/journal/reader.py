@@ -1,6 +1,6 @@
-"""Payloads that are not in memory any more, read from their segments and checked.
+"""Reads and checks payloads that are not in memory any more.
 
-A segment that is full is read in windows of 1 MiB, a few of which are kept: a consumer that takes a deep queue in order
+A full segment is read in windows of 1 MiB, a few of which are kept, so that a consumer that takes a deep queue in order
 is served from large reads.
 """
 
@@ -18,9 +18,9 @@ from .records import HEAD, payload_of
 
 WINDOW = 1 << 20
 _WINDOWS = 16
-"""Windows that are kept: more than consumers of different queues read at a time, mostly."""
+"""The most windows that are kept: usually more than the queues that are read at a time."""
 _FILES = 64
-"""Segments that are kept open."""
+"""The most segments that are kept open."""
 
 
 class DamagedRecordError(StorageError):
@@ -37,7 +37,7 @@ class Reader:
         self._windows: dict[int, bytes] = {}
 
     def payload(self, place: int) -> bytes:
-        """The payload of the record at a place. DamagedRecordError, OSError."""
+        """Returns the payload of the record at a place. DamagedRecordError, OSError."""
         body = self.body(place)
         try:
             payload = payload_of(body)
@@ -48,7 +48,7 @@ class Reader:
         return bytes(payload)
 
     def body(self, place: int) -> memoryview:
-        """The body of the record at a place, checked. DamagedRecordError, OSError."""
+        """Returns the body of the record at a place, and checks it. DamagedRecordError, OSError."""
         try:
             return self._body(place)
         except OSError as error:
@@ -62,7 +62,7 @@ class Reader:
         if len(head) < HEAD.size:
             raise self._damaged(place, "the file ends there")
         length, checksum = HEAD.unpack(head)
-        if start + HEAD.size + length > self._log.sizes[segment]:  # never asks for more than there can be
+        if start + HEAD.size + length > self._log.sizes[segment]:  # a damaged length must not cause a huge read
             raise self._damaged(place, "its length is wrong")
         body = self._read(segment, start + HEAD.size, length)
         if not length or len(body) < length or crc32(body, seed(self._log.salts[segment]) ^ start) != checksum:
@@ -77,15 +77,16 @@ class Reader:
         )
 
     def _read(self, segment: int, start: int, length: int) -> memoryview:
-        """At most that many bytes."""
-        if segment == self._log.number or length > WINDOW:  # a window of what is being written would soon be too old
+        """Reads at most that many bytes."""
+        if segment == self._log.number or length > WINDOW:  # the last segment grows: a window would miss new records
             return memoryview(self._disk.pread(self._file(segment), length, start))
         try:
             return self._read_from_windows(segment, start, length)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            return memoryview(self._disk.pread(self._file(segment), length, start))  # others there may be unreadable
+            # The bytes that the disk cannot read may be elsewhere in the window.
+            return memoryview(self._disk.pread(self._file(segment), length, start))
 
     def _read_from_windows(self, segment: int, start: int, length: int) -> memoryview:
         at = start & -WINDOW
@@ -101,19 +102,19 @@ class Reader:
             window = self._disk.pread(self._file(segment), WINDOW, at)
             if len(self._windows) >= _WINDOWS:
                 del self._windows[next(iter(self._windows))]
-        self._windows[key] = window  # the one that was used last
+        self._windows[key] = window  # at the end: the first one was used least recently
         return window
 
     def _file(self, segment: int) -> int:
-        found = self._files.get(segment)
-        if found is None:
+        fd = self._files.get(segment)
+        if fd is None:
             if len(self._files) >= _FILES:
                 self._disk.close(self._files.pop(next(iter(self._files))))
-            found = self._files[segment] = self._disk.open(self._log.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
-        return found
+            fd = self._files[segment] = self._disk.open(self._log.path_of(segment), os.O_RDONLY | os.O_CLOEXEC)
+        return fd
 
     def forget(self, segment: int) -> None:
-        """The segment is removed."""
+        """Drops the file and the windows of a removed segment."""
         if (fd := self._files.pop(segment, None)) is not None:
             self._disk.close(fd)
         for key in [key for key in self._windows if segment_of(key) == segment]:

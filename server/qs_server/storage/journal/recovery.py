@@ -1,6 +1,6 @@
-"""Which segments a journal's directory holds, and what of them a start may not find: see `opening.py`.
+"""Lists the segments of a journal, and makes the checks with which `opening.py` refuses a damaged one.
 
-What can be read of a journal that is damaged, `damage.py` finds, and `repair.py` keeps.
+`damage.py` finds what can be read of a damaged journal, and `repair.py` keeps it.
 """
 
 import logging
@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 
-from ..disk import Disk
+from ..disk import Disk, has_no_room
 from ..engine import StorageError
 from .frames import BLOCK, Gap, Header
 
@@ -18,9 +18,7 @@ _SEGMENT = re.compile(r"([0-9]{16})\.segment")
 
 
 class JournalDamagedError(StorageError):
-    """The journal is not as it was written. The text says what is damaged, and what to do.
-
-    what: the first part of that alone."""
+    """The journal is not as it was written. The text says what is damaged and what to do; `what` only the former."""
 
     def __init__(self, directory: str, what: str) -> None:
         root = shlex.quote(os.path.dirname(directory))
@@ -32,17 +30,17 @@ class JournalDamagedError(StorageError):
 
 
 def segment_name(number: int) -> str:
-    """The file name of a segment."""
+    """Returns the file name of a segment."""
     return f"{number:016d}.segment"
 
 
 def numbers_in(directory: str, disk: Disk) -> list[int]:
-    """The numbers of the segments in a directory, sorted."""
+    """Returns the numbers of the segments in a directory, in increasing order."""
     return sorted(int(match[1]) for name in disk.files_in(directory) if (match := _SEGMENT.fullmatch(name)))
 
 
 def map_file(path: str) -> memoryview:
-    """The bytes of a file, as it is from now on. OSError."""
+    """Maps a file into memory for reading; later writes to it show. OSError."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
@@ -50,7 +48,7 @@ def map_file(path: str) -> memoryview:
 
 
 def check_last(directory: str, last: int, begun: int) -> None:
-    """Whether the last segment that is there is the one that was begun last. begun: see `read_last`."""
+    """Raises JournalDamagedError unless the last segment present is the one begun last. begun: see `read_last`."""
     if last < begun:
         raise damage(f"{directory}/{segment_name(begun)}", "it is missing")
     if last > begun + 1:
@@ -59,8 +57,9 @@ def check_last(directory: str, last: int, begun: int) -> None:
 
 
 def check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
-    """Whether the last segment may end like that. following: the number of the frame after its last whole one."""
-    if following == header.first:  # it was durable before the file had its name
+    """Raises JournalDamagedError unless a power loss may have torn the last segment there. following: the number of
+    the frame after its last whole one."""
+    if following == header.first:  # the first frame was durable before the file got its name
         raise damage(path, f"byte {gap.start}: {gap.why or 'there are zeros'}; its first frame is not whole")
     if gap.later is not None and gap.later.synced >= following:
         behind = f"frame {gap.later.sequence} behind it, at byte {gap.later.start}, says that it was durable"
@@ -68,23 +67,30 @@ def check_tail(path: str, header: Header, gap: Gap, following: int) -> None:
 
 
 def damage(path: str, what: str) -> JournalDamagedError:
-    """What says that a file of the journal is not as it was written."""
+    """Makes the error for a damaged file of the journal."""
     return JournalDamagedError(os.path.dirname(path), f"{path}: {what}")
 
 
 def set_torn_aside(path: str, data: memoryview, gap: Gap, disk: Disk) -> None:
-    """Keeps what a torn tail of a segment holds, up to its last byte that is not zero, and says so. For a look by hand:
-    what counts as durable is not in there."""
+    """Copies the torn tail of a segment, without the zeros at its end, to a file for an operator to look at, and logs
+    it. Nothing in the tail counts as durable. On a full disk it logs that there is no copy. OSError: the copy could not
+    be made for another reason."""
     directory, name = os.path.split(path)
     rest = bytes(data[gap.start :]).rstrip(b"\0")
     kept = f"{directory}/cut-{int(name[:16])}-{gap.start // BLOCK}"
-    disk.write_file(kept, rest, sync=True)
-    disk.sync_directory(directory)  # before the segment can go
+    try:
+        disk.write_file(kept, rest, sync=True)
+        disk.sync_directory(directory)  # the copy has to be durable before the segment may be removed
+        where = f"kept in {kept}"
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        where = f"not kept in {kept}, for which there is no room: copy the segment now if you want to examine them"
     _logger.warning(
-        "%s ends in %d bytes that were being written when the machine or the server stopped (%s); nothing says that "
-        "they were durable (with durability 'always' they were never answered for): they are cut off, and kept in %s",
+        "%s ends in %d bytes that were being written when the machine or the server stopped (%s); nothing shows that "
+        "they were durable (with durability 'always' no answer was sent for them): they are cut off and %s",
         path,
         len(rest),
         gap.why,
-        kept,
+        where,
     )

@@ -1,18 +1,18 @@
-"""Makes a journal that is damaged one with which a server starts: what can be read is kept, what was there set aside.
+"""Repairs a damaged journal so that a server starts with it: keeps what can be read, and sets the old files aside.
 
-Every record that is whole by its own checksum is kept, also one of a frame that is not: each says something that is
-true. A message whose DELETE is lost is there again, and of a list that was pushed a part may be: better twice, or in
-part, than not at all.
+Every record with a valid checksum is kept, also from a damaged frame, as each record is true by itself. A message whose
+DELETE is lost comes back, and only a part of a pushed list may remain: better twice or in part than not at all.
 
-The steps, so that a crash between any two loses nothing, and the command can be given again:
+A crash between any two steps loses nothing, and the command can be run again:
 
-1. A directory `damaged-TIME` gets a link to every segment, and what has no place elsewhere; it is synced, then named.
-2. All records that are kept are written to one new segment, which calls all others obsolete. It is synced, then named:
-   before that the old segments are the journal, from then on the new one is.
+1. A directory `damaged-TIME` gets a link to every segment, and the messages whose queue is unknown; it is synced, then
+   named.
+2. All kept records are written to one new segment, which declares all others obsolete. It is synced, then named: from
+   then on it is the journal, until then the old segments are.
 3. The names of the old segments and of the checkpoint are removed.
 
-Places change with that: what shares its payload with another message is told the new one, or gets a payload of its own.
-The directories of the queues are not touched: the next start replays the new segment like any other.
+The records' places change: a message that shares its payload gets the new place, or a payload of its own. The queues'
+directories are not touched: the next start replays the new segment like any other.
 """
 
 import os
@@ -38,17 +38,10 @@ _ASIDE = "damaged-"
 _UNFINISHED = ".tmp"
 
 
-class Unplaced(NamedTuple):
-    """A message of which only the number of its queue is known."""
-
-    number: int
-    mid: int
-    payload: bytes
-
-
 class Repaired(NamedTuple):
-    """found: how it was; aside: where that is now; segment: the new one; kept: messages that it holds of each queue;
-    records: how many; unplaced: messages that are files in `aside`."""
+    """The result of a repair. found: the journal as it was; aside: path of the directory that has the old files;
+    segment: path of the new one; kept: number of its messages by queue; records: number of its records; unplaced:
+    number of messages whose queue's name is lost, which are files in `aside`."""
 
     found: Examined
     aside: str
@@ -59,14 +52,13 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, disk: Disk) -> Repaired | None:
-    """Repairs the journal in a directory; None: there is nothing to repair, but for a checkpoint that is damaged: that
-    is removed. InUseError while a server has it, OSError:
-    what was there is there still, and a second run begins again."""
+    """Repairs the journal in a directory. Returns None if no segment needs repair; a damaged checkpoint is removed.
+    InUseError while a server uses the journal. OSError: no record is lost, and repair can be called again."""
     lock = take_lock(directory, disk)
     try:
         for name in disk.directories_in(directory):
             if name.startswith(_ASIDE) and name.endswith(_UNFINISHED):
-                shutil.rmtree(f"{directory}/{name}")  # links, of a run that did not get far
+                shutil.rmtree(f"{directory}/{name}")  # links that an interrupted run has made
         found = examine(directory, disk)
         if found.refusal is not None:
             return _repair(directory, found, lock, disk)
@@ -78,11 +70,11 @@ def repair(directory: str, disk: Disk) -> Repaired | None:
 
 
 def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
-    unplaced = list(_unplaced(found))
+    unplaced = _unplaced(found)
     aside = _set_aside(directory, unplaced, disk)
     for part in found.parts:
         if part.foreign:
-            disk.unlink(part.path)  # first: the new segment's number is to be the greatest
+            disk.unlink(part.path)  # before naming the new segment, whose number has to be the greatest
     number = found.last + 1
     new = f"{directory}/next"
     kept, count = _write_segment(new, number, found, disk)
@@ -101,22 +93,22 @@ def _repair(directory: str, found: Examined, lock: int, disk: Disk) -> Repaired:
     return Repaired(found, aside, segment, kept, count, len(unplaced))
 
 
-# -- what was there -------------------------------------------------------------------------------------------------
+# -- setting aside --------------------------------------------------------------------------------------------------
 
 
-def _unplaced(found: Examined) -> Iterator[Unplaced]:
-    known: set[tuple[int, int]] = set()
+def _unplaced(found: Examined) -> dict[tuple[int, int], bytes]:
+    """Returns the payloads of messages whose queue's name is lost, by the queue's number and the message id."""
+    payloads: dict[tuple[int, int], bytes] = {}
     for placed in found.placed():
         record = placed.record
-        if placed.qid is not None or not isinstance(record, (records.Push, records.Moved)):
-            continue
-        if (placed.number, record.mid) not in known:  # else it is there once more, copied
-            known.add((placed.number, record.mid))
-            yield Unplaced(placed.number, record.mid, record.payload)
+        if placed.qid is None and isinstance(record, (records.Push, records.Moved)):
+            payloads.setdefault((placed.number, record.mid), record.payload)  # it may be there again, copied
+    return payloads
 
 
-def _set_aside(directory: str, unplaced: list[Unplaced], disk: Disk) -> str:
-    """Every segment file under a second name, and messages without a queue, durably. The directory that has them."""
+def _set_aside(directory: str, unplaced: dict[tuple[int, int], bytes], disk: Disk) -> str:
+    """Links every segment file into a new directory and writes the unplaced messages there, durably. Returns the path
+    of the directory."""
     aside = f"{directory}/{_ASIDE}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     while os.path.lexists(aside):
         aside += "-"
@@ -124,10 +116,10 @@ def _set_aside(directory: str, unplaced: list[Unplaced], disk: Disk) -> str:
     disk.mkdir(making)
     for number in numbers_in(directory, disk):
         _link(f"{directory}/{segment_name(number)}", f"{making}/{segment_name(number)}", disk)
-    for message in unplaced:
-        folder = f"{making}/queue-number-{message.number}"
+    for (number, mid), payload in unplaced.items():
+        folder = f"{making}/queue-number-{number}"
         disk.make_directories(folder, sync=False)
-        disk.write_file(f"{folder}/{message_name(message.mid, 0)}", message.payload, sync=False)
+        disk.write_file(f"{folder}/{message_name(mid, 0)}", payload, sync=False)
     disk.sync_file_system(directory)
     disk.rename(making, aside)
     disk.sync_directory(directory)
@@ -137,25 +129,26 @@ def _set_aside(directory: str, unplaced: list[Unplaced], disk: Disk) -> str:
 def _link(path: str, new: str, disk: Disk) -> None:
     try:
         disk.link(path, new)
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no links
         shutil.copyfile(path, new)
 
 
-# -- what is kept ---------------------------------------------------------------------------------------------------
+# -- the new segment ------------------------------------------------------------------------------------------------
 
 
 def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple[Counter[str], int]:
-    """One segment with everything that can be read, durable. Messages by queue, and how many records."""
+    """Writes everything that can be read to one segment, durably. Returns the number of messages by queue, and the
+    number of records."""
     first = max((piece.sequence for part in found.parts for piece in part.pieces), default=0) + 1
     salt = new_salt(b"")
-    kept = _Kept(number)
+    segment = _NewSegment(number)
     at, sequence, count = BLOCK, first, 0
     with suppress(FileNotFoundError):
         disk.unlink(path)
     fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         for frame in _frames(found):
-            bodies = kept.bodies(found, frame, at + FRAME_HEAD)
+            bodies = segment.bodies(found, frame, at + FRAME_HEAD)
             data = _pack_frame(bodies, salt, sequence, at)
             disk.pwrite(fd, data, at)
             at, sequence, count = at + len(data), sequence + 1, count + len(bodies)
@@ -163,11 +156,11 @@ def _write_segment(path: str, number: int, found: Examined, disk: Disk) -> tuple
         disk.fsync(fd)
     finally:
         disk.close(fd)
-    return Counter(qid for qid, _ in kept.messages), count
+    return Counter(qid for qid, _ in segment.messages), count
 
 
 def _frames(found: Examined) -> Iterator[list[Placed]]:
-    """The records of each frame, one frame at least."""
+    """Yields the records of each frame, and at least one frame."""
     frame: list[Placed] = []
     for placed in found.placed():
         if frame and placed.piece is not frame[-1].piece:
@@ -177,24 +170,23 @@ def _frames(found: Examined) -> Iterator[list[Placed]]:
     yield frame
 
 
-class _Kept:
-    """What the new segment has so far."""
+class _NewSegment:
+    """Adapts records to the new segment, and remembers what the segment has so far."""
 
     def __init__(self, segment: int) -> None:
         self.messages: set[tuple[str, int]] = set()
         self._segment = segment
         self._announced: set[int] = set()
         self._places: dict[int, int] = {}
-        self._homeless: dict[int, bytes] = {}  # payloads of queues whose names are lost
+        self._unplaced: dict[int, bytes] = {}  # by place: payloads of queues whose names are lost
 
     def bodies(self, found: Examined, frame: list[Placed], start: int) -> list[bytes]:
-        """The bodies of the records of a frame, the first of which begins at that byte. A queue's number means the same
-        from the first to the last."""
+        """Returns the bodies for the new segment of a frame's records. start: byte of the first record."""
         bodies: list[bytes] = []
         for placed in frame:
             if placed.qid is None:
                 if isinstance(placed.record, (records.Push, records.Moved)):
-                    self._homeless[placed.place] = placed.record.payload
+                    self._unplaced[placed.place] = placed.record.payload
                 continue
             record = self._adapted(found, placed)
             if record is None:
@@ -210,15 +202,15 @@ class _Kept:
         return bodies
 
     def _adapted(self, found: Examined, placed: Placed) -> records.OfQueue | None:
-        """The record as the new segment has to have it; None: it says nothing there, as its payload is not there."""
+        """Returns the record with the queue's number and places in the new segment; None if its payload is lost."""
         record = placed.record._replace(number=placed.number)
         if not isinstance(record, records.Shared):
             return record
         if record.place in self._places:
             source = found.number_of(placed.part, record.source)
             return record._replace(place=self._places[record.place], source=source)
-        if record.place in self._homeless:
-            return records.Moved(*record[:5], self._homeless[record.place])
+        if record.place in self._unplaced:
+            return records.Moved(*record[:5], self._unplaced[record.place])
         return None
 
 

@@ -1,14 +1,13 @@
 """Applies the records of a log to its queues, in the order in which they were written.
 
-Every record says what is true after it, so that applying one again changes nothing: a checkpoint may hold some of what
-follows it already.
+Every record is idempotent, as a checkpoint may already cover some of the records that follow it.
 """
 
 from collections.abc import Callable
 
 from . import records
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
-from .places import place_of
+from .places import place_of, segment_of
 from .queue import LogQueue
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
 
@@ -16,26 +15,26 @@ _OF_MESSAGES = (Push, Moved, Shared, State, Delete)
 
 
 class Replay:
-    """Makes the queues that the log knows, and applies records to them."""
+    """Makes the queues that records name, and applies records to them."""
 
     def __init__(self, make: Callable[[str, int], LogQueue]) -> None:
-        """make: a queue from its name and its number."""
+        """make: makes a queue from its name and its number."""
         self.make = make
         self.queues: dict[int, LogQueue] = {}
         self.last_number = 0
-        """The greatest number of a queue."""
+        """The greatest queue number."""
         self.oldest = 0
-        """The oldest segment that is needed, as far as records said so."""
+        """The oldest segment that is needed, according to the records applied so far."""
         self._run = _Run()
 
     def apply(self, segment: int, start: int, bodies: list[memoryview]) -> None:
-        """Applies the records of a frame, which begin at that byte of a segment. BadRecordError."""
+        """Applies the records of a frame. start: byte of the first record in the segment. BadRecordError."""
         place = place_of(segment, start)
         run = self._run
         for body in bodies:
-            plain = records.plain_push(body)
-            if plain is not None:
-                number, mid, size = plain
+            push = records.plain_push(body)
+            if push is not None:
+                number, mid, size = push
                 if number != run.number or mid <= run.last:
                     self._flush()
                     run.number = number
@@ -54,10 +53,10 @@ class Replay:
         if run.mids:
             queue = self.queues.get(run.number)
             if queue is not None:
-                run.keep(queue.table.is_news)
-            if queue is not None and run.mids:
-                queue.table.restore_run(run.mids, run.places, run.sizes)
-            self._run.clear()
+                run.drop_covered(queue.table.is_news)
+                if run.mids:
+                    queue.table.restore_run(run.mids, run.places, run.sizes)
+            run.clear()
 
     def _apply(self, place: int, record: Record) -> None:
         if isinstance(record, Checkpoint):
@@ -76,7 +75,7 @@ class Replay:
         if isinstance(record, _OF_MESSAGES) and not queue.table.is_news(record.mid, place):
             queue.table.saw(record.mid)
             if isinstance(record, Push) and record.key is not None:
-                queue.keys.note(record.key, record.mid, record.at, place >> 32)
+                queue.keys.note(record.key, record.mid, record.at, segment_of(place))
         else:
             _apply_to(queue, place, record)
 
@@ -89,7 +88,7 @@ class Replay:
 
 
 class _Run:
-    """Pushes of one queue with increasing ids, side by side."""
+    """Collects adjacent pushes to one queue with increasing ids, which are applied together."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -101,12 +100,12 @@ class _Run:
         self.places: list[int] = []
         self.sizes: list[int] = []
 
-    def keep(self, is_news: Callable[[int, int], bool]) -> None:
-        """Leaves out what a checkpoint knows."""
+    def drop_covered(self, is_news: Callable[[int, int], bool]) -> None:
+        """Drops the messages that a checkpoint already covers."""
         if is_news(self.mids[0], self.places[0]):
             return
-        found = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_news(*each[:2])]
-        self.mids, self.places, self.sizes = ([each[at] for each in found] for at in range(3))
+        new = [each for each in zip(self.mids, self.places, self.sizes, strict=True) if is_news(*each[:2])]
+        self.mids, self.places, self.sizes = ([each[at] for each in new] for at in range(3))
 
 
 def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
@@ -115,7 +114,7 @@ def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
         case Push(mid=mid, visible=visible, payload=payload, key=key, at=at):
             table.restore(mid, place, len(payload), (0, visible, bool(visible)))
             if key is not None:
-                queue.keys.note(key, mid, at, place >> 32)
+                queue.keys.note(key, mid, at, segment_of(place))
         case Moved(mid=mid, receives=receives, visible=visible, delayed=delayed, payload=payload):
             table.restore(mid, place, len(payload), (receives, visible, delayed))
         case Shared():
@@ -125,7 +124,7 @@ def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
         case Delete(mid=mid):
             queue.restore_deletion(mid)
         case Key(mid=mid, key=key, at=at):
-            queue.keys.note(key, mid, at, place >> 32)
+            queue.keys.note(key, mid, at, segment_of(place))
         case Taken(token=token):
             queue.taken[token] = place
         case Unlinked(token=token):

@@ -1,8 +1,7 @@
-"""What can be read of a segment that is damaged: whole frames before and behind it, and single records within.
+"""Reads a damaged segment: the whole frames around the damage, and the single records within it.
 
-Each record has a checksum of its own, which begins with the segment's salt and the record's place. So one that is whole
-is known as such, whatever is lost around it. The salt can be worked out from any frame's head, so
-that a header which is lost takes nothing with it.
+Each record's checksum is seeded with the segment's salt and the record's place, so a whole record is recognized
+whatever is lost around it. The salt can be computed from any frame's head, so a lost header costs no records.
 """
 
 import re
@@ -30,10 +29,10 @@ from .frames import (
 from .records import HEAD, BadRecordError, Kind, Record, parse, parse_one
 
 _BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x11])")
-"""Where a record may begin, as far as its length's last byte and its kind can tell."""
+"""Matches where a record may begin, judged by the last byte of its length and by its kind."""
 
 _NUMBER, _ID, _TIME = 4, 12, 20
-"""Where the last bytes of a queue's number, an id and the time after it stand in a body."""
+"""Offsets in a body of the last bytes of the queue number, the message id and the time after the id."""
 _LEAST = {
     kind: len(records.pack(record))
     for kind, record in (
@@ -55,50 +54,51 @@ _LEAST = {
         (Kind.UNLINKED, records.Unlinked(0, 0)),
     )
 }
-"""The least length of a body of each kind."""
+"""The minimum length of a body, by kind."""
 _OPEN = frozenset(
     (Kind.QUEUE, Kind.PUSH, Kind.MOVED, Kind.CLAIM, Kind.ACKED, Kind.UNCLAIMED, Kind.STAGED, Kind.PUBLISHED)
 )
-"""The kinds whose bodies may be longer than that."""
+"""The kinds whose bodies may be longer than the minimum."""
 
 
 class Piece(NamedTuple):
-    """What was found of one frame. start: byte in the file; found: its whole records, each with where it stands; lost:
-    how many are not, None: not known; synced: what its head says, None: it has none."""
+    """The readable part of one frame. start: byte in the file; placed_bodies: (byte in the file, body) of each whole
+    record; lost: number of records that cannot be read, None if unknown; synced: the last frame that the head calls
+    durable, None if the head is lost."""
 
     sequence: int
     start: int
-    found: list[tuple[int, memoryview]]
+    placed_bodies: list[tuple[int, memoryview]]
     lost: int | None
     synced: int | None
 
     @property
     def bodies(self) -> list[memoryview]:
-        """Of its whole records."""
-        return [body for _, body in self.found]
+        """The bodies of the whole records."""
+        return [body for _, body in self.placed_bodies]
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of it is missing."""
+        """True if no record is lost."""
         return self.lost == 0
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Bytes of the whole records, with their heads."""
         return sum(HEAD.size + len(body) for body in self.bodies)
 
     def records(self) -> Iterator[Record]:
-        """What the records say."""
+        """Parses the whole records."""
         return parse(self.bodies)
 
     def placed(self) -> Iterator[tuple[int, Record]]:
-        """The same, each with where it stands."""
-        return ((start, parse_one(body)) for start, body in self.found)
+        """Parses the whole records, each with its byte in the file."""
+        return ((start, parse_one(body)) for start, body in self.placed_bodies)
 
 
 class Hole(NamedTuple):
-    """Bytes that are no whole frames. first: the number of the first frame that should be there, next: of the first one
-    behind it, None when there is none; pieces: what there is in it."""
+    """A range of bytes that holds no whole frame. first: number of the first frame expected there; next: number of the
+    first whole frame behind it, None if there is none; pieces: the frames that can be read in part."""
 
     start: int
     end: int
@@ -109,30 +109,28 @@ class Hole(NamedTuple):
 
 
 def read_pieces(data: memoryview, salt: bytes, first: int | None) -> Iterator[Piece | Hole]:
-    """Everything behind the header. first: the number of the first frame, None: whatever stands there."""
+    """Reads everything behind the header. first: number of the first frame, None: take it from the frame there."""
     at, expected = BLOCK, first
     while at + FRAME_HEAD <= len(data):
         frame = frame_at(data, at, salt)
         if expected is None:
             expected = 0 if frame is None else frame.sequence
-        why = _why_not(data, frame, salt, expected)
-        if frame is not None and why is None:
-            yield _whole(data, frame, salt)
-        elif is_zero(data[: at + BLOCK], at) and _next_whole(data, at, salt, expected) is None:
-            return  # behind that there are zeros, or in a recycled segment what an older one held
-        else:
+        why = _why_unreadable(data, frame, salt, expected)
+        if frame is None or why is not None:
             frame = _next_whole(data, at, salt, expected)
+            if frame is None and is_zero(data[: at + BLOCK], at):
+                return  # the rest is zeros or, in a recycled segment, frames of an older one
             end = len(data) if frame is None else frame.start
             following = None if frame is None else frame.sequence
             pieces = list(_loose_pieces(data[:end], at, salt, expected, following))
             yield Hole(at, end, why or "", expected, following, pieces)
             if frame is None:
                 return
-            yield _whole(data, frame, salt)
+        yield _whole(data, frame, salt)
         at, expected = frame.end, frame.sequence + 1
 
 
-def _why_not(data: memoryview, frame: Frame | None, salt: bytes, expected: int) -> str | None:
+def _why_unreadable(data: memoryview, frame: Frame | None, salt: bytes, expected: int) -> str | None:
     if frame is None:
         return "no frame begins there"
     if frame.sequence != expected:
@@ -152,12 +150,12 @@ def _fault(data: memoryview, frame: Frame, salt: bytes) -> str | None:
 
 
 def _whole(data: memoryview, frame: Frame, salt: bytes) -> Piece:
-    found: list[tuple[int, memoryview]] = []
+    placed_bodies: list[tuple[int, memoryview]] = []
     at = frame.start + FRAME_HEAD
     for body in bodies_of(data, frame, salt):
-        found.append((at, body))
+        placed_bodies.append((at, body))
         at += HEAD.size + len(body)
-    return Piece(frame.sequence, frame.start, found, 0, frame.synced)
+    return Piece(frame.sequence, frame.start, placed_bodies, 0, frame.synced)
 
 
 def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame | None:
@@ -169,8 +167,8 @@ def _next_whole(data: memoryview, at: int, salt: bytes, expected: int) -> Frame 
 
 
 def _loose_pieces(data: memoryview, at: int, salt: bytes, sequence: int, limit: int | None) -> Iterator[Piece]:
-    """The single records in bytes that are not whole frames, to the end of the data. sequence: the least number that
-    they may have; limit: a greater one than that."""
+    """Finds single records in bytes that are not whole frames, up to the end of the data. sequence, limit: bounds of
+    the frame numbers, the limit excluded; None: there is no limit."""
     while at + FRAME_HEAD < len(data) and (limit is None or sequence < limit):
         frame = frame_at(data, at, salt)
         if frame is not None and sequence <= frame.sequence and (limit is None or frame.sequence < limit):
@@ -195,7 +193,7 @@ def _next_head(data: memoryview, at: int, salt: bytes) -> int:
 
 
 def _loose_bodies(data: memoryview, at: int, salt: bytes) -> Iterator[tuple[int, memoryview]]:
-    """The body of each whole record that can be read, with where the record stands."""
+    """Yields (byte of the record, body) for each whole record."""
     begin = seed(salt)
     while at + HEAD.size < len(data):
         body = _body_at(data, at, begin)
@@ -222,34 +220,32 @@ def _body_at(data: memoryview, at: int, begin: int) -> memoryview | None:
 
 
 def _is_plausible(body: memoryview) -> bool:
-    """Whether it may be a record, before its checksum is looked at: most bytes are not."""
+    """Tells whether a body may be a record. Spares computing the checksum at most places."""
     least = _LEAST.get(body[0]) if body else None  # type: ignore[call-overload] # a number is looked up as its kind
     if least is None or len(body) < least or (len(body) > least and body[0] not in _OPEN):
         return False
-    if body[0] == Kind.PUSH:  # ids and times have 18 digits at most
+    if body[0] == Kind.PUSH:  # ids and times have at most 18 digits
         return not body[_NUMBER] and body[_ID] < 14 and body[_TIME] < 14 and not body[least - 1]
-    return body[0] == Kind.CHECKPOINT or not body[_NUMBER]  # numbers of queues are small
+    return body[0] == Kind.CHECKPOINT or not body[_NUMBER]  # queue numbers are small
 
 
 # -- a segment whose header is lost ---------------------------------------------------------------------------------
 
 
 def find_salt(data: memoryview) -> bytes:
-    """A salt with which the frames' checksums are right. DamagedError when there is no frame that would tell."""
+    """Computes the salt from the checksum of a frame's head. DamagedError if no frame can be read."""
     for at in range(0, len(data) - FRAME_HEAD, BLOCK):
         if data[at : at + 4] != FRAME_MAGIC:
             continue
         fields, checksum = data[at : at + FRAME_HEAD - 4], struct.unpack_from("<I", data, at + FRAME_HEAD - 4)[0]
-        salt = _message_of(_begin_of(fields, checksum))
+        salt = _bytes_with_crc(_crc_seed(fields, checksum))
         frame = frame_at(data, at, salt)
-        # The records' checksums begin with it too, and there it is no longer true by construction.
-        if frame is not None and count_of(data, frame) and _holds_records(data, frame, salt):
-            return salt
+        # The salt fits the head by construction. A record whose checksum it fits too proves it.
+        if frame is not None and count_of(data, frame):
+            bodies = _loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, salt)
+            if next(bodies, None) is not None:
+                return salt
     raise DamagedError("no frame in it can be read")
-
-
-def _holds_records(data: memoryview, frame: Frame, salt: bytes) -> bool:
-    return next(_loose_bodies(data[: frame.end], frame.start + FRAME_HEAD, salt), None) is not None
 
 
 def _tables() -> tuple[list[int], dict[int, int]]:
@@ -265,23 +261,23 @@ def _tables() -> tuple[list[int], dict[int, int]]:
 _TABLE, _BY_TOP = _tables()
 
 
-def _back(state: int, byte: int) -> int:
-    """What the register of a CRC-32 held before a byte."""
+def _crc_before(state: int, byte: int) -> int:
+    """Returns the CRC-32 register as it was before the byte was added."""
     index = _BY_TOP[state >> 24]
     return (((state ^ _TABLE[index]) << 8) & 0xFFFFFFFF) | (index ^ byte)
 
 
-def _begin_of(data: memoryview, checksum: int) -> int:
-    """With what the CRC-32 of the data has to begin, so that it is that."""
+def _crc_seed(data: memoryview, checksum: int) -> int:
+    """Returns the seed with which the CRC-32 of the data is this checksum."""
     state = checksum ^ 0xFFFFFFFF
     for byte in reversed(data):
-        state = _back(state, byte)
+        state = _crc_before(state, byte)
     return state ^ 0xFFFFFFFF
 
 
-def _message_of(checksum: int) -> bytes:
-    """Four bytes that have this CRC-32."""
+def _bytes_with_crc(checksum: int) -> bytes:
+    """Returns the four bytes that have this CRC-32."""
     state = checksum ^ 0xFFFFFFFF
     for _ in range(4):
-        state = _back(state, 0)
+        state = _crc_before(state, 0)
     return (state ^ 0xFFFFFFFF).to_bytes(4, "little")

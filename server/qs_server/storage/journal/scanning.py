@@ -1,4 +1,4 @@
-"""Reads a segment once, frame by frame, and checks every byte that counts on the way."""
+"""Reads a segment frame by frame, and checks every byte of its header and its frames."""
 
 from collections.abc import Iterator
 
@@ -20,36 +20,36 @@ from .recovery import map_file, segment_name
 
 
 class Scan:
-    """The whole frames of one segment, and afterwards why there are no more."""
+    """Reads the whole frames of one segment, and then tells why there are no more."""
 
     def __init__(self, path: str, data: memoryview) -> None:
-        """path: where the data is from. Reads the header. DamagedError when it does not count."""
+        """Reads the header. path: the file that the data is from. DamagedError if the header is damaged."""
         self.path = path
         self.data = data
         self.header: Header = read_header(data, len(data))
         self.next = self.header.first
-        """The number of the frame that follows those which were read."""
+        """The number of the frame after the last one read."""
         self.gap = Gap(BLOCK, None, None)
-        """Where the frames end, and why."""
+        """Where the frames end and why, once `frames` is exhausted."""
 
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
-        """Where the records of each frame begin, and their bodies. start, first: byte and number of the first frame;
-        limit: the number of the first one that does not count, None: all do."""
+        """Yields (byte of the first record, bodies) for each frame. start, first: byte and number of the first frame;
+        limit: number of the frame to stop at, None: read all."""
         data, header, at = self.data, self.header, start
         self.next = first
         while at + BLOCK <= len(data) and self.next != limit:
             frame = frame_at(data, at, header.salt)
-            found = "no frame begins there" if frame is None else self._read(frame)
-            if frame is None or isinstance(found, str):
-                self.gap = gap_at(data, header, at, str(found), self.next)
+            bodies = "no frame begins there" if frame is None else self._read(frame)
+            if frame is None or isinstance(bodies, str):
+                self.gap = gap_at(data, header, at, str(bodies), self.next)
                 return
-            yield at + FRAME_HEAD, found
+            yield at + FRAME_HEAD, bodies
             self.next += 1
             at = frame.end
         self.gap = Gap(at, None, None)
 
     def _read(self, frame: Frame) -> list[memoryview] | str:
-        """The bodies of the records of a frame, or what is wrong with it."""
+        """Returns the bodies of the records of a frame, or a text that says what is wrong with the frame."""
         if frame.sequence != self.next:
             return f"frame {frame.sequence} stands where {self.next} should"
         if frame.start + FRAME_HEAD + frame.length > len(self.data):
@@ -64,7 +64,7 @@ class Scan:
 
 
 def open_segment(directory: str, number: int) -> Scan:
-    """The segment of that number. DamagedError when its header does not count, OSError."""
+    """Opens the segment with this number. DamagedError if its header is damaged, OSError."""
     path = f"{directory}/{segment_name(number)}"
     scan = Scan(path, map_file(path))
     if scan.header.number != number:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the queues, and how they are made from it again."""
+"""Writes the queues of a log to a checkpoint, and makes them from it again."""
 
 import struct
 from array import array
@@ -13,10 +13,10 @@ from ..names import MAX_MID
 from .batches import Producer, Publication
 from .checkpoint import CheckpointReader, CheckpointWriter
 from .claim_records import Claim, Published
-from .claims import Consumer, Held
+from .claims import Consumer, OpenClaim
 from .keys import WINDOW
 from .log_interface import RecordLog
-from .places import Position, place_of
+from .places import Position, place_of, segment_of
 from .queue import LogQueue
 from .store import SLICE, Store, record_size
 from .table import MessageTable
@@ -24,13 +24,13 @@ from .table import MessageTable
 _KEY = struct.Struct("<QQ")
 
 _PAGES = 1
-"""Chunks of messages that are written at a time: some 1,000."""
+"""Index chunks, of some 1,000 messages each, that are written at a time."""
 _AT_A_TIME = 1024
-"""Entries of anything else."""
+"""Entries of any other kind that are written at a time."""
 
 
 class Snapshot:
-    """A checkpoint that is being written."""
+    """Writes a checkpoint in slices, and publishes it."""
 
     def __init__(self, writer: CheckpointWriter, work: Iterator[None], log: RecordLog) -> None:
         self._writer = writer
@@ -39,8 +39,8 @@ class Snapshot:
         self._sync: Callable[[], None] | None = None
 
     def step(self) -> bool:
-        """Writes for as long as a slice may take, of what is in the log. Whether all is written, to be published.
-        OSError: the checkpoint before stays."""
+        """Writes for as long as a slice may take. Returns True once all is written. OSError: the previous checkpoint
+        stays."""
         until = perf_counter() + SLICE
         try:
             for _ in self._work:
@@ -53,26 +53,26 @@ class Snapshot:
         return True
 
     def publish(self) -> None:
-        """Makes it the checkpoint of the log, durably, in whatever thread. OSError: the one before stays."""
+        """Makes this the log's checkpoint, durably; may run in any thread. OSError: the previous checkpoint stays."""
         try:
             if self._sync is not None:
-                self._sync()  # what the checkpoint says must not be newer than the log
+                self._sync()  # the checkpoint must not be newer than the durable log
             self._writer.publish()
         except BaseException:
             self._writer.give_up()
             raise
 
     def give_up(self) -> None:
-        """Writes no more of it."""
+        """Stops writing, and removes the file."""
         self._writer.give_up()
 
 
 def write_snapshot(
     writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store, numbers: int
 ) -> Iterator[None]:
-    """Writes the queues, piece by piece, while they change. Claims and batches of a queue come before its messages, and
-    each piece of those says which records it knows: a start applies to them only those that come later. numbers: the
-    greatest that a queue was given. OSError."""
+    """Writes the queues piece by piece, while they change. Claims and batches of a queue come before its messages. Each
+    piece of messages has the place up to which it covers the log: a start applies to them only later records. numbers:
+    the greatest queue number so far. OSError."""
     log = store.log
     content: dict[str, Any] = {
         "position": list(position),
@@ -102,20 +102,20 @@ def write_snapshot(
 def _write_messages(
     writer: CheckpointWriter, queue: LogQueue, log: RecordLog
 ) -> Generator[None, None, list[list[Any]]]:
-    """Each entry: the last id that it is about, the place of the next record when it was taken, and columns: ids,
-    sizes, places, and of those to which that applies, ids and ends of windows, ids of delayed ones, ids and receives.
-    The last entry is about all ids that are left: there are no messages of them."""
+    """Returns entries: the last id of the entry, the place of the next record when the entry was made, and columns:
+    ids, sizes, places, (id, end of the window) of hidden messages, ids of delayed ones, and (id, receives) of received
+    ones. The last entry, without columns, covers all greater ids, which have no messages."""
     table = queue.table
     entries: list[list[Any]] = []
     after = -1
     while True:
         mids, facts, places = array("Q"), array("Q"), array("Q")
-        for (some, theirs), (_, where) in islice(
+        for (page_mids, page_facts), (_, page_places) in islice(
             zip(table.index.messages.pages(after), table.places.pages(after), strict=True), _PAGES
         ):
-            mids += some
-            facts += theirs
-            places += where
+            mids += page_mids
+            facts += page_facts
+            places += page_places
         now = log.position
         stamp = place_of(now.segment, now.start)
         if not mids:
@@ -129,30 +129,31 @@ def _write_messages(
 
 
 def _states(table: MessageTable, mids: "array[int]", facts: "array[int]") -> "Iterator[array[int]]":
+    """Yields the columns for the hidden, the delayed and the received ones of these messages."""
     hidden, held, receives = table.index.hidden, table.held, table.receives
-    found = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
-    yield array("Q", [each for mid, end in found if end is not None and mid not in held for each in (mid, end)])
+    ends = zip(mids, hidden.values_of(mids), strict=True) if len(hidden) else ()
+    yield array("Q", [each for mid, end in ends if end is not None and mid not in held for each in (mid, end)])
     delayed = table.index.delayed
     yield array("Q", [mid for mid, fact in zip(mids, facts, strict=True) if delayed and Index.delayed_in(fact)])
     yield array("Q", [each for mid in mids if mid in receives for each in (mid, receives[mid])] if receives else [])
 
 
 def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Generator[None, None, list[list[int]]]:
-    """Rows of numbers, some at a time."""
+    """Writes rows of numbers, `_AT_A_TIME` to a column. Returns the columns."""
     columns: list[list[int]] = []
     rows = iter(rows)
-    while some := array("Q", chain.from_iterable(islice(rows, _AT_A_TIME))):
-        columns.append(writer.column(some))
+    while column := array("Q", chain.from_iterable(islice(rows, _AT_A_TIME))):
+        columns.append(writer.column(column))
         yield
     return columns
 
 
 def _write_consumers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
     written: dict[str, Any] = {}
-    for name, found in list(queue.claims.consumers.items()):
+    for name, consumer in list(queue.claims.consumers.items()):
         claims: list[list[Any]] = []
-        written[name] = {"acked": found.acked, "place": found.place, "claims": claims}
-        for seq, held in list(found.claims.items()):
+        written[name] = {"acked": consumer.acked, "place": consumer.place, "claims": claims}
+        for seq, held in list(consumer.claims.items()):
             mids = writer.column(array("Q", held.record.mids))
             claims.append([seq, held.place, held.record.since, held.record.size, mids, sorted(held.gone)])
             yield
@@ -160,16 +161,16 @@ def _write_consumers(writer: CheckpointWriter, queue: LogQueue) -> Generator[Non
 
 
 def _write_producers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
-    """A batch that is published while its parts are written has its record behind all that is written before it."""
+    """Writes the producers. If a batch is published meanwhile, its record comes after the checkpoint's position."""
     written: dict[str, Any] = {}
-    for name, found in list(queue.batches.producers.items()):
+    for name, producer in list(queue.batches.producers.items()):
         publications = [
             [each.place, batch, each.record.first, list(each.record.parts)]
-            for batch, each in found.publications.items()
+            for batch, each in producer.publications.items()
         ]
         staged: list[list[Any]] = []
-        written[name] = {"last": found.last, "place": found.place, "staged": staged, "publications": publications}
-        for part_name, part in list(found.staged.items()):
+        written[name] = {"last": producer.last, "place": producer.place, "staged": staged, "publications": publications}
+        for part_name, part in list(producer.staged.items()):
             rows = ((position, *part[position]) for position in list(part) if position in part)
             columns = yield from _write_parts(writer, rows)
             staged.append([list(part_name), columns])
@@ -177,26 +178,27 @@ def _write_producers(writer: CheckpointWriter, queue: LogQueue) -> Generator[Non
     return written
 
 
-# -- back -----------------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------------------------
 
 
 def read_snapshot(
     reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store, now: int
 ) -> dict[int, LogQueue]:
-    """The queues as the checkpoint has them, by their numbers. now: microseconds since the Epoch."""
+    """Makes the queues of a checkpoint. make: from name and number; now: microseconds since the Epoch. Returns the
+    queues by their numbers."""
     queues: dict[int, LogQueue] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
         _read_messages(reader, queue, entry, store)
         queue.taken.update(entry["taken"])
         flat = _joined(reader, entry["keys"])
-        for one, other, mid, at, where in zip(*[iter(flat)] * 5, strict=True):
-            if at > now - WINDOW:  # else the segment that says it may be gone
-                queue.keys.note(_KEY.pack(one, other), mid, at, where)
-        for name, found in entry["consumers"].items():
-            queue.claims.consumers[name] = _read_consumer(reader, queue, name, found)
-        for name, found in entry["producers"].items():
-            queue.batches.producers[name] = _read_producer(reader, queue, name, found, store)
+        for high, low, mid, at, segment in zip(*[iter(flat)] * 5, strict=True):
+            if at > now - WINDOW:  # else the segment with the key's record may be gone
+                queue.keys.note(_KEY.pack(high, low), mid, at, segment)
+        for name, written in entry["consumers"].items():
+            queue.claims.consumers[name] = _read_consumer(reader, queue, name, written)
+        for name, written in entry["producers"].items():
+            queue.batches.producers[name] = _read_producer(reader, queue, name, written, store)
     for first, *others in reader.content["families"]:
         for other in others:
             store.join(first, other)
@@ -209,8 +211,8 @@ def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, A
     mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
     for last, stamp, *columns in entry["messages"]:
         table.known_upto.append((last, stamp))
-        for whole, where in zip((mids, sizes, places, hidden, delayed, receives), columns, strict=False):
-            whole.extend(reader.column(where))
+        for numbers, column in zip((mids, sizes, places, hidden, delayed, receives), columns, strict=False):
+            numbers.extend(reader.column(column))
     are_delayed = set(delayed)
     ends = {mid: (end, mid in are_delayed) for mid, end in zip(hidden[::2], hidden[1::2], strict=True)}
     table.index = Index.of(mids, sizes, ends)
@@ -222,26 +224,26 @@ def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, A
     _count(store, places, sizes)
 
 
-def _joined(reader: CheckpointReader, parts: Iterable[list[int]]) -> "array[int]":
-    whole = array("Q")
-    for where in parts:
-        whole += reader.column(where)
-    return whole
+def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[int]":
+    numbers = array("Q")
+    for column in columns:
+        numbers += reader.column(column)
+    return numbers
 
 
 def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
-    """Adds messages to the usage of their segments, many at a time where they stand in the same one."""
+    """Adds messages to the usage of their segments, 1024 at a time if all are in one segment."""
     for at in range(0, len(places), 1024):
-        some, theirs = places[at : at + 1024], sizes[at : at + 1024]
-        if min(some) >> 32 == max(some) >> 32:
-            store.usage.add(some[0], sum(theirs) + len(theirs) * record_size(0))
+        page, page_sizes = places[at : at + 1024], sizes[at : at + 1024]
+        if segment_of(min(page)) == segment_of(max(page)):
+            store.usage.add(page[0], sum(page_sizes) + len(page) * record_size(0))
         else:
-            for place, size in zip(some, theirs, strict=True):
+            for place, size in zip(page, page_sizes, strict=True):
                 store.usage.add(place, record_size(size))
 
 
 def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
-    """A payload that several queues share is counted once."""
+    """Makes a payload that several queues share count once in the usage of its segment."""
     for family in {id(family): family for family in store.families.values()}.values():
         seen: set[int] = set()
         for table in [queues[number].table for number in family if number in queues]:
@@ -252,26 +254,26 @@ def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
                     seen.add(place)
 
 
-def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any]) -> Consumer:
-    consumer = Consumer(found["acked"], found["place"])
-    for seq, place, since, size, where, gone in found["claims"]:
-        record = Claim(queue.number, seq, since, size, name, reader.column(where))
+def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, written: dict[str, Any]) -> Consumer:
+    consumer = Consumer(written["acked"], written["place"])
+    for seq, place, since, size, mids, gone in written["claims"]:
+        record = Claim(queue.number, seq, since, size, name, reader.column(mids))
         missing = {mid for mid in record.mids if queue.table.index.expiry(mid) is None}
-        consumer.claims[seq] = Held(record, place, missing.union(gone))
+        consumer.claims[seq] = OpenClaim(record, place, missing.union(gone))
     return consumer
 
 
 def _read_producer(
-    reader: CheckpointReader, queue: LogQueue, name: str, found: dict[str, Any], store: Store
+    reader: CheckpointReader, queue: LogQueue, name: str, written: dict[str, Any], store: Store
 ) -> Producer:
-    producer = Producer(found["last"], found["place"])
-    for batch, where in found["staged"]:
-        flat = _joined(reader, where)
+    producer = Producer(written["last"], written["place"])
+    for batch, columns in written["staged"]:
+        flat = _joined(reader, columns)
         part = {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
         producer.staged[batch[0], batch[1], batch[2]] = part
         for place, size in part.values():
             store.usage.add(place, record_size(size))
-    for place, batch, first, parts in found["publications"]:
+    for place, batch, first, parts in written["publications"]:
         record = Published(queue.number, batch, first, name, [(part[0], part[1], part[2]) for part in parts])
         producer.publications[batch] = Publication(place, record)
     return producer

@@ -1,7 +1,7 @@
-"""Files for segments: made of zeros when one is needed, or before that, so that nobody has to wait for it; or the file
-of a segment that is not needed any more, once again: then the disk does not write its bytes twice.
+"""Supplies the files for new segments: a spare that was made in advance, the file of an obsolete segment, or a new one.
 
-While the disk is full, the one that was made before is kept for what makes room again, and so are the last blocks.
+A file is filled with zeros before it is used. Making it in advance spares requests the wait, and recycling an obsolete
+one spares the disk the zeros. While the disk is full, the spare and a reserve are kept for what makes room again.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from contextlib import suppress
 from ..disk import Disk, has_no_room
 
 FIRST_SEGMENT = 1 << 20
-"""Bytes of the first segment after a start; each following one is four times as large, up to the limit."""
+"""Bytes of the first segment after a start; each following one is four times as large, up to `LARGEST_SEGMENT`."""
 LARGEST_SEGMENT = 64 << 20
 SMALLEST = 128 << 10
-"""Bytes that a segment has beside what is needed at once, unless the disk is nearly full."""
+"""Bytes that a segment has beyond those needed at once, unless the disk is nearly full."""
 _CHUNK = 1 << 20
 _zeros = mmap.mmap(-1, _CHUNK)
 """Page-aligned, as O_DIRECT wants it. Never written to."""
@@ -24,14 +24,13 @@ SPARE = "spare"
 NEXT = "next"
 RESERVE_NEXT = "reserve-next"
 RESERVE = "reserve"
-"""Kept for compaction and for deletes on a full disk: pushes get no new segment unless it is there."""
+"""A file for compaction and for deletes on a full disk. Pushes get no new segment unless it exists."""
 
 
 def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
-    """Makes a file of zeros that has all its blocks. Nothing stays of one that could not be made; where it cannot fit,
-    nothing is written, so that a refusal costs no time and takes no room from others. OSError."""
-    room = os.statvfs(os.path.dirname(path))
-    if size > room.f_bfree * room.f_frsize:
+    """Makes a file of zeros with all its blocks allocated. OSError: the file is removed. If it cannot fit, nothing is
+    written, so that the failure costs no time and takes no room from others."""
+    if size > disk.free_bytes(os.path.dirname(path)):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     fd = disk.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
@@ -48,32 +47,30 @@ def make_file(path: str, size: int, disk: Disk, *, sync: bool) -> None:
 
 
 def enough_of(size: int, *, shrinking: bool) -> int:
-    """How many bytes of a segment of that size are left when the next one should be made: while it takes more, nobody
+    """Returns how many bytes of a segment of this size are free when the next one should be made, so that no request
     has to wait for that one. shrinking: a segment can soon be recycled."""
     if size < LARGEST_SEGMENT:
-        return size // 8 * 7  # it is full in some milliseconds, and the next one takes longer to make than it did
+        return size // 8 * 7  # it is full within milliseconds, and the next one takes longer to make
     return size // 8 if shrinking else size // 2
 
 
 class Supply:
-    """Supplies one journal with segment files. For the engine's thread, except `make_spare`, `make_reserve` and
-    `recycle`."""
+    """Supplies one journal. Call its methods in the engine's thread, except those that say otherwise."""
 
     def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
         self._directory = directory
         self._disk = disk
         self._sync = sync
         self._spare: int | None = None
-        self._recycled = False  # the spare one was a segment
-        self._tight = False  # the last spare could not be made: the disk is full
+        self._recycled = False  # the spare was a segment
+        self._tight = False  # the last spare could not be made, as the disk is full
         self.shortage: OSError | None = None
-        """Why not even a small spare can be made, if so."""
+        """The error if not even a small spare can be made."""
         self._next_size = FIRST_SEGMENT
-        self._reserve = 0
-        """Bytes of the reserve."""
+        self._reserve = 0  # bytes of the reserve
 
     def clear(self) -> None:
-        """Removes what a server that was killed has left, or what is not needed any more."""
+        """Removes the spare and what a killed server has left, except the reserve."""
         self._spare = None
         for name in (SPARE, NEXT, RESERVE_NEXT):
             with suppress(FileNotFoundError):
@@ -82,24 +79,23 @@ class Supply:
             self._reserve = self._disk.lstat(f"{self._directory}/{RESERVE}").st_size
 
     def wanted_reserve(self, largest: int) -> int | None:
-        """The size of the reserve that there should be, if it is not. largest: bytes of the largest segment, all of
-        whose messages may have to be copied."""
+        """Returns the size of the reserve to make, None if it is large enough. largest: bytes of the largest segment,
+        all of whose messages may have to be copied."""
         return largest if self._reserve < largest else None
 
     def make_reserve(self, size: int) -> None:
-        """Makes the file for the reserve, in whatever thread; `take_reserve` makes it the reserve where the engine
-        runs. OSError."""
+        """Makes a file that `take_reserve` can make the reserve; may run in any thread. OSError."""
         make_file(f"{self._directory}/{RESERVE_NEXT}", size, self._disk, sync=self._sync)
 
     def take_reserve(self, size: int, name: str = RESERVE_NEXT) -> None:
-        """Makes a file of that size the reserve, instead of the one that there is. OSError."""
+        """Makes a file of this size the reserve, in place of the old one. OSError."""
         self._disk.rename(f"{self._directory}/{name}", f"{self._directory}/{RESERVE}")
         self._reserve = size
 
     def take(self, needed: int, *, push: bool, exact: bool, largest: int = 0) -> tuple[int, str, bool]:
-        """A file with that many bytes at least: its size, its path, and whether it is recycled. push: for pushes, which
-        leave the spare one and the reserve to what makes room when the disk is full; exact: it may have no room for
-        anything else; largest: see `wanted_reserve`. OSError: none can be made."""
+        """Takes a file of at least `needed` bytes. Returns its size, its path, and whether it is recycled. push: it is
+        for pushes, which leave the reserve, and on a full disk the spare, to what makes room; exact: the file may have
+        just the needed bytes; largest: see `wanted_reserve`. OSError: no file can be made."""
         if push and (reserve := self.wanted_reserve(largest)) is not None:
             make_file(f"{self._directory}/{NEXT}", reserve, self._disk, sync=self._sync)
             self.take_reserve(reserve, NEXT)
@@ -119,7 +115,7 @@ class Supply:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def _make(self, path: str, size: int) -> bool:
-        """Makes a segment file. Returns False when there is no room for it. OSError."""
+        """Makes a segment file. Returns False if there is no room for it. OSError."""
         try:
             make_file(path, size, self._disk, sync=self._sync)
         except OSError as error:
@@ -134,21 +130,21 @@ class Supply:
 
     @property
     def wanted(self) -> int | None:
-        """The size of the spare that there should be."""
+        """The size of the spare to make, None if there is a spare."""
         return self._next_size if self._spare is None else None
 
     def make_spare(self, size: int) -> None:
-        """Makes one, in whatever thread; `has_made` and `could_not_make` say so where the engine runs. OSError."""
+        """Makes a spare; may run in any thread. Report the result with `has_made` or `could_not_make`. OSError."""
         make_file(f"{self._directory}/{SPARE}", size, self._disk, sync=self._sync)
 
     def recycle(self, path: str, size: int) -> bool:
-        """Makes a segment that is not needed the spare one, in whatever thread. False, and it is removed, when it has
-        another size, or another name too (a backup's). OSError."""
+        """Makes an obsolete segment the spare; may run in any thread. Removes it and returns False if its size differs
+        or a backup has linked it. OSError."""
         status = self._disk.lstat(path)
         spare = f"{self._directory}/{SPARE}"
         if status.st_size == size and status.st_nlink == 1:
             self._disk.rename(path, spare)
-            self._disk.sync_directory(self._directory)  # before anything else is written into it
+            self._disk.sync_directory(self._directory)  # before new records overwrite the old ones
             if self._disk.lstat(spare).st_nlink == 1:
                 return True
             path = spare
@@ -156,12 +152,12 @@ class Supply:
         return False
 
     def has_made(self, size: int, *, recycled: bool) -> None:
-        """Notes that there is a spare segment."""
+        """Notes that there is a spare now."""
         self._spare, self._recycled, self._tight, self.shortage = size, recycled, False, None
         self._grow(size)
 
     def could_not_make(self, size: int, error: OSError) -> None:
-        """Notes that no spare of that size could be made. If the disk was full, the next one is to be smaller."""
+        """Notes that no spare of this size could be made. If there was no room, the next one will be smaller."""
         self._tight = True
         if has_no_room(error) and size > FIRST_SEGMENT:
             self._next_size = max(size // 4, FIRST_SEGMENT)

@@ -1,5 +1,4 @@
-"""What a store does at leisure, in any thread while it goes on: removes or recycles segments, makes the next one
-ready."""
+"""Background work of a store, for any thread: removes or recycles segments, and makes the spare and the reserve."""
 
 import logging
 import threading
@@ -14,13 +13,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Checkpoint(Protocol):
-    """A checkpoint that is written."""
+    """A checkpoint that is written and not yet durable."""
 
     def publish(self) -> None: ...
 
 
 class SegmentFiles(Protocol):
-    """The log, as far as upkeep knows it."""
+    """The part of a log that upkeep uses."""
 
     supply: Supply
 
@@ -34,11 +33,11 @@ class SegmentFiles(Protocol):
 
 
 class Upkeep:
-    """One piece of work. `run` touches nothing but files and itself."""
+    """One piece of background work. `run` uses only files and the object itself."""
 
     def __init__(self, log: SegmentFiles, disk: Disk, *, spare: bool = True) -> None:
-        """Takes over what there is to do. spare: whether the next segment may be made ready too; if not, everything is
-        removed that can be."""
+        """Takes the log's pending work. spare: True to make the spare and the reserve too, False to remove every
+        obsolete segment instead."""
         self._log = log
         self._disk = disk
         self._spare = log.wants_spare if spare else None
@@ -48,24 +47,23 @@ class Upkeep:
         self._running = threading.Lock()
         self._done = False
         self.is_settled = False
-        self._left: list[str] = []
-        self._made = False
+        self._not_removed: list[str] = []
+        self._spare_made = False
         self._recycled = False
         self.error: OSError | None = None
-        """Why something could not be done; once it is settled, also why there is no spare segment, not even a small
-        one."""
+        """The error of work that failed; after `settle`, also the one if not even a small spare can be made."""
         self._spare_error: OSError | None = None
         self.intake: Intake | None = None
-        """Work on the directory of a queue."""
+        """Work on the directory of a queue, None if there is none."""
         self.checkpoint: Checkpoint | None = None
-        """What is written of it is to be made durable."""
+        """A checkpoint to publish, None if there is none."""
 
     def __bool__(self) -> bool:
         has_files = self._garbage or self._spare is not None or self._reserve is not None
         return bool(has_files or self.intake is not None or self.checkpoint is not None)
 
     def run(self) -> None:
-        """Does the work, once; waits for another thread that is doing it. Raises nothing."""
+        """Does the work once; waits if another thread is doing it. Raises nothing."""
         with self._running:
             if not self._done:
                 self._done = True
@@ -81,12 +79,13 @@ class Upkeep:
         self._publish_checkpoint()
 
     def _sync_log(self) -> bool:
-        """Whether all is durable that was copied from what is removed: else a power loss could take both."""
+        """Makes the copies from obsolete segments durable, without which a power loss could take both. Returns False if
+        that failed."""
         try:
             if self._sync is not None:
                 self._sync()
         except OSError as error:
-            self._left, self.error = self._garbage, error
+            self._not_removed, self.error = self._garbage, error
             return False
         return True
 
@@ -97,7 +96,7 @@ class Upkeep:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._left.append(path)
+                self._not_removed.append(path)
                 self.error = error
 
     def _make_reserve(self) -> None:
@@ -109,9 +108,9 @@ class Upkeep:
 
     def _make_spare(self) -> None:
         try:
-            if self._spare is not None and not self._made:
+            if self._spare is not None and not self._spare_made:
                 self._log.supply.make_spare(self._spare)
-                self._made = True
+                self._spare_made = True
         except OSError as error:
             self._spare_error = error
 
@@ -124,18 +123,18 @@ class Upkeep:
             self.error = error
 
     def _remove(self, path: str) -> None:
-        """Removes a segment, or makes it the spare one."""
-        if self._spare is None or self._made:
+        """Removes a segment, or makes it the spare."""
+        if self._spare is None or self._spare_made:
             self._disk.unlink(path)
         else:
-            self._made = self._recycled = self._log.supply.recycle(path, self._spare)
+            self._spare_made = self._recycled = self._log.supply.recycle(path, self._spare)
 
     def settle(self) -> None:
-        """Tells the log what has been done, once. To be called where the log is used."""
+        """Reports the results to the log, once. Call it in the log's thread."""
         if self.is_settled:
             return
         self.is_settled = True
-        self._log.give_back_garbage(self._left)
+        self._log.give_back_garbage(self._not_removed)
         try:
             if self._reserve is not None:
                 self._log.supply.take_reserve(self._reserve)
@@ -143,7 +142,7 @@ class Upkeep:
             self.error = error
         if self._spare is None:
             return
-        if self._made:
+        if self._spare_made:
             self._log.supply.has_made(self._spare, recycled=self._recycled)
         elif self._spare_error is not None:
             self._log.supply.could_not_make(self._spare, self._spare_error)

@@ -1,5 +1,5 @@
 """The `memcached` engine: queues in memcached servers, which forget everything when they end."""
 
-from .engine import MemcachedEngine
+from .memcached_engine import MemcachedEngine
 
 __all__ = ["MemcachedEngine"]

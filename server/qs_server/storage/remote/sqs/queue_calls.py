@@ -4,7 +4,7 @@ from typing import Any
 
 from ...engine import RemoteError
 from .client import CallError, SqsClient
-from .names import name_at_sqs
+from .queue_names import name_at_sqs
 
 _GONE = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
 _THERE = frozenset({"QueueNameExists", "QueueAlreadyExists"})

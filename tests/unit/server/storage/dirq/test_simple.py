@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qs_server.storage.dirq import QueueSimple, names
+from qs_server.storage.dirq import QueueSimple, element_names
 from qs_server.storage.dirq.QueueSimple import QueueSimple as BySubmodule
 
 NAME = re.compile(r"[0-9a-f]{8}/[0-9a-f]{14}")
@@ -418,7 +418,7 @@ def test_id(tmp_path: Path) -> None:
 
 def test_names_grow() -> None:
     """Names that are made one after the other sort in that order."""
-    made = [names.element_name(3) for _ in range(1000)]
+    made = [element_names.element_name(3) for _ in range(1000)]
     assert made == sorted(made)
-    assert all(map(names.is_element, made))
-    assert not names.is_element(made[0] + "\n")
+    assert all(map(element_names.is_element, made))
+    assert not element_names.is_element(made[0] + "\n")

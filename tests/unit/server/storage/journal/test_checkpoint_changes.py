@@ -104,7 +104,7 @@ def _seen(place: Place) -> object:
             [(mid, table.state_of(mid), table.places.get(mid), table.index.size(mid)) for mid in mids],
             list(table.index.new.after(-1, 10**6)),
             table.last_mid,
-            {key: known for key, known in queue.keys.known.items() if queue.keys.find(key, place.clock.now)},
+            {key: known for key, known in queue.keys.entries.items() if queue.keys.find(key, place.clock.now)},
             {
                 name: (each.acked, {seq: (list(held.record.mids), held.gone) for seq, held in each.claims.items()})
                 for name, each in queue.claims.consumers.items()

@@ -127,7 +127,7 @@ def test_what_is_no_message_stays_and_is_named_once(place: Doors, caplog: pytest
     assert place.files() == ["5.new", "6", "8", "notes.txt"]
     named = sorted(record.getMessage().partition(" is no message, and stays: ")[2] for record in caplog.records)
     assert named == [
-        "it has 67108865 bytes, and 67108864 is the most",
+        "it has 67108865 bytes; the limit is 67108864",
         "it is a symbolic link",
         "it is not named as a message",
     ]

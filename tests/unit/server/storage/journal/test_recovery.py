@@ -2,12 +2,14 @@
 
 import errno
 import logging
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.broken_journals import Recovered, Session, flip, recover, segment_of, small_segments, start
+from support.engines import FaultyDisk
 
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, Options
@@ -78,6 +80,31 @@ def test_an_end_that_is_torn(root: Path, caplog: pytest.LogCaptureFixture) -> No
     assert kept.read_bytes() == blocks.rstrip(b"\0")
     assert f"kept in {kept}" in caplog.text
     assert delivered(root) == [b"first"]  # said again, and the same
+
+
+def test_a_torn_end_on_a_full_disk(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A torn end that there is no room to keep does not stop the start; the log says where the bytes still are. Another
+    error stops it."""
+
+    def refuse(code: int) -> Callable[..., int]:
+        def write(*_: object) -> int:
+            raise OSError(code, os.strerror(code))
+
+        return write
+
+    segment = written(root, b"first", b"torn").segments[-1]
+    flip(Path(segment.path), segment.frames[-1].start + FRAME_HEAD + 50, 1)
+    monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.ENOSPC))
+    caplog.set_level(logging.WARNING)
+    assert delivered(root) == [b"first"]
+    assert "there is no room: copy the segment" in caplog.text
+    assert segment.path in caplog.text
+    assert not list((root / ".journal").glob("cut-*"))
+    monkeypatch.setattr(FaultyDisk, "_write", refuse(errno.EIO))
+    with pytest.raises(OSError, match="error"):
+        start(root)
 
 
 def test_what_follows_a_torn_end(root: Path) -> None:

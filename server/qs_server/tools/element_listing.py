@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..storage.dirq.names import (
+from ..storage.dirq.element_names import (
     LOCKED_DIRECTORY,
     LOCKED_SUFFIX,
     OBSOLETE_DIRECTORY,

@@ -13,10 +13,10 @@ from .call_policy import CallPolicy
 from .client import SqsClient
 from .long_polls import LongPolls
 from .messages import MOST_ENTRIES, Received
-from .names import check_prefix
-from .queue import SqsQueue
 from .queue_calls import QueueCalls
+from .queue_names import check_prefix
 from .receipts import Held, Receipts
+from .sqs_queue import SqsQueue
 
 
 class SqsEngine:

@@ -32,8 +32,8 @@ from ...names import directory_of
 from ..registry import QueueRegistry
 from .consumer import Visible
 from .layout import Keys
+from .memcached_queue import MemcachedQueue
 from .notifier import POLL_INTERVAL, Notifier
-from .queue import MemcachedQueue
 from .rows import Entry
 from .servers import Servers
 

@@ -1,0 +1,226 @@
+"""A short run of a journal on a disk that is full: see power_loss_short."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from qs_server.storage.directories import JournalEngine
+from qs_server.storage.disk import has_no_room
+from qs_server.storage.engine import SECOND, Draft, Durability, Engine, Options, Receipt, State
+from qs_server.storage.journal import supply
+from support.engines import ManualClock
+from support.power_loss import Image
+from support.power_loss_check import VARIANTS
+from support.power_loss_disk import Entry, RecordingDisk
+from support.power_loss_engines import small_journal, upkeep
+from support.power_loss_short import Short
+
+_BLOCK = 4096
+_JOURNAL = ".journal"
+_RESERVE = f"{_JOURNAL}/{supply.RESERVE}"
+_LARGEST = 1 << 17
+"""Bytes of the largest segment."""
+_FULL = 800_000
+"""Bytes of the disk of the run: six segments and some small files."""
+_AMPLE = 4_000_000
+_LOTS = 10**6
+Held = dict[int, bytes]
+"""The payloads of the messages in the queue, by id."""
+
+
+class SmallDisk(RecordingDisk):
+    """Holds a given number of bytes of files, in whole blocks, and refuses more. Names and attributes take no room."""
+
+    def __init__(self, root: str, size: int | None = None) -> None:
+        """size: None: what is there now, so that no byte is free."""
+        super().__init__(root)
+        self._size = self._used() if size is None else size
+
+    def _used(self) -> int:
+        found = {}
+        for above, _, names in os.walk(self.root):
+            for name in names:
+                status = os.lstat(f"{above}/{name}")
+                found[status.st_ino] = _in_blocks(status.st_size)
+        return sum(found.values())
+
+    def free_bytes(self, path: str) -> int:
+        return max(self._size - self._used(), 0)
+
+    def _write(self, fd: int, data: bytes) -> int:  # type: ignore[override]
+        self._require(fd, os.lseek(fd, 0, os.SEEK_CUR) + len(data))
+        return super()._write(fd, data)
+
+    def _pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
+        self._require(fd, offset + len(data))
+        return super()._pwrite(fd, data, offset)
+
+    def _require(self, fd: int, end: int) -> None:
+        """OSError: the file has no room to reach so far."""
+        grows = _in_blocks(end) - _in_blocks(os.fstat(fd).st_size)
+        if grows > 0 and grows > self.free_bytes(self.root):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _in_blocks(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+class FullDisk(Short):
+    """Pushes are refused on a full disk, deletes and compaction make room with the reserve, pushes work again, and
+    there is a new reserve. Whatever a power loss leaves, a start on a disk without a free byte has what was answered;
+    when the reserve was durable, a delete works there. With room, a start makes the reserve that is missing."""
+
+    every = False
+    """Whether all variants are played at each point."""
+
+    def __init__(self, directory: Path) -> None:
+        self.held: list[Held] = [{}]
+        """What is in the queue after so many steps; at first there is no queue."""
+        with _small_segments():
+            super().__init__(directory)
+        self._promised = list(_reserve_is_durable(self.log))
+
+    def make_disk(self, root: str) -> SmallDisk:
+        return SmallDisk(root, _FULL)
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    def run(self, disk: RecordingDisk) -> None:
+        self._disk, self._clock = disk, ManualClock()
+        self._engine = _open(disk, self._clock)
+        self._engine.create("q", Options())
+        self._answer({})
+        while self._push():
+            if len(self.held) % 5 == 0:
+                self._upkeep()
+        assert self._reserve_used() == 0
+        self._delete_most()
+        assert self._reserve_used() == 1
+        for _ in range(6):
+            self._upkeep()
+            pushed = self._push()
+        assert pushed
+        self._engine.close()
+        assert _reserve_is_there(disk.root)
+
+    def _answer(self, held: Held) -> None:
+        self._engine.commit()
+        self.held.append(held)
+        self._disk.mark("answered", len(self.held) - 1)
+
+    def _push(self) -> bool:
+        """Pushes four messages. Returns False when the disk is full."""
+        payloads = [b"%05d" % (len(self.held) * 10 + number) * 580 for number in range(4)]
+        try:
+            mids = self._engine.queue("q").push([Draft(payload) for payload in payloads])
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            return False
+        self._answer({**self.held[-1], **dict(zip(mids, payloads, strict=True))})
+        return True
+
+    def _delete_most(self) -> None:
+        """Deletes ten of each twelve messages, and lets compaction follow."""
+        mids = list(self.held[-1])
+        for begin in range(0, len(mids), 12):
+            gone = mids[begin : begin + 10]
+            for mid in gone:
+                self._engine.queue("q").delete(Receipt(mid))
+            self._answer({mid: payload for mid, payload in self.held[-1].items() if mid not in gone})
+            self._upkeep()
+
+    def _upkeep(self) -> None:
+        self._clock.now += 2 * SECOND
+        upkeep(self._engine, self._clock.now, 3)
+
+    def _reserve_used(self) -> int:
+        return sum(entry.kind == "rename" and entry.args[0] == _RESERVE for entry in self._disk.log)
+
+    # -- what a power loss leaves ---------------------------------------------------------------------------------
+
+    def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
+        with _small_segments():
+            return super().check(log, ordered=ordered)
+
+    def _variants(self, number: int) -> tuple[str, ...]:
+        """One in turn: there are two starts after each."""
+        return self.variants if self.every else (VARIANTS[(number + number // 4) % 4],)
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        """With nothing answered, the first start may not be over, for which a disk needs room."""
+        disk = SmallDisk(root, None if answered else _AMPLE)
+        engine = _open(disk)
+        held = _look(engine)
+        assert held in self.held[answered : answered + 2]
+        if held:
+            held = self._delete_one(engine, held)
+        disk.end()
+        engine = _open(SmallDisk(root, _AMPLE))
+        assert _look(engine) == held
+        if held:
+            engine.queue("q").push([Draft(b"there is room")])
+            engine.commit()
+            upkeep(engine)
+            assert _reserve_is_there(root)
+        engine.close()
+
+    def _delete_one(self, engine: Engine, held: Held) -> Held:
+        """Returns what is left: all of it, if the delete is refused, which it may be without a reserve."""
+        first = min(held)
+        try:
+            engine.queue("q").delete(Receipt(first))
+            engine.commit()
+        except OSError as error:
+            if not has_no_room(error) or self._promised[self.at]:
+                raise
+            return held
+        return {mid: payload for mid, payload in held.items() if mid != first}
+
+
+def _reserve_is_durable(log: list[Entry]) -> Iterator[bool]:
+    """For each entry of a log: whether there is a reserve then whatever a power loss leaves."""
+    opened: dict[int, str] = {}
+    named = durable = False
+    for entry in log:
+        if entry.kind == "rename" and entry.args[0] == _RESERVE:
+            named = durable = False
+        yield durable
+        if entry.kind == "open":
+            opened[entry.args[0]] = entry.args[1]
+        elif entry.kind == "rename" and entry.args[1] == _RESERVE:
+            named = True
+        elif entry.kind == "fsync" and opened[entry.args[0]] == _JOURNAL:
+            durable = named
+
+
+def _reserve_is_there(root: str) -> bool:
+    """Whether it is as large as the largest segment."""
+    segments = Path(root, _JOURNAL).glob("*.segment")
+    return Path(root, _RESERVE).stat().st_size >= max(path.stat().st_size for path in segments)
+
+
+@contextmanager
+def _small_segments() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        small_journal(patch)
+        patch.setattr(supply, "LARGEST_SEGMENT", _LARGEST)
+        yield
+
+
+def _open(disk: RecordingDisk, clock: ManualClock | None = None) -> Engine:
+    return JournalEngine(disk.root, clock=clock or ManualClock(), durability=Durability.ALWAYS, disk=disk, cache=0)
+
+
+def _look(engine: Engine) -> Held:
+    if "q" not in engine.queues():
+        return {}
+    queue = engine.queue("q")
+    found = {mid: queue.read(Receipt(mid)).payload for mid in queue.list_mids(State.ALL, _LOTS, -1)}
+    assert None not in found.values()
+    return found
