@@ -135,7 +135,7 @@ class Churn:
         """Until everything is pushed, all faults have been, and the queues that were asked for are empty."""
         async with trio.open_nursery() as staying:
             for request_, named in ((subscribe("a", "b", prefetch=1000), False), (subscribe("b", name=NAME), True)):
-                staying.start_soon(self._stay, request_, named)
+                await staying.start(self._stay, request_, named)
             async with trio.open_nursery() as nursery:
                 for _ in range(self._scale.subscribers):
                     nursery.start_soon(self._come_and_go)
@@ -210,11 +210,19 @@ class Churn:
             self.counted.trouble.append(answer)
         self.counted.subscriptions += not code(answer)
 
-    async def _stay(self, request_: str, named: bool) -> None:
+    async def _stay(self, request_: str, named: bool, *, task_status: trio.TaskStatus[None]) -> None:
+        """Has started when it has subscribed for the first time: a name gets what is pushed from then on."""
+        started = False
         while True:
             with suppress(OSError, EOFError):
                 async with connected(self._bus) as lines:
                     await lines.send(request_)
+                    answer = await lines.line()
+                    if code(answer) not in (0, 503):
+                        self.counted.trouble.append(answer)
+                    elif not code(answer) and not started:
+                        started = True
+                        task_status.started()
                     await self._take(lines, named, set(ASKED))
             await self._up.wait()
 
