@@ -248,7 +248,7 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """Ends a batch, in the loop: gives those who wait their places, and then wakes whoever has got something."""
-        if self._has_subscribers:
+        if self._has_subscribers or self.batch_done is not None:
             self._serve_subscribers()
         for work in works:
             pause = work.pause
@@ -256,25 +256,22 @@ class Committer:
                 self._waiters.add(work, pause)
         if self._waiters.any:
             self._waiters.wake_all(effects.arrived)
-        if effects.next_expiry != self.expiry.due or effects.next_upkeep != self.upkeep.due:
+        if effects.next_expiry != self.expiry.due:
             self.expiry.set(effects.next_expiry)
+        if effects.next_upkeep != self.upkeep.due:
             self.upkeep.set(effects.next_upkeep)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
-        if self.batch_done is not None:
-            self._tell_done()
         for work in works:
             ended, work.ended = work.ended, None
             if ended is not None:
                 ended()
 
-    def _tell_done(self) -> None:
+    def _serve_subscribers(self) -> None:
+        """Delivers what the batch has handed out, has the next slice done if there is one, and calls `batch_done`."""
         done, self.batch_done = self.batch_done, None
         if done is not None:
             done()
-
-    def _serve_subscribers(self) -> None:
-        """Delivers what the batch has handed out, and has the next slice done if there is one."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.runnable):
