@@ -16,7 +16,7 @@ from support.examples import examples
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
 from qs_server.storage.journal import compaction, keeper, supply
-from qs_server.storage.journal.checkpoint import remove_checkpoint
+from qs_server.storage.journal.checkpoint import NAME as CHECKPOINT
 from qs_server.storage.journal.store import Store
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
@@ -166,7 +166,7 @@ class JournalMachine(EngineMachine):
     def start(self, *, checkpoint: bool) -> None:
         if not checkpoint:
             with contextlib.suppress(FileNotFoundError):
-                remove_checkpoint(f"{self.root}/.journal", self.disk)
+                self.disk.unlink(f"{self.root}/.journal/{CHECKPOINT}")
         self.engine = self.open()
         self.engine.commit()
         self.noted = 0

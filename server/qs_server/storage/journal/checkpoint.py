@@ -111,8 +111,3 @@ class CheckpointReader:
         numbers = array("Q")
         numbers.frombytes(self._data[at : at + 8 * count])
         return numbers
-
-
-def remove_checkpoint(directory: str, disk: Disk) -> None:
-    """Removes a checkpoint that cannot be used. OSError."""
-    disk.unlink(f"{directory}/{NAME}")
