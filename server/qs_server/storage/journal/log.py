@@ -74,7 +74,7 @@ class Log:
         """What was appended and is not written: bodies, and payloads that follow them."""
         self.unwritten: dict[int, bytes] = {}
         """Payloads that were appended one by one and are in no segment yet, by their places."""
-        self._length, self._wanted = 0, False
+        self._length, self._wanted, self._kept = 0, False, 0
         self._names: list[bytes] = []
         self._start = 0  # the place at which the records of the frame that is being made begin
         self.supply = Supply(directory, disk, sync=self._keep)
@@ -125,7 +125,7 @@ class Log:
         if self.pending:
             self.commit_batch()
         needed = padded(FRAME_HEAD + size)
-        if self._writer is None or needed > self.room - self._leave(self._writer, push=push, copy=copy):
+        if self._writer is None or needed > self.room - self._leave(push=push, copy=copy):
             self._go_over(needed, push=push, copy=copy)
         self._count_left()
         self.left, self.left_to_pushes = max(self.left, size), max(self.left_to_pushes, size)
@@ -157,11 +157,9 @@ class Log:
                 raise
             self._begin_segment(needed, push=push, exact=exact)
 
-    def _leave(self, writer: SegmentWriter, *, push: bool, copy: bool) -> int:
-        return self._kept(writer) if push else self._kept(writer) // 2 if copy else 0
-
-    def _kept(self, writer: SegmentWriter) -> int:
-        return min(_RESERVE, writer.header.size // 4)
+    def _leave(self, *, push: bool, copy: bool) -> int:
+        """Returns how many bytes at the end of the last segment are left to what frees room again."""
+        return self._kept if push else self._kept // 2 if copy else 0
 
     def _count_left(self) -> None:
         writer = self._writer
@@ -172,7 +170,7 @@ class Log:
         self.room = size - end
         room = self.room - BLOCK - FRAME_HEAD - length
         self.left = min(room, FRAME - length)
-        self.left_to_pushes = min(room - min(_RESERVE, size // 4), FRAME - length)
+        self.left_to_pushes = min(room - self._kept, FRAME - length)
         self._start = self.number << 32 | end + FRAME_HEAD  # a place: see `places`
 
     def append(self, body: bytes, payload: bytes | None = None, *, durable: bool = True) -> int:
@@ -310,7 +308,7 @@ class Log:
             self._writer.close()
         self._writer, self.number, self.sequence = writer, number, self.sequence + 1
         self.sizes[number], self.salts[number] = size, header.salt
-        self.room = size - writer.end
+        self.room, self._kept = size - writer.end, min(_RESERVE, size // 4)
 
     def _sync_last(self) -> None:
         """Makes all before the last segment durable, whatever the durability. OSError."""
