@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from qs_schemas import Fault, Message, Peer
+from qs_schemas import ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
@@ -20,7 +20,10 @@ from .fanout import FanOut
 from .feeds import Feed
 from .monitor import Monitor
 from .options import BusOptions
+from .records import Source
 from .refused import RefusedError
+from .rights import Rights
+from .share import Share
 from .subscription import Subscription
 from .timers import Timers
 
@@ -75,7 +78,7 @@ class Bus(Acceptor[BusConnection]):
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
         peer = Peer(self.options.wire, serving=True, early=self.options.early)
-        return BusConnection(stream, peer, self._limits, writers, self)
+        return BusConnection(stream, peer, self._limits, writers, self, caller=None)
 
     async def _left(self, conversation: BusConnection) -> None:
         if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
@@ -84,18 +87,20 @@ class Bus(Acceptor[BusConnection]):
     def leave(self, conversation: BusConnection) -> None:
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
-        for feed in left:
-            if isinstance(feed, FanOut):
-                self._monitor.drop_unused(feed)
-        self._monitor.changed()
+        self._have_left(left)
 
     def log_slow(self, text: str) -> None:
         _logger.warning("a subscriber is disconnected: %s", text)
 
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         conversation.begin(subscription, None)
+        self._join_readable(conversation, subscription)
+
+    def _join_readable(self, conversation: BusConnection, subscription: Subscription) -> None:
+        """Adds every monitored queue that a silent client may read to its subscription."""
         for feed in self._monitor.monitored():
-            feed.join(subscription)
+            if feed not in subscription.feeds and conversation.rights.may_read(feed.qid):
+                feed.join(subscription)
 
     async def subscribe(
         self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
@@ -104,34 +109,81 @@ class Bus(Acceptor[BusConnection]):
         for qid in qids:
             if qid in taken:
                 raise RefusedError(table.BAD_REQUEST, _TAKEN.format(qid))
-            await self._monitor.check(qid)
+            await self._monitor.check(qid, conversation.rights)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
-                feeds = [await self._monitor.share(feed, subscription.name) for feed in queues]
+                feeds = [
+                    await self._monitor.names.share(feed, subscription.name, conversation.rights) for feed in queues
+                ]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
             conversation.begin(subscription, answer)
             for each in feeds:
                 each.join(subscription)
                 self._monitor.changed(each if isinstance(each, FanOut) else None)
+        self._review(conversation)  # the access file may have been read again meanwhile
+
+    # -- rights that change ---------------------------------------------------------------------------------------
+
+    def _review(self, conversation: BusConnection) -> None:
+        """Ends the subscriptions of a client that it may no longer have, because it is somebody else now or has other
+        rights. A silent client gets the queues that it may read now."""
+        rights = conversation.rights
+        for subscription in list(conversation.subscriptions):
+            denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
+            if not subscription.asked:
+                for feed in denied:
+                    subscription.leave(feed)
+                self._join_readable(conversation, subscription)
+            elif denied:
+                self._end(conversation, subscription, rights.refused(_why(rights, denied[0])))
 
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
     def _opened(self, feed: FanOut) -> None:
-        """Adds a new feed to the subscriptions of silent clients, which get every queue."""
+        """Adds a new feed to the subscriptions of silent clients, which get every queue that they may read."""
         for conversation in self._connections:
             for subscription in conversation.subscriptions:
-                if not subscription.asked:
+                if not subscription.asked and conversation.rights.may_read(feed.qid):
                     feed.join(subscription)
 
-    def _ended(self, feed: Feed, text: str) -> None:
-        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed."""
+    def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
+        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed. If the bus
+        may not read the queue, ends the subscriptions that named it."""
+        forbidden = error is table.FORBIDDEN
         for conversation in self._connections:
             for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
-                subscription.leave(feed)
-                if not subscription.feeds and subscription.asked:
-                    conversation.end(subscription, Fault(table.NOT_FOUND, text, subscription.req))
+                if not forbidden:
+                    subscription.leave(feed)
+                if subscription.asked and (forbidden or not subscription.feeds):
+                    self._end(conversation, subscription, RefusedError(error, text))
+
+    def _end(self, conversation: BusConnection, subscription: Subscription, error: RefusedError) -> None:
+        """Ends a subscription that was asked for, and tells the client why."""
+        left = list(subscription.feeds)
+        subscription.leave()
+        conversation.end(subscription, Fault(error.error, str(error), subscription.req))
+        self._have_left(left)
+
+    def _have_left(self, feeds: list[Source]) -> None:
+        """Drops the feeds that nobody needs any more."""
+        for feed in feeds:
+            if isinstance(feed, FanOut):
+                self._monitor.drop_unused(feed)
+        self._monitor.changed()
+
+
+def _why(rights: Rights, feed: Source) -> str:
+    """Returns why a client may not have a feed, for `Rights.refused`."""
+    if rights.may_read(feed.label):
+        return f"may not use this name on {feed.label!r}, which belongs to another principal"
+    return f"may not read the queue {feed.label!r}"
+
+
+def _allowed(rights: Rights, feed: Source) -> bool:
+    """Tells whether a client may have a feed that it has got."""
+    return rights.may_read(feed.label) and (not isinstance(feed, Share) or rights.may_use(feed.name.owner))
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
