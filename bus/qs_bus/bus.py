@@ -4,15 +4,17 @@
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import trio
 
+from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
-from qs_serving.stopping import serve_until_signalled
+from qs_serving.stopping import Reloadable, serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
@@ -24,6 +26,7 @@ from .options import BusOptions
 from .records import Source
 from .refused import RefusedError
 from .rights import Rights
+from .server_security import ServerSecurity
 from .share import Share
 from .subscription import Subscription
 from .timers import Timers
@@ -37,13 +40,15 @@ _TAKEN = "this connection is already subscribed to {!r}; use another connection 
 class Bus(Acceptor[BusConnection]):
     """Serves subscribers with the messages of one queue server."""
 
-    def __init__(self, options: BusOptions, tls: ServerTls | None = None) -> None:
-        """tls: towards clients, None to speak no TLS."""
+    def __init__(
+        self, options: BusOptions, tls: ServerTls | None = None, security: Callable[[], Security] = lambda: PLAIN
+    ) -> None:
+        """tls: towards clients, None to speak no TLS; security: returns how to speak to the queue server."""
         super().__init__(options.limits, tls)
         self.options = options
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
-        self._monitor = Monitor(options, self._opened, self._ended)
+        self._monitor = Monitor(options, self._opened, self._ended, security)
 
     @property
     def server_name(self) -> str:
@@ -189,11 +194,16 @@ def _allowed(rights: Rights, feed: Source) -> bool:
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
-    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or has no certificate to
-    show."""
+    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
     raise_descriptor_limit(options.limits)
     tls = None if options.tls is None else ServerTls(options.tls)
+    security = ServerSecurity(options.security)
     listeners = await open_listeners(options.host, options.port)
-    bus = Bus(options, tls)
-    serve, reloads = partial(bus.serve, listeners), [] if tls is None else [tls]
+    bus = Bus(options, tls, security)
+    reloads: list[Reloadable] = []
+    if tls is not None:
+        reloads.append(tls)
+    if security.used:
+        reloads.append(security)
+    serve = partial(bus.serve, listeners)
     await serve_until_signalled(bus, serve, listeners, announce, options.limits.grace, reloads=reloads)

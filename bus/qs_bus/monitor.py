@@ -10,6 +10,7 @@ import trio
 from qs_client import calls
 from qs_client.errors import BadRequest, Forbidden, ServerError, ServerUnavailable, Unauthorized
 from qs_client.place import endpoint
+from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode
 from qs_schemas import errors as table
 from qs_serving.patience import within
@@ -37,15 +38,19 @@ class Monitor:
     """Makes, finds and drops the feeds of one bus."""
 
     def __init__(
-        self, options: BusOptions, opened: Callable[[FanOut], None], ended: Callable[[Feed, ErrorCode, str], None]
+        self,
+        options: BusOptions,
+        opened: Callable[[FanOut], None],
+        ended: Callable[[Feed, ErrorCode, str], None],
+        security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
         """opened: is called with each new feed; ended: with a feed whose queue is gone or may not be read, the error,
-        and its text."""
+        and its text; security: returns how to speak to the queue server."""
         self.server_name = endpoint(*options.server)
         self._options = options
         self._opened = opened
         self._ended = ended
-        self.upstream = Upstream(options.server, self._prepare, self._gone, self._forbidden)
+        self.upstream = Upstream(options.server, self._prepare, self._gone, self._forbidden, security=security)
         self.feeds: dict[str, FanOut] = {}
         self._not_made: set[str] = set()  # queues that the server refuses to make
         self._counts: SubscriberCounts | None = None

@@ -1,8 +1,10 @@
 """The options of a bus and their defaults. The command has a flag for each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from qs_client.security import PLAIN, Security
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 from qs_serving.tls import TlsFiles
@@ -25,7 +27,8 @@ class BusOptions:
     server: host and port of the queue server; queues: to monitor, empty for whichever a client names; port: 0 for any
     free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
     back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
-    for none. limits.outbox: bytes of an outbox.
+    for none; security: reads how to speak to the queue server, raises OSError or ValueError. limits.outbox: bytes of an
+    outbox.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -39,3 +42,4 @@ class BusOptions:
     wire: Limits = field(default_factory=Limits)
     early: bool = False
     tls: TlsFiles | None = None
+    security: Callable[[], Security] = lambda: PLAIN

@@ -30,6 +30,7 @@ from qs_client.async_opening import open_async_connection
 from qs_client.backoff import delays
 from qs_client.errors import closes
 from qs_client.place import Place, endpoint
+from qs_client.security import PLAIN, Security
 from qs_schemas import errors as table
 
 from .feed_requests import RETRY_AFTER, FeedRequests
@@ -62,10 +63,14 @@ class Upstream:
         prepare: Callable[["Upstream"], Awaitable[None]],
         gone: Callable[[Feed], None],
         forbidden: Callable[[Feed], None],
+        *,
+        security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
         """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted;
-        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`."""
+        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; security: returns
+        what the next connection begins with."""
         self.server = server
+        self._security = security
         self.connected = trio.Event()
         requests = FeedRequests(self, lambda: self._prepare(self))
         self.deletes, self.releases = requests.deletes, requests.releases
@@ -93,7 +98,7 @@ class Upstream:
                 connection = await self._open()
             except ServerUnavailable as error:
                 self._complain(f"{error}; trying again until it answers")
-            except (Unauthorized, Forbidden) as error:
+            except ServerError as error:  # to the token
                 self._complain(f"{self._says(error)}; trying again")
             else:
                 started = trio.current_time()
@@ -114,11 +119,13 @@ class Upstream:
     def _says(self, error: ServerError) -> str:
         """Returns what the server says against the bus, and what to do about it."""
         what = f"{endpoint(*self.server)} says {error}"
-        return f"{what} (the bus is let in with --server-token-file)" if isinstance(error, Unauthorized) else what
+        return f"{what} (--server-token-file says who the bus is)" if isinstance(error, Unauthorized) else what
 
     async def _open(self) -> AsyncConnection:
         host, port = self.server
-        connection = await open_async_connection(host, port, Place(endpoint(host, port)), _CONNECT)
+        connection = await open_async_connection(
+            host, port, Place(endpoint(host, port)), _CONNECT, security=self._security()
+        )
         connection.give_up_after(_UNREACHABLE)
         return connection
 
