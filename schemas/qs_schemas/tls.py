@@ -125,10 +125,15 @@ class TlsChannel:
 
     def peer_names(self) -> PeerNames:
         """Returns the names in the other side's certificate; none if it sent none, or none was asked for."""
-        found: dict[str, Any] = self._tls.getpeercert() or {}
+        found = self.peer_certificate()
         names = tuple(name for kind, name in found.get("subjectAltName", ()) if kind in _KINDS)
         common = tuple(value for part in found.get("subject", ()) for key, value in part if key == "commonName")
         return names or common[-1:]
+
+    def peer_certificate(self) -> dict[str, Any]:
+        """Returns the other side's verified certificate as `ssl.SSLSocket.getpeercert` has it, empty if there is
+        none."""
+        return self._tls.getpeercert() or {}
 
     def _shake_hands(self) -> None:
         try:

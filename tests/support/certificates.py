@@ -30,11 +30,17 @@ class Certificate:
         path.write_text(self.key.read_text() + self.cert.read_text())
         return path
 
+    def locked_key(self) -> str:
+        """The key as PEM, with a password."""
+        path = self.key.with_suffix(".locked")
+        _openssl("pkey", "-in", self.key, "-aes256", "-passout", "pass:secret", "-out", path)
+        return path.read_text()
+
 
 class Authority:
     """A private CA in a directory. `cert` is the file that others trust."""
 
-    def __init__(self, folder: Path, name: str = "the tests' CA") -> None:
+    def __init__(self, folder: Path, name: str = "qs tests CA") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._count = 0
@@ -82,14 +88,14 @@ def _kept() -> TemporaryDirectory[str]:
 
 
 @cache
-def authority(name: str = "the tests' CA") -> Authority:
+def authority(name: str = "qs tests CA") -> Authority:
     """The CA of this name, made once a test run, in a temporary directory."""
     return Authority(Path(_kept().name) / name.replace(" ", "-"), name)
 
 
 @cache
 def local() -> Certificate:
-    """A certificate for a server on loopback, of the tests' CA."""
+    """A certificate for a server on loopback, of qs tests CA."""
     return authority().sign(*LOCAL)
 
 

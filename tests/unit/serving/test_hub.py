@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 import trio
 import trio.testing
+from support.tls_pairs import connected
 
 from qs_serving.hub import Hub
 from qs_serving.transport import CHUNK, SocketTransport
-from support.tls_pairs import connected
 
 settled = trio.testing.wait_all_tasks_blocked
 without_tls = pytest.mark.parametrize("pairs", [None], indirect=True)

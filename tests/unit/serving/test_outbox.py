@@ -5,11 +5,11 @@ import socket
 import pytest
 import trio
 import trio.testing
+from support.tls_pairs import channels
 
 from qs_serving.hub import Hub
 from qs_serving.outbox import Outbox
 from qs_serving.transport import SocketTransport
-from support.tls_pairs import channels
 
 
 class Pipe:

@@ -6,11 +6,11 @@ import socket
 import pytest
 import trio
 import trio.testing
+from support.tls_pairs import TlsEnd, connected
 
 from qs_schemas.tls import TlsChannel, TlsError
 from qs_serving.hub import Hub
 from qs_serving.transport import CHUNK, SocketTransport
-from support.tls_pairs import TlsEnd, connected
 
 settled = trio.testing.wait_all_tasks_blocked
 
