@@ -141,7 +141,7 @@ class Bus(Acceptor[BusConnection]):
             denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
             if not subscription.asked:
                 for feed in denied:
-                    subscription.leave(feed)
+                    subscription.leave(feed, denied=True)
                 self._join_readable(conversation, subscription)
             elif denied:
                 self._end(conversation, subscription, rights.refused(_why(rights, denied[0])))
@@ -169,7 +169,7 @@ class Bus(Acceptor[BusConnection]):
     def _end(self, conversation: BusConnection, subscription: Subscription, error: RefusedError) -> None:
         """Ends a subscription that was asked for, and tells the client why."""
         left = list(subscription.feeds)
-        subscription.leave()
+        subscription.leave(denied=True)
         conversation.end(subscription, Fault(error.error, str(error), subscription.req))
         self._have_left(left)
 
