@@ -1,4 +1,4 @@
-"""Durable names of a real bus belong to the principals that made them, also after restarts of the bus and the server."""
+"""Durable names of a real bus belong to the principals that made them, also after restarts."""
 
 import signal
 from collections.abc import Iterator
@@ -107,8 +107,8 @@ def test_over_restarts(tmp_path: Path) -> None:
 
 
 def test_with_and_without_an_access_file(tmp_path: Path) -> None:
-    """Names from before there was an access file are everybody's. A bus without one keeps the messages of all names, and
-    lets everybody use them."""
+    """Names from before there was an access file are everybody's. A bus without one keeps the messages of all names,
+    and lets everybody use them."""
     access = write_access(tmp_path / "access.toml", *SECTIONS)
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as producer:
         producer.ask(request("new-queue", "<qid>q</qid>"))
@@ -118,7 +118,6 @@ def test_with_and_without_an_access_file(tmp_path: Path) -> None:
             with known(bus, "shop") as shop, known(bus, "other") as other:
                 assert code(shop.ask(subscribe("q", name="old"))) == 0
                 assert code(other.ask(subscribe("q", name="old"))) == 0
-                assert code(shop.ask(subscribe("q", name="new", req="new"))) == 0 or True
             with known(bus, "shop") as shop:
                 assert code(shop.ask(subscribe("q", name="new"))) == 0
         with bus_serving(server) as bus, Wire(bus) as wire:

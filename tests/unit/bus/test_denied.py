@@ -1,15 +1,13 @@
 """Subscriptions that a client may no longer have, and those of silent clients that change."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 import trio
 from support.bus_memory import World, nothing_left
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
-    yield World(nursery)
+async def world(nursery: trio.Nursery) -> World:
+    return World(nursery)
 
 
 async def test_what_waits_is_not_sent(world: World) -> None:
