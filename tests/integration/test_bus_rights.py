@@ -1,11 +1,19 @@
 """What the principals of a real bus may subscribe to, and what each operation answers to each kind of client."""
 
-import select
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_access import anonymous, authenticate, known, principal, token_of, write_access
+from support.bus_access import (
+    anonymous,
+    authenticate,
+    has_input,
+    known,
+    principal,
+    token_of,
+    until_silent,
+    write_access,
+)
 from support.bus_calls import gone, push_one, stored
 from support.bus_serving import BusProcess, bus_serving
 from support.certificates import authority
@@ -215,16 +223,6 @@ def test_without_an_access_file(shared_bus: BusProcess) -> None:
     with Wire(shared_bus) as wire:
         answer = wire.ask(authenticate("x"))
         assert (code(answer), "access file" in text(answer)) == (501, True)
-
-
-def has_input(wire: Wire | TlsWire, seconds: float) -> bool:
-    return bool(select.select([wire.socket], [], [], seconds)[0])
-
-
-def until_silent(wire: Wire | TlsWire, producer: Wire, qid: str) -> None:
-    """Pushes until the client has got something: from then on it is known to say nothing."""
-    while not has_input(wire, 0.02):
-        push_one(producer, qid)
 
 
 def test_a_client_that_only_connects(public_bus: BusProcess, producer: Wire, q: str, public: str) -> None:

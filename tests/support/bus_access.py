@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import select
 from pathlib import Path
 
-from support.bus_serving import BusProcess
+from support.bus_calls import push_one
 from support.documents import code, request
 from support.serving import Listening, Wire
+from support.tls_serving import TlsWire
 
 
 def token_of(principal: str) -> str:
@@ -50,7 +52,18 @@ def known(process: Listening, name: str) -> Wire:
     return wire
 
 
-def reload(process: BusProcess, number: int, times: int = 1) -> None:
+def reload(process: Listening, number: int, times: int = 1) -> None:
     """Sends the signal, and waits until the files have been read again so often. The process logs that with -v."""
     process.process.send_signal(number)
     process.until_logged("after SIGHUP: the files have been read again", times)
+
+
+def has_input(wire: Wire | TlsWire, seconds: float) -> bool:
+    """Whether something has come within these seconds."""
+    return bool(select.select([wire.socket], [], [], seconds)[0])
+
+
+def until_silent(wire: Wire | TlsWire, producer: Wire, qid: str) -> None:
+    """Pushes until a client that has sent nothing gets something: from then on the bus knows that it says nothing."""
+    while not has_input(wire, 0.02):
+        push_one(producer, qid)
