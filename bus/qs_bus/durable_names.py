@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Protocol, TypeVar
 
 import trio
 
 from qs_client import calls
+from qs_client.asking import Call
 from qs_client.errors import BadRequest, Forbidden, ServerError, ServerUnavailable, Unauthorized
 from qs_schemas import ErrorCode
 from qs_schemas import errors as table
@@ -15,12 +17,34 @@ from .fanout import FanOut
 from .feeds import Feed
 from .names import DurableName, name_in, queue_of
 from .refused import RefusedError
+from .retry_queue import RetryQueue
 from .rights import Rights
 from .share import Share
-from .upstream import Upstream
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
+
+
+class NameRequests(Protocol):
+    """The requests of the names to the queue server. `Upstream` implements it."""
+
+    @property
+    def copies(self) -> RetryQueue[FanOut, int]:
+        """Ids of messages to copy to the queues of names."""
+
+    @property
+    def connected(self) -> trio.Event:
+        """The event that is set while calls can be made."""
+
+    async def call(self, call: Call[T]) -> T:
+        """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
+
+    async def queues(self) -> list[str]:
+        """Returns the queues that the server shows to the bus. Raises like `call`."""
+
+    def sync(self, feed: Feed) -> None:
+        """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
 
 
 class DurableNames:
@@ -28,19 +52,19 @@ class DurableNames:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: NameRequests,
         feeds: Mapping[str, FanOut],
         feed_of: Callable[[str], FanOut],
+        new_share: Callable[[DurableName], Share],
         ended: Callable[[Feed, ErrorCode, str], None],
-        memory: int,
     ) -> None:
-        """feeds: by queue; feed_of: returns the feed of a queue, and makes it if there is none; ended: is called with
-        the feed of a name that has ended, the error, and its text; memory: see `Feed`."""
+        """feeds: by queue; feed_of: returns the feed of a queue, and makes it if there is none; new_share: makes the
+        feed of a name; ended: is called with the feed of a name that has ended, the error, and its text."""
         self._upstream = upstream
         self._feeds = feeds
         self._feed_of = feed_of
         self._ended = ended
-        self._memory = memory
+        self._new_share = new_share
         self.lock = trio.Lock()
         """Held while a name is made, and while names are compared with the queues that are there: a name whose queue is
         just being made must not be taken for one whose queue has been deleted."""
@@ -86,7 +110,7 @@ class DurableNames:
         """Returns the feed of a name that has a queue on the server."""
         feed = self._feed_of(name.qid)
         if name not in feed.names:
-            feed.names[name] = Share(name, self._upstream, self._memory)
+            feed.names[name] = self._new_share(name)
             self._upstream.sync(feed)
         return feed.names[name]
 

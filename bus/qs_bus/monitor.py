@@ -18,7 +18,7 @@ from qs_serving.patience import within
 from .durable_names import DurableNames, names_in
 from .fanout import FanOut
 from .feeds import Feed
-from .names import is_of_bus
+from .names import DurableName, is_of_bus
 from .options import BusOptions
 from .refused import RefusedError
 from .rights import Rights
@@ -55,7 +55,7 @@ class Monitor:
         self._not_made: set[str] = set()  # queues that the server refuses to make
         self._counts: SubscriberCounts | None = None
         self._expected = False
-        self.names = DurableNames(self.upstream, self.feeds, self.feed, ended, options.limits.outbox)
+        self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, ended)
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
@@ -127,6 +127,9 @@ class Monitor:
             self.feeds[qid] = feed
             self._opened(feed)
         return feed
+
+    def _new_share(self, name: DurableName) -> Share:
+        return Share(name, self.upstream, self._options.limits.outbox)
 
     @contextmanager
     def joining(self, qids: list[str]) -> Iterator[list[FanOut]]:

@@ -13,6 +13,7 @@ from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
 from qs_bus.refused import RefusedError
 from qs_bus.rights import Rights
+from qs_bus.share import Share
 from qs_client.errors import exception_for
 from qs_schemas import Error, ErrorCode
 from qs_serving.access.principal import Principal, Right
@@ -47,7 +48,9 @@ class World:
         self.q = FanOut("q", self.server, 100, 100)
         self.ended: list[DurableName] = []
         feeds = {"q": self.q}
-        self.names = DurableNames(self.server, feeds, feeds.__getitem__, self._ended, 100)  # type: ignore[arg-type]
+        self.names = DurableNames(
+            self.server, feeds, feeds.__getitem__, lambda name: Share(name, self.server, 100), self._ended
+        )
         for name in names:
             self.server.existing.append(self.names.add(name).qid)
 
