@@ -301,7 +301,7 @@ class SocketTransport(Transport):
         """Does what `send_now` does. Bytes count as sent when the socket has taken all the ciphertext they are in:
         so until then the caller has them left, and comes back."""
         sent = 0
-        while self._flush(channel):
+        while not self._sealed or self._flush(channel):
             sent += self._sealed
             piece = memoryview(data)[sent : sent + CHUNK]
             self._sealed = len(piece)
