@@ -98,12 +98,13 @@ class TlsChannel:
             self._kept += data
             return
         try:
-            count = self._tls.write(data)  # one record at most
-            if count < len(data):
-                rest = memoryview(data)[count:]
-                while rest:
-                    self._sealed.append(self._outgoing.read())
-                    rest = rest[self._tls.write(rest) :]
+            if len(data) <= _RECORD:
+                self._tls.write(data)
+                return
+            view = memoryview(data)
+            for at in range(0, len(view), _RECORD):
+                self._tls.write(view[at : at + _RECORD])
+                self._sealed.append(self._outgoing.read())
         except ssl.SSLError as error:
             _fail(error)
 
@@ -154,24 +155,22 @@ class TlsChannel:
             self._shake_hands()
             if not self.established or not incoming.pending:
                 return b""
+        parts: list[bytes] = []
         try:
-            plain = self._tls.read(_RECORD)
-            if not incoming.pending and plain:
-                return plain  # nearly always
-            parts = [plain]
-            while plain and incoming.pending:
-                with suppress(ssl.SSLWantReadError):  # the rest of a record is still to come
-                    plain = self._tls.read(_RECORD)
-                    parts.append(plain)
+            while plain := self._tls.read(_RECORD):
+                if not incoming.pending and not parts:
+                    return plain  # nearly always
+                parts.append(plain)
+                if not incoming.pending:
+                    break
+            self.ended = not plain
         except ssl.SSLWantReadError:
-            return b""
+            pass  # the rest of a record is still to come
         except ssl.SSLZeroReturnError:
-            plain, parts = b"", []
+            self.ended = True
         except ssl.SSLError as error:
-            if self._closed:
-                return b""  # what still arrives is of no use
-            _fail(error)
-        self.ended = not plain
+            if not self._closed:  # else what still arrives is of no use
+                _fail(error)
         return b"".join(parts)
 
 

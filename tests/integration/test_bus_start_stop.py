@@ -39,9 +39,9 @@ def free_port() -> int:
 FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
-    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace", "--end-of-document",
-    "--tls-cert", "--tls-key", "--tls-client-ca", "--max-handshakes", "--server-tls", "--server-ca", "--server-cert",
-    "--server-key", "--server-token-file", "--server-tls-insecure",
+    "--max-list", "--max-connections", "--max-handshakes", "--max-pipeline", "--document-time", "--linger", "--grace",
+    "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca",
+    "--server-tls", "--server-ca", "--server-cert", "--server-key", "--server-token-file", "--server-tls-insecure",
 ]  # fmt: skip
 
 
