@@ -102,7 +102,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("TLS", "All files are in PEM form, and are read again on SIGHUP.")
-    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate (default: no TLS)")
+    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate")
     group.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     group.add_argument("--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA")
 
