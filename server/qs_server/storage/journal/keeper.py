@@ -3,7 +3,6 @@
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -144,6 +143,7 @@ class LogKeeper:
             else:
                 self._name(queue)
         for queue in self.queues.values():
+            queue.rescan()
             queue.settle()
         store.undo.clear()
 
@@ -175,7 +175,7 @@ class LogKeeper:
         queue.clear()
         self._removals.append(number)
 
-    def _read(self, store: LogStore, shared: Shared) -> Replay:
+    def _read(self, store: LogStore, shared: Shared) -> Replay[LogQueue]:
         """What the log says: from a checkpoint on, or all of it."""
 
         def make(qid: str, number: int) -> LogQueue:
@@ -203,7 +203,9 @@ class LogKeeper:
         self._checkpointed = begin
         return replay
 
-    def _read_checkpoint(self, replay: Replay, store: LogStore, headers: dict[int, Header]) -> Position | None:
+    def _read_checkpoint(
+        self, replay: Replay[LogQueue], store: LogStore, headers: dict[int, Header]
+    ) -> Position | None:
         """Takes up the queues of the checkpoint, and gives its position; None: there is none. BadCheckpointError."""
         try:
             reader = CheckpointReader(self._directory)
@@ -407,7 +409,7 @@ class LogKeeper:
     def take_in_files(self, queue: LogQueue) -> Iterator[int]:
         """See DirectoriesEngine. The queue's capacity does not matter: they are its messages."""
         store, door = self.open(), queue.door
-        queue.options = replace(queue.options, capacity=None)
+        queue.files.capacity = None
         while door is not None and door.has_work:
             intake = door.advance(store)
             store.commit()

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from ..engine import SECOND
-from .places import place_of
-from .records import KEY_SIZE
+from .places import place_of, segment_of
+from .records import KEY_SIZE, key_of
 from .store import Store
 
 WINDOW = 300 * SECOND
@@ -97,3 +97,18 @@ class Keys:
             self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
         self.entries.clear()
         self._pages.clear()
+
+    def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
+        """Appends again the keys whose records would be lost with the segments up to this one, and forgets expired
+        ones. Yields between pages. number: what the queue is called in the log. OSError."""
+        store = self._store
+        for page in self.pages():
+            for entry in page:
+                if entry.at <= now - WINDOW:
+                    self.forget(entry.key)
+                elif entry.segment <= segment:
+                    store.log.reserve(KEY_SIZE)
+                    place = store.log.append(key_of(number, entry.mid, entry.key, entry.at))
+                    store.undo.append((self.note, *entry))
+                    self.note(entry.key, entry.mid, entry.at, segment_of(place))
+            yield
