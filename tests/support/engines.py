@@ -188,17 +188,17 @@ def maintenance_of(engine: DirectoriesEngine) -> Maintenance:
 
 def _overlooks_work(engine: DirectoriesEngine) -> bool:
     """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
-    commit, as only some states make the keeper look. Changes nothing."""
-    keeper = engine._journal.maintenance
-    if keeper is None or keeper._running is not None or keeper._store.log.failed is not None:
+    commit, as only some states make the maintenance look. Changes nothing."""
+    maintenance = engine._journal.maintenance
+    if maintenance is None or maintenance._running is not None or maintenance._store.log.failed is not None:
         return False
-    state, usage = dict(vars(keeper)), keeper._store.usage
+    state, usage = dict(vars(maintenance)), maintenance._store.usage
     written = usage.written
-    keeper._look()
-    found = keeper._has_work
-    vars(keeper).update(state)
+    maintenance._look()
+    found = maintenance._has_work
+    vars(maintenance).update(state)
     usage.written = written
-    return found is not keeper._has_work
+    return found is not maintenance._has_work
 
 
 def _kept_effects(engine: DirectoriesEngine) -> Effects:
