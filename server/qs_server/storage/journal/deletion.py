@@ -11,6 +11,8 @@ from .table import MessageTable
 class Deletion:
     """Deletes the messages of one queue. Every method may raise OSError."""
 
+    __slots__ = ("_claims", "_log", "_table")
+
     def __init__(self, table: MessageTable, claims: LogClaims, store: Store) -> None:
         self._table = table
         self._claims = claims

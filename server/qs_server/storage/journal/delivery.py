@@ -17,6 +17,8 @@ _logger = logging.getLogger(__name__)
 class Delivery:
     """Hands out the messages of one queue."""
 
+    __slots__ = ("_log", "_store", "_table")
+
     def __init__(self, table: MessageTable, store: Store) -> None:
         self._table = table
         self._store = store

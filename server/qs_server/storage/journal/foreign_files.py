@@ -17,6 +17,8 @@ _AppendRun = Callable[[Sequence[int], Sequence[bytes], int], None]
 class ForeignFiles:
     """The files of one queue's directory that become messages."""
 
+    __slots__ = ("_append_run", "_clock", "_store", "_table", "capacity", "taken")
+
     def __init__(  # noqa: PLR0917
         self,
         table: MessageTable,

@@ -4,7 +4,7 @@ A remembered key counts as live bytes of its record's segment, like a message. O
 of nothing but keys again and again.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Keys:
         self._store = store
         self.entries: dict[bytes, KeyEntry] = {}
         """The remembered keys by their digests."""
-        self._pages: deque[list[KeyEntry]] = deque()  # in the order of `note`; also entries forgotten or replaced since
+        self._pages: list[list[KeyEntry]] = []  # in the order of `note`; also entries forgotten or replaced since
 
     def find(self, key: bytes, now: int) -> int | None:
         """Returns the id of the message that was pushed with a key within `WINDOW`, else None."""
@@ -79,7 +79,7 @@ class Keys:
                 self.forget(first.key)
             del self._pages[0][0]
             if not self._pages[0]:
-                self._pages.popleft()
+                del self._pages[0]
         return True
 
     def __bool__(self) -> bool:

@@ -15,6 +15,8 @@ from .table import MessageTable
 class Pushing:
     """Pushes to one queue. Every method may raise OSError: then nothing has changed."""
 
+    __slots__ = ("_capacity", "_clock", "_keys", "_log", "_store", "_table")
+
     def __init__(self, table: MessageTable, keys: Keys, store: Store, clock: Clock, capacity: int | None) -> None:
         """capacity: of the queue, None for no bound."""
         self._table = table

@@ -32,15 +32,14 @@ class LogQueue(QueueState):
         """path: of its directory, empty: it has none; number: what it is called in the log."""
         super().__init__(qid, number, options, shared, store)
         self.path = path
-        self._clock = shared.clock
-        self._on_vanished = shared.vanished
+        self._shared = shared
         table, clock = self.table, shared.clock
-        pushing = Pushing(table, self.keys, store, clock, options.capacity)
+        pushing = self._pushing = Pushing(table, self.keys, store, clock, options.capacity)
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
         # Callers reach each part without a method of this class in between, as these are called for every message.
-        self.push, self.reserve_copies, self._copy = pushing.push, pushing.reserve_copies, pushing.copy
+        self.push = pushing.push
         self.take, self.take_first = delivery.take, delivery.take_first
         self.get, self.read, self.payload_of = delivery.get, delivery.read, delivery.payload_of
         self.release, self.extend = windows.release, windows.extend
@@ -48,14 +47,17 @@ class LogQueue(QueueState):
         self.expire, self.next_expiry, self.arrived = table.expire, table.next_expiry, table.arrived
         self.files = ForeignFiles(table, self.taken, pushing.append_run, store, clock, options.capacity)
         self.door = Door(path, shared.disk, doors, clock, self.files) if path else None
-        self._watch = shared.watch
         self._watched = shared.watch.add(path, self) if path else -1
         self.is_closed = False
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Stores the message of another queue; two queues of the log share the payload. Returns False if it is here
         already. NoSuchMessageError, OtherMessageError, QueueFullError."""
-        return self._copy(mid, source, source.table if isinstance(source, LogQueue) else None)
+        return self._pushing.copy(mid, source, source.table if isinstance(source, LogQueue) else None)
+
+    def reserve_copies(self, count: int) -> None:
+        """Makes sure that so many copies of a message fit into one frame: see `Pushing`. OSError."""
+        self._pushing.reserve_copies(count)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class LogQueue(QueueState):
 
     def stats(self) -> Stats:
         self.expire()
-        return self._queries.stats(self.table.counts, lambda mid: self._clock() - self.time(mid))
+        return self._queries.stats(self.table.counts, lambda mid: self._shared.clock() - self.time(mid))
 
     # -- the directory --------------------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class LogQueue(QueueState):
 
     def vanished(self) -> None:
         """Reports that the directory is gone (from Watch)."""
-        self._on_vanished(self.qid)
+        self._shared.vanished(self.qid)
 
     def commit(self) -> None:
         """Does nothing, as no message is in the directory."""
@@ -124,5 +126,5 @@ class LogQueue(QueueState):
         if self.door is not None:
             self.door.close()
         if self._watched >= 0:
-            self._watch.remove(self._watched)
+            self._shared.watch.remove(self._watched)
         return []

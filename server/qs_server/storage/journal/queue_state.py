@@ -28,7 +28,6 @@ class QueueState:
         self.batches = LogBatches(self.table, store, shared.clock, options.capacity)
         self.taken: dict[int, int] = {}
         """Tokens of files that are messages, and may be there still: where their records stand."""
-        self.time = self.table.time
 
     def __len__(self) -> int:
         return len(self.table.index)
@@ -42,6 +41,10 @@ class QueueState:
     def number(self) -> int:
         """What the queue is called in the log."""
         return self.table.number
+
+    def time(self, number: int) -> int:
+        """Returns when a message was pushed, from its id: microseconds since the Epoch."""
+        return self.table.time(number)
 
     def record(self) -> bytes:
         """Returns the record that introduces the queue in a segment, before any other of the queue."""

@@ -10,6 +10,8 @@ from .table import MessageTable
 class Windows:
     """The visibility windows of one queue. Every method may raise OSError: then nothing has changed."""
 
+    __slots__ = ("_clock", "_store", "_table")
+
     def __init__(self, table: MessageTable, store: Store, clock: Clock) -> None:
         self._table = table
         self._store = store
