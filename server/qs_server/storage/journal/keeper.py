@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogKeeper:
-    """Everything that an engine asks of its log."""
+    """Opens the log of an engine, replays it, and commits changes of its queues."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -95,7 +95,7 @@ class LogKeeper:
         self.open().tables[queue.number] = queue.table
 
     def replay(self, kinds: Callable[[str], str | None], shared: Shared) -> None:
-        """Applies what the log says to the queues that were opened. kinds: the storage of a queue, None: there is none.
+        """Applies the log to the queues that were opened. kinds: returns the storage of a queue, None if there is none.
         JournalDamagedError, StorageError."""
         self._replayed = True
         store = self._store
@@ -117,7 +117,7 @@ class LogKeeper:
         store.undo.clear()
 
     def read_alone(self, shared: Shared) -> dict[str, LogQueue]:
-        """The queues as the log has them, whatever the root says of them: for commands, without a server.
+        """Returns the queues as the log has them, whatever the root has: for commands, without a server.
         JournalDamagedError, InUseError."""
         store = self.open()
         self._replayed = True
@@ -145,7 +145,7 @@ class LogKeeper:
         self._removals.append(number)
 
     def _read(self, store: LogStore, shared: Shared) -> Replay[LogQueue]:
-        """What the log says: from a checkpoint on, or all of it."""
+        """Replays the log, from its checkpoint on if there is one."""
 
         def make(qid: str, number: int) -> LogQueue:
             queue = self.queues.get(qid)
@@ -176,7 +176,7 @@ class LogKeeper:
     def _read_checkpoint(
         self, replay: Replay[LogQueue], store: LogStore, headers: dict[int, Header]
     ) -> Position | None:
-        """Takes up the queues of the checkpoint, and gives its position; None: there is none. BadCheckpointError."""
+        """Restores the queues of the checkpoint. Returns its position, None if there is none. BadCheckpointError."""
         try:
             reader = CheckpointReader(self._directory)
             salts = {int(number): salt for number, salt in reader.content["salts"].items()}
@@ -199,7 +199,7 @@ class LogKeeper:
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def has(self, qid: str) -> bool:
-        """Whether a queue is one of them."""
+        """Tells whether there is a queue of that name."""
         return qid in self.queues
 
     def forget(self, queue: LogQueue) -> None:
@@ -216,7 +216,7 @@ class LogKeeper:
         self._removals.append(queue.number)
 
     def commit_removals(self) -> None:
-        """Records, durably, that queues have gone; from then on there may be others of the same names. OSError."""
+        """Records durably that queues have gone, so that there may be others of the same names. OSError."""
         if self._removals and self._store is not None:
             self._note_removals(self._store)
             self._store.commit_early()
@@ -235,7 +235,7 @@ class LogKeeper:
     # -- durability -----------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Makes durable everything that was asked of the queues since the last one. OSError: it has been taken back."""
+        """Makes durable all changes of the queues since the last commit. OSError: they have been taken back."""
         store = self._store
         if store is None:
             return
@@ -265,7 +265,7 @@ class LogKeeper:
         return None if self._store is None else self._store.log.background_sync()
 
     def take_in_files(self, queue: LogQueue) -> Iterator[int]:
-        """See DirectoriesEngine. The queue's capacity does not matter: they are its messages."""
+        """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
         store, door = self.open(), queue.door
         queue.files.capacity = None
         while door is not None and door.has_work:
@@ -288,8 +288,8 @@ class LogKeeper:
         return Snapshot(writer, work, store.log)
 
     def rest(self) -> OSError | None:
-        """At a clean stop: writes a checkpoint, so that the next start need not read the log. Why there is no log for
-        it any more, None: there is. OSError: the last notes could not be written."""
+        """Writes a checkpoint at a clean stop, so that the next start need not read the log. Returns the error if the
+        log is gone or has failed, else None. OSError: the last notes could not be written."""
         store, maintenance = self._store, self.maintenance
         if store is None or maintenance is None:
             return None
@@ -319,7 +319,7 @@ class LogKeeper:
 
 
 def _require_segments(store: LogStore, opened: Opened) -> None:
-    """BadCheckpointError when a message is in a segment that is not there."""
+    """Raises BadCheckpointError if a message is in a segment that is missing."""
     missing = store.usage.segments() - {header.number for header in opened.headers}
     if missing:
         raise BadCheckpointError(f"segment {min(missing)} has messages of it, and is not there")

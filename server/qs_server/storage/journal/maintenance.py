@@ -95,7 +95,7 @@ class Maintenance:
         store.log.is_shrinking = lambda: compaction.wanted
 
     def next_due(self) -> int | None:
-        """When `begin` should be called next; 0: at once; None: there is nothing to do."""
+        """Returns when `begin` should be called next, 0 for now; None if there is nothing to do."""
         store = self._store
         if self._running is not None or store.log.failed is not None:
             return None
@@ -121,8 +121,8 @@ class Maintenance:
         return min((time for time in (due, self._doors.due(), keys) if time is not None), default=None)
 
     def _look(self) -> None:
-        """Finds out whether there is work for upkeep, and notes what has to change before it is worth a look again: a
-        commit costs less than this."""
+        """Finds out whether there is work, and notes what has to change before another look is worth more than a commit
+        costs."""
         log, usage = self._store.log, self._store.usage
         self._has_work = (
             self._snapshot is not None
@@ -141,8 +141,8 @@ class Maintenance:
             self._looked_at = None
 
     def begin(self) -> Upkeep | None:
-        """Does a slice of what is to be done, and gives what can be done in a thread, if there is anything. The caller
-        commits, runs that, and gives it to `finish`."""
+        """Does a slice of the work. Returns what can be done in a thread, None if there is nothing. The caller commits,
+        runs it, and passes it to `finish`."""
         store = self._store
         if self._running is not None or store.log.failed is not None:
             return None
@@ -192,7 +192,7 @@ class Maintenance:
         self._keys_due = None
 
     def _take_in(self) -> Intake | None:
-        """Goes on with files that somebody has put into the directory of a queue."""
+        """Continues with files that other programs have put into the directory of a queue."""
         door = self._doors.next(self._clock())
         if door is None:
             return None
@@ -205,7 +205,7 @@ class Maintenance:
         return intake
 
     def finish(self, upkeep: Background) -> None:
-        """Takes over what `begin` gave, once it has run."""
+        """Takes over the results of what `begin` returned, once it has run."""
         if upkeep is not self._running or not isinstance(upkeep, Upkeep):
             return
         self._running = self._looked_at = None
@@ -220,8 +220,8 @@ class Maintenance:
             _logger.warning("there is room for more of the journal again")
 
     def make_room(self) -> bool:
-        """Removes what is not needed any more, at once, as the disk is full. Returns whether there was anything.
-        OSError for another reason than that compaction has no room either."""
+        """Removes at once what is not needed any more, as the disk is full. Returns whether there was anything. OSError
+        for any reason but that compaction has no room either."""
         if self._making_room:
             return False
         self._making_room = True
@@ -253,7 +253,7 @@ class Maintenance:
         return had and upkeep.error is None
 
     def _put_off(self, error: OSError) -> None:
-        """Tries again later, and says why, once."""
+        """Schedules another try, and logs the reason once."""
         self._not_before = self._clock() + _TRY_AGAIN
         what = "there is no room for more of the journal" if has_no_room(error) else "the journal cannot be kept up"
         complaint = f"{what}: {error}"
@@ -266,7 +266,7 @@ class Maintenance:
         self._complaint = complaint
 
     def _wants_checkpoint(self) -> bool:
-        """Whether so much was written since the last one that reading it would take long."""
+        """Tells whether reading what was written since the last checkpoint would take long."""
         log = self._store.log
         if not log.used:
             return False  # it says where the next frame goes

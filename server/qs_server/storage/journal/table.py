@@ -39,7 +39,7 @@ class MessageTable:
         self.reset()
 
     def reset(self) -> None:
-        """Holds nothing, and counts nothing."""
+        """Drops everything, and counts nothing."""
         self.index = Index()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
@@ -145,12 +145,12 @@ class MessageTable:
     # -- adding and removing --------------------------------------------------------------------------------------
 
     def add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Takes a message in. visible: from when on, 0: at once. Its payload is counted already."""
+        """Adds a message. visible: from when on, 0: at once. Its payload is counted already."""
         self.index.add(mid, visible, size)
         self.places.set(mid, place)
 
     def add_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Takes visible messages in, with increasing ids."""
+        """Adds visible messages with increasing ids."""
         last = self.index.messages.last()
         if last is not None and last >= mids[0]:
             for mid, place, size in zip(mids, places, sizes, strict=True):
@@ -193,7 +193,7 @@ class MessageTable:
         return place, receives, facts, held
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
-        """Takes a message in again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
+        """Adds a message again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
         place, receives, facts, held = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
@@ -221,19 +221,19 @@ class MessageTable:
             self.arrived()
 
     def state_of(self, mid: int) -> State:
-        """The state of a message that is here, as the log should have it."""
+        """Returns the state of a message as the log should have it."""
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
         return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def is_news(self, mid: int, place: int) -> bool:
-        """Whether the record at a place says something of a message that the checkpoint did not know."""
+        """Tells whether the record at a place says more of a message than the checkpoint did."""
         known = self.known_upto
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
 
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Takes up messages that were pushed, visible at once, side by side in one segment."""
+        """Restores messages that were pushed, visible at once, side by side in one segment."""
         last = self.index.messages.last()
         copied = bool(self.known_upto) and self.number in self._store.families  # a checkpoint may have copies of them
         if copied or (last is not None and last >= mids[0]):
@@ -245,7 +245,7 @@ class MessageTable:
         self.saw(mids[-1])
 
     def restore(self, mid: int, place: int, size: int, state: State) -> None:
-        """Takes up a message, whatever is known of it."""
+        """Restores a message, whatever is known of it."""
         if mid in self.index.messages:
             self.drop(mid)
         self._store.keep(self, mid, place, size)
@@ -253,7 +253,7 @@ class MessageTable:
         self.restore_state(mid, state)
 
     def restore_state(self, mid: int, state: State) -> None:
-        """Takes up the state of a message, if it is here."""
+        """Restores the state of a message, if it is here."""
         self.saw(mid)
         if mid not in self.index.messages:
             return
