@@ -13,8 +13,10 @@ from qs_client.security import PLAIN, Security
 from qs_schemas import ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
+from qs_serving.access.access import Access
+from qs_serving.command import guards_of
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
-from qs_serving.stopping import Reloadable, serve_until_signalled
+from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
@@ -41,10 +43,16 @@ class Bus(Acceptor[BusConnection]):
     """Serves subscribers with the messages of one queue server."""
 
     def __init__(
-        self, options: BusOptions, tls: ServerTls | None = None, security: Callable[[], Security] = lambda: PLAIN
+        self,
+        options: BusOptions,
+        tls: ServerTls | None = None,
+        access: Access | None = None,
+        *,
+        security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
-        """tls: towards clients, None to speak no TLS; security: returns how to speak to the queue server."""
-        super().__init__(options.limits, tls)
+        """tls: towards clients, None to speak no TLS; access: None if every client may do everything; security: returns
+        how to speak to the queue server."""
+        super().__init__(options.limits, tls, access)
         self.options = options
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
@@ -85,7 +93,7 @@ class Bus(Acceptor[BusConnection]):
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
         peer = Peer(self.options.wire, serving=True, early=self.options.early)
-        return BusConnection(stream, peer, self._limits, writers, self, caller=None)
+        return BusConnection(stream, peer, self._limits, writers, self, caller=self._caller_of(stream))
 
     async def _left(self, conversation: BusConnection) -> None:
         if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
@@ -129,11 +137,11 @@ class Bus(Acceptor[BusConnection]):
             for each in feeds:
                 each.join(subscription)
                 self._monitor.changed(each if isinstance(each, FanOut) else None)
-        self._review(conversation)  # the access file may have been read again meanwhile
+        self.review(conversation)  # the access file may have been read again meanwhile
 
     # -- rights that change ---------------------------------------------------------------------------------------
 
-    def _review(self, conversation: BusConnection) -> None:
+    def review(self, conversation: BusConnection) -> None:
         """Ends the subscriptions of a client that it may no longer have, because it is somebody else now or has other
         rights. A silent client gets the queues that it may read now."""
         rights = conversation.rights
@@ -144,7 +152,7 @@ class Bus(Acceptor[BusConnection]):
                     subscription.leave(feed, denied=True)
                 self._join_readable(conversation, subscription)
             elif denied:
-                self._end(conversation, subscription, rights.refused(_why(rights, denied[0])))
+                self._end(conversation, subscription, _refusal(rights, denied[0]))
 
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
@@ -181,11 +189,11 @@ class Bus(Acceptor[BusConnection]):
         self._monitor.changed()
 
 
-def _why(rights: Rights, feed: Source) -> str:
-    """Returns why a client may not have a feed, for `Rights.refused`."""
-    if rights.may_read(feed.label):
-        return f"may not use this name on {feed.label!r}, which belongs to another principal"
-    return f"may not read the queue {feed.label!r}"
+def _refusal(rights: Rights, feed: Source) -> RefusedError:
+    """Returns why a client may not have a feed."""
+    if isinstance(feed, Share) and rights.may_read(feed.label):
+        return rights.refused_name(feed.label, feed.name.name)
+    return rights.refused_queue(feed.label)
 
 
 def _allowed(rights: Rights, feed: Source) -> bool:
@@ -196,14 +204,9 @@ def _allowed(rights: Rights, feed: Source) -> bool:
 async def run_bus(options: BusOptions, announce: Announce) -> None:
     """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
     raise_descriptor_limit(options.limits)
-    tls = None if options.tls is None else ServerTls(options.tls)
-    security = ServerSecurity(options.security)
+    guards, security = guards_of(options), ServerSecurity(options.security)
     listeners = await open_listeners(options.host, options.port)
-    bus = Bus(options, tls, security)
-    reloads: list[Reloadable] = []
-    if tls is not None:
-        reloads.append(tls)
-    if security.used:
-        reloads.append(security)
-    serve = partial(bus.serve, listeners)
-    await serve_until_signalled(bus, serve, listeners, announce, options.limits.grace, reloads=reloads)
+    bus = Bus(options, guards.tls, guards.access, security=security)
+    reloads = [*guards.reloads, *([security] if security.used else [])]
+    serve, grace = partial(bus.serve, listeners), options.limits.grace
+    await serve_until_signalled(bus, serve, listeners, announce, grace, reloads=reloads)

@@ -10,10 +10,11 @@ from functools import partial
 from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, make_security, server
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
-from qs_serving.command import add_limits, make_parser, read_common, run_command
+from qs_serving.command import add_limits, check_command, make_parser, read_common, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
+from .server_security import ServerSecurity
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-bus.py"
@@ -106,7 +107,16 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
     return options, parsed.verbose
 
 
+def _describe_server(options: BusOptions) -> list[str]:
+    """Returns a line about the way to the queue server. StartError if a file cannot be used."""
+    return ServerSecurity(options.security).describe(options.server)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
+    if options.check:
+        return check_command(
+            _PROGRAM, verbose, options, lambda: ServerSecurity(options.security).describe(options.server)
+        )
     return run_command(_PROGRAM, verbose, run_bus, options)

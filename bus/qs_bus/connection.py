@@ -12,6 +12,7 @@ import trio
 
 from qs_schemas import Error, ErrorCode, Fault, ListQueues, Message, Peer, Subscribe
 from qs_schemas import errors as table
+from qs_serving.access.caller import DELAY, Caller, NotAllowedError
 from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
@@ -20,7 +21,7 @@ from qs_serving.transport import Transport
 from .operations import operation_of, waits
 from .options import BusOptions
 from .refused import RefusedError
-from .rights import Caller, Rights
+from .rights import Rights
 from .subscription import Subscription
 from .timers import Timers
 
@@ -59,6 +60,10 @@ class Broker(Protocol):
         answer: is sent before any message, see `BusConnection.begin`. Raises RefusedError.
         """
 
+    def review(self, conversation: BusConnection) -> None:
+        """Ends the subscriptions of a client that it may no longer have, and adds the queues that a silent client may
+        read now."""
+
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         """Subscribes a client that has sent nothing to every queue that is monitored now or later."""
 
@@ -92,6 +97,7 @@ class BusConnection(Conversation):
         self.subscriptions: list[Subscription] = []
         self.timers, self.server_name = bus.timers, bus.server_name
         self._has_sent = False
+        self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
@@ -126,26 +132,25 @@ class BusConnection(Conversation):
 
     async def _answer(self) -> bool:
         answers: list[bytes] = []
-        closes = False
         for _ in range(min(len(self._events), _GROUP)):
             event = self._events.popleft()
             if isinstance(event, Fault):
                 answers.append(self._peer.send(event.message(new_resp())))
-                closes = event.error.closes
-                if closes:
-                    self._send_no_more()
-                continue
-            if waits(event):
+                self._closes = event.error.closes
+            elif waits(event):
                 self._send_answers(answers)  # earlier answers go before the messages of a subscription
                 answers.append(await self._answer_later(event))
-                continue
-            answers.append(self._peer.send(self._answer_to(event)))
+            else:
+                answers.append(self._peer.send(self._answer_to(event)))
+            if self._closes:
+                self._send_no_more()
+                break
         self._send_answers(answers)
         self._parse()
         if self._outbox.unsent > 2 * self._limits.outbox:
             await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
-        return not closes
+        return not self._closes
 
     def _send_answers(self, answers: list[bytes]) -> None:
         if any(answers):
@@ -156,7 +161,7 @@ class BusConnection(Conversation):
         """Returns the answer to a request whose operation does not wait."""
         try:
             answer: Message = operation_of(request, self).handler(self, request)
-        except RefusedError as error:
+        except (RefusedError, NotAllowedError) as error:
             return _error(request, error)
         answer.answers(new_resp(), request.req)
         return answer
@@ -171,7 +176,8 @@ class BusConnection(Conversation):
 
         try:
             await self._while_connected(handle)
-        except RefusedError as error:
+        except (RefusedError, NotAllowedError) as error:
+            self._closes = error.error.closes
             return self._peer.send(_error(request, error))
         if not answers or answers[0] is None:  # without any, the client has gone
             return b""
@@ -190,20 +196,31 @@ class BusConnection(Conversation):
         await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), answer)
 
     async def authenticate(self, token: str) -> str:
-        """Makes the client the principal of a token, and returns its name. Raises RefusedError."""
+        """Makes the client the principal of a token, and returns its name. Raises RefusedError, NotAllowedError."""
         if self._caller is None:
             raise RefusedError(table.NOT_IMPLEMENTED, _NO_ACCESS_FILE)
-        raise NotImplementedError
+        try:
+            name = self._caller.authenticate(token)
+        except NotAllowedError:
+            self.rights_changed()
+            await trio.sleep(DELAY)
+            raise
+        self.rights_changed()
+        return name
+
+    def rights_changed(self) -> None:
+        """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""
+        self._bus.review(self)
 
     async def _while_connected(self, do: Callable[[], Awaitable[None]]) -> None:
         """Runs a function that may wait for the queue server. Cancels it when the client goes or is dismissed."""
-        refused: list[RefusedError] = []
+        refused: list[RefusedError | NotAllowedError] = []
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
             try:
                 await do()
-            except RefusedError as error:
+            except (RefusedError, NotAllowedError) as error:
                 refused.append(error)
             nursery.cancel_scope.cancel()
         self._interruptible = None
@@ -277,5 +294,5 @@ class BusConnection(Conversation):
         self.subscriptions.clear()
 
 
-def _error(about: Message, error: RefusedError) -> Error:
+def _error(about: Message, error: RefusedError | NotAllowedError) -> Error:
     return Fault(error.error, str(error), about.req).message(new_resp())

@@ -97,7 +97,7 @@ class DurableNames:
             known = _of_that_name(feed, name)
         usable = _usable(known, rights)
         if known and not usable:
-            raise rights.refused(f"may not use {name!r} on {feed.label!r}, the name of another principal")
+            raise rights.refused_name(feed.label, name)
         return own if own in usable or not usable else usable[0]
 
     async def _drop_deleted(self, names: Iterable[DurableName]) -> None:

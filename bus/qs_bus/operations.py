@@ -5,7 +5,7 @@ An operation that is not in the table is answered with 501: it belongs on the qu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from qs_schemas import (
@@ -21,6 +21,7 @@ from qs_schemas import (
     Unsubscribe,
 )
 from qs_schemas import errors as table
+from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
 
 from .records import Record
@@ -53,18 +54,17 @@ class Client(Protocol):
         """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
 
     async def authenticate(self, token: str) -> str:
-        """Makes the client the principal of a token, and returns its name. Raises RefusedError."""
+        """Makes the client the principal of a token, and returns its name. Raises RefusedError, NotAllowedError."""
 
 
 class Operation(NamedTuple):
-    """One operation. rights: by each field of the request that names queues, the right that it needs to them; handler:
-    takes the client and its request, and returns the answer; waits: the handler is a coroutine function, which returns
-    None if it has sent the answer itself; open: allowed to clients that are allowed nothing else."""
+    """One operation. handler: takes the client and its request, and returns the answer; rights: by each field of the
+    request that names queues, the right that it needs to them; EVERYBODY or ANY_PRINCIPAL if it needs none; waits: the
+    handler is a coroutine function, which returns None if it has sent the answer itself."""
 
-    rights: Mapping[str, Right]
     handler: Callable[[Any, Any], Any]
+    rights: access.Rights | None
     waits: bool = False
-    open: bool = False
 
 
 async def _authenticate(client: Client, request: Authenticate) -> Message:
@@ -133,13 +133,18 @@ def _release_message(client: Client, request: ReleaseMessage) -> Message:
     return ReleaseMessage(request.qid, request.mid)
 
 
+EVERYBODY = None
+"""Allowed also to those who may do nothing else."""
+ANY_PRINCIPAL: access.Rights = {}
+"""Allowed to every principal, and to clients that have said nothing if the access file has a section for them."""
+
 OPERATIONS: dict[type[Message], Operation] = {
-    Authenticate: Operation({}, _authenticate, waits=True, open=True),
-    Subscribe: Operation({"qid": Right.READ, "queues": Right.READ}, _subscribe, waits=True),
-    ListQueues: Operation({"queues": Right.READ}, _list_queues, waits=True),
-    # Only what the client itself has got, so it had the right to the queue.
-    DeleteMessage: Operation({}, _delete_message),
-    ReleaseMessage: Operation({}, _release_message),
+    Authenticate: Operation(_authenticate, EVERYBODY, waits=True),
+    Subscribe: Operation(_subscribe, {"qid": Right.READ, "queues": Right.READ}, waits=True),
+    ListQueues: Operation(_list_queues, {"queues": Right.READ}, waits=True),
+    # They concern only what the client has got, when it had the right to the queue.
+    DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
+    ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
 }
 
 
@@ -150,19 +155,15 @@ def waits(request: Message) -> bool:
 
 
 def operation_of(request: Message, client: Client) -> Operation:
-    """Returns what the bus does with a request. RefusedError if that is nothing, or the client may not make the
-    request: every request passes here before anything is done."""
+    """Returns what the bus does with a request. RefusedError if that is nothing, NotAllowedError if the client may not
+    make the request: every request passes here before anything is done."""
     operation = OPERATIONS.get(type(request))
-    if operation is None:
-        if not isinstance(request, (Error, Ping)):
-            client.rights.check()
-        raise _unknown(request, client.server_name)
-    if not operation.open:
-        client.rights.check()
-    for name, right in operation.rights.items():
-        named = getattr(request, name)
-        client.rights.check_queues(right, [named] if isinstance(named, str) else named or ())
-    return operation
+    if operation is not None:
+        client.rights.check(operation.rights, request)
+        return operation
+    if not isinstance(request, (Error, Ping)):
+        client.rights.check(ANY_PRINCIPAL, request)
+    raise _unknown(request, client.server_name)
 
 
 def _unknown(request: Message, server_name: str) -> RefusedError:

@@ -1,20 +1,11 @@
-"""What one client of the bus may do: the rights of its principal, and which durable names are its own."""
+"""What one client of the bus may do: read queues, and use durable names."""
 
-from collections.abc import Iterable
-from typing import Protocol
-
+from qs_schemas import Message
 from qs_schemas import errors as table
-from qs_serving.access.principal import Principal, Right
+from qs_serving.access import caller as access
+from qs_serving.access.principal import Right
 
 from .refused import RefusedError
-
-
-class Caller(Protocol):
-    """Who the requests of a connection come from. May change at any time."""
-
-    @property
-    def principal(self) -> Principal | None:
-        """The principal; None for a client that may do nothing but say who it is."""
 
 
 class Rights:
@@ -22,8 +13,8 @@ class Rights:
 
     __slots__ = ("_caller",)
 
-    def __init__(self, caller: Caller | None) -> None:
-        """caller: None if there is no access file. Then everybody may do everything."""
+    def __init__(self, caller: access.Caller | None) -> None:
+        """caller: who the client is; None if there is no access file. Then everybody may do everything."""
         self._caller = caller
 
     @property
@@ -34,34 +25,27 @@ class Rights:
 
     def may_read(self, qid: str) -> bool:
         """Tells whether the client may get the messages of a queue."""
-        return self._caller is None or (
-            self._caller.principal is not None and self._caller.principal.may(Right.READ, qid)
-        )
+        return self._caller is None or self._caller.may(Right.READ, qid)
 
     def may_use(self, owner: str | None) -> bool:
-        """Tells whether the client may use the durable names of an owner, as far as that is not a matter of the queue.
-        A name without an owner belongs to everybody."""
+        """Tells whether the client may use the durable names of an owner, on the queues that it may read. Names without
+        an owner belong to everybody."""
         if self._caller is None or owner is None:
             return True
         principal = self._caller.principal
         return principal is not None and (principal.admin or principal.name == owner)
 
-    def check(self) -> None:
-        """Raises RefusedError if the client may do nothing but say who it is."""
-        if self._caller is not None and self._caller.principal is None:
-            raise self.refused("may do nothing else")
+    def check(self, rights: access.Rights | None, request: Message) -> None:
+        """Raises NotAllowedError unless the client may make a request. The arguments are those of `Caller.check`."""
+        if self._caller is not None:
+            self._caller.check(rights, request)
 
-    def check_queues(self, right: Right, qids: Iterable[str]) -> None:
-        """Raises RefusedError unless the client has a right to each of the queues, whether they exist or not."""
-        principal = None if self._caller is None else self._caller.principal
-        for qid in qids if self._caller is not None else ():
-            if principal is None or not principal.may(right, qid):
-                raise self.refused(f"may not {right.value} the queue {qid!r}")
+    def refused_name(self, qid: str, name: str) -> RefusedError:
+        """Returns the error for a durable name that belongs to somebody else."""
+        text = f"the name {name!r} of the queue {qid!r} belongs to another principal: use another name"
+        return RefusedError(table.UNAUTHORIZED if self.owner is None else table.FORBIDDEN, text)
 
-    def refused(self, why: str) -> RefusedError:
-        """Returns the error for a request that the client may not make. why: as in `may not read the queue 'q'`."""
-        name = self.owner
-        if name is None:
-            text = f"a client that has not authenticated {why}: send authenticate with a token first"
-            return RefusedError(table.UNAUTHORIZED, text)
-        return RefusedError(table.FORBIDDEN, f"{name!r} {why}")
+    def refused_queue(self, qid: str) -> RefusedError:
+        """Returns the error for a queue that the client may not read."""
+        refusal = None if self._caller is None else self._caller.refusal_to_read([qid])
+        return RefusedError(*refusal or (table.FORBIDDEN, f"the queue {qid!r} may not be read"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
 from qs_serving.listening import StartError
 
@@ -23,6 +24,12 @@ class ServerSecurity:
     def used(self) -> bool:
         """Tells whether there is TLS or a token."""
         return self._current != PLAIN
+
+    def describe(self, server: tuple[str, int]) -> list[str]:
+        """Returns a line that says how the bus speaks to the queue server at this host and port."""
+        tls = "in the clear" if self._current.context is None else "with TLS"
+        who = "without a token" if self._current.token is None else "with a token"
+        return [f"queue server {endpoint(*server)}: {tls}, {who}"]
 
     def reload(self) -> None:
         """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then

@@ -16,6 +16,7 @@ from qs_bus.rights import Rights
 from qs_bus.share import Share
 from qs_client.errors import exception_for
 from qs_schemas import Error, ErrorCode
+from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Principal, Right
 
 
@@ -59,7 +60,8 @@ class World:
 
     async def use(self, name: str, principal: Principal | None) -> str:
         """The queue of the name that a client gets; "CODE" if it is refused."""
-        rights = Rights(None) if principal is None else Rights(SimpleNamespace(principal=principal))
+        access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
+        rights = Rights(None if principal is None else Caller(access, "client:1"))  # type: ignore[arg-type]
         try:
             return (await self.names.share(self.q, name, rights)).qid
         except RefusedError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qs_bus.operations import OPERATIONS, operation_of
+from qs_bus.operations import EVERYBODY, OPERATIONS, operation_of
 from qs_bus.refused import RefusedError
 from qs_bus.rights import Rights
 from qs_schemas import (
@@ -20,6 +20,7 @@ from qs_schemas import (
     ReleaseMessage,
     Subscribe,
 )
+from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.access.principal import Principal, Right
 
 ANONYMOUS = Principal(None, {Right.READ: ["q", "public-*"]})
@@ -30,14 +31,16 @@ ADMIN = Principal("ops", admin=True)
 
 
 def rights(principal: Principal | None) -> Rights:
-    return Rights(SimpleNamespace(principal=principal))
+    """Those of a client that has become a principal, None for one that may only say who it is."""
+    access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
+    return Rights(Caller(access, "client:1"))  # type: ignore[arg-type]
 
 
 def asked(request: Message, client: Rights) -> int:
     """The code with which a request is refused before anything is done; 0 if it is handled."""
     try:
         operation_of(request, SimpleNamespace(rights=client, server_name="server:1"))  # type: ignore[arg-type]
-    except RefusedError as error:
+    except (RefusedError, NotAllowedError) as error:
         return error.error.code
     return 0
 
@@ -46,12 +49,12 @@ def test_every_operation_has_its_rights() -> None:
     """The table: what each operation of the bus needs."""
     read = {Subscribe: {"qid": Right.READ, "queues": Right.READ}, ListQueues: {"queues": Right.READ}}
     assert {each: operation.rights for each, operation in OPERATIONS.items()} == {
-        Authenticate: {},
+        Authenticate: None,
         DeleteMessage: {},
         ReleaseMessage: {},
         **read,
     }
-    assert [each for each, operation in OPERATIONS.items() if operation.open] == [Authenticate]
+    assert [each for each, operation in OPERATIONS.items() if operation.rights is EVERYBODY] == [Authenticate]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_what_a_refused_client_reads() -> None:
         (ANONYMOUS, 401, ("authenticate", "'secret'")),
         (READER, 403, ("'reader'", "read", "'secret'")),
     ):
-        with pytest.raises(RefusedError) as raised:
+        with pytest.raises(NotAllowedError) as raised:
             operation_of(
                 Subscribe("secret"),
                 SimpleNamespace(rights=rights(principal), server_name="s"),  # type: ignore[arg-type]
