@@ -67,7 +67,8 @@ def test_names_of_strange_principals(bus: BusProcess, producer: Wire, q: str) ->
     with known(bus, "a:b%") as wire:
         assert code(wire.ask(subscribe(q, name="c:d"))) == 0
         assert f"<queue>bus:{q}:a%3Ab%25:c%3Ad</queue>" in producer.ask(request("list-queues"))
-        room = 200 - len(f"bus:{q}:a%3Ab%25:")
+    room = 200 - len(f"bus:{q}:a%3Ab%25:")
+    with known(bus, "a:b%") as wire:
         answer = wire.ask(subscribe(q, name="n" * (room + 1), req="long"))
         assert (code(answer), "too long" in text(answer)) == (400, True)
 

@@ -81,6 +81,7 @@ def test_a_queue_that_the_bus_may_not_read(closed_server: ServerProcess, token: 
     """Its clients get 403 with the server's reason, whether the queue is there or not; it is the same with -q."""
     for flags in ((), ("-q", f"{qid},orders")):
         with bus_of(closed_server, token, *flags) as bus, Wire(bus) as wire:
+            bus.until_logged("connected to")
             assert code(wire.ask(subscribe("orders"))) == 0
             answer = wire.ask(subscribe(qid, req="x"))
             assert code(answer) == 403, answer

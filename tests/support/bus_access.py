@@ -16,18 +16,22 @@ def token_of(principal: str) -> str:
     return f"qs_marked-token-of-{principal}"
 
 
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def principal(name: str, *, certificates: tuple[str, ...] = (), **rights: object) -> str:
     """The section of one principal. rights: lists of patterns, or true."""
     hashed = "sha256:" + hashlib.sha256(token_of(name).encode()).hexdigest()
-    lines = [f"[principals.{json.dumps(name)}]", f'tokens = ["{hashed}"]']
+    lines = [f"[principals.{_toml(name)}]", f'tokens = ["{hashed}"]']
     if certificates:
-        lines.append(f"certificates = {json.dumps(list(certificates))}")
-    lines += [f"{key} = {json.dumps(value)}" for key, value in rights.items()]
+        lines.append(f"certificates = {_toml(list(certificates))}")
+    lines += [f"{key} = {_toml(value)}" for key, value in rights.items()]
     return "\n".join(lines) + "\n"
 
 
 def anonymous(**rights: object) -> str:
-    return "[anonymous]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rights.items())
+    return "[anonymous]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in rights.items())
 
 
 def write_access(path: Path, *sections: str) -> Path:
