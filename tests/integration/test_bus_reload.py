@@ -110,8 +110,8 @@ def test_a_file_that_cannot_be_used(bus: BusProcess, access: Path, producer: Wir
 
 
 def test_certificates_and_rights_together(shared_server: ServerProcess, access: Path, producer: Wire, q: str) -> None:
-    """A client that is known by its certificate loses its rights at the same signal: its certificate is then one that no
-    principal has."""
+    """A client that is known by its certificate loses its rights at the same signal: no principal has its certificate
+    any more."""
     public = f"{q}-public"
     producer.ask(new_queue(public))
     context = authority().trusting(authority().sign("DNS:reader.example"))

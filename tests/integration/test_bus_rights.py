@@ -39,7 +39,7 @@ WRONG = "qs_marked-wrong-token"
 def closed_bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusProcess]:
     """A bus with principals, and nothing for clients that say nothing."""
     access = write_access(tmp_path_factory.mktemp("closed") / "access.toml", *SECTIONS)
-    with bus_serving(shared_server, "--access", str(access)) as bus:
+    with bus_serving(shared_server, "-vv", "--access", str(access)) as bus:
         yield bus
         bus.stop()
         assert "marked" not in bus.log()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.bus_access import known, principal, reload, token_of, write_access
+from support.bus_access import anonymous, known, principal, reload, token_of, write_access
 from support.bus_calls import gone, push_one, stored
 from support.bus_serving import COMMAND, BusProcess, bus_serving
 from support.certificates import authority
@@ -209,3 +209,26 @@ def test_a_token_in_the_environment(closed_server: ServerProcess, monkeypatch: p
     monkeypatch.setenv("QS_TOKEN", token_of("bus"))
     with bus_serving(closed_server) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe("orders"))) == 0
+
+
+def test_an_anonymous_bus(tmp_path: Path) -> None:
+    """A bus without a token may have the rights of clients that say nothing. Without any to `bus:*`, it passes messages
+    on and refuses durable names; the log says once that it cannot make its notes."""
+    access = write_access(tmp_path / "server.toml", OPS, anonymous(read=["orders"]))
+    with serving(tmp_path / "root", *FAST, "--access", str(access)) as server, known(server, "ops") as ops:
+        for document in NEW:
+            ops.ask(document)
+        with bus_serving(server) as bus:
+            for _ in range(2):
+                with Wire(bus) as wire:
+                    assert code(wire.ask(subscribe("orders", ack="client"))) == 0
+                    mid = push_one(ops, "orders")
+                    assert mids(wire.line()) == [mid]
+                    assert code(wire.ask(request("delete-message", f"<qid>orders</qid><mid>{mid}</mid>"))) == 0
+                    assert gone(ops, "orders")
+            with Wire(bus) as wire:
+                answer = wire.ask(subscribe("orders", name="n"))
+                assert (code(answer), "401 unauthorized" in text(answer)) == (403, True)
+                answer = wire.ask(subscribe("secret"))
+                assert (code(answer), "may not read 'secret'" in text(answer)) == (403, True)
+            assert bus.log().count("the number of subscribers could not be stored") == 1
