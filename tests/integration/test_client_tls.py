@@ -10,7 +10,7 @@ import pytest
 from support.certificates import LOCAL, authority, serving_context
 from support.client_scenarios import healthy
 from support.every_client import CLIENTS
-from support.scripted_server import GIVE_UP, SOON, Conversation, scripted
+from support.scripted_server import GIVE_UP, Conversation, scripted
 
 from qs_client import NoAnswer, ProtocolMismatch, ServerUnavailable
 
@@ -145,7 +145,7 @@ def _alerting(conversation: Conversation) -> None:
     [
         (_no_tls, GIVE_UP, ProtocolMismatch, ("does not speak TLS", "qs://")),
         (_dropping, GIVE_UP, ServerUnavailable, ("TLS",)),
-        (_deaf, SOON, NoAnswer, ("TLS",)),
+        (_deaf, 0.5, NoAnswer, ("TLS",)),
     ],
 )
 def test_a_server_without_tls(
