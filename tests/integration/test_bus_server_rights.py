@@ -172,6 +172,19 @@ def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
             assert got == later
 
 
+def run_bus(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A bus that ends by itself."""
+    return subprocess.run(
+        [*COMMAND, "--port", "0", *flags],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "variables", "text", "code"),
     [
@@ -188,20 +201,34 @@ def test_flags_that_cannot_be(
     tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str], text: str, code: int
 ) -> None:
     """One line says what is wrong, and shows no token."""
-    ended = subprocess.run(
-        [*COMMAND, "--port", "0", *flags],
-        cwd=tmp_path,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    ended = run_bus(tmp_path, *flags, **variables)
     assert ended.returncode == code, ended
     last = ended.stderr.splitlines()[-1]
     assert text in last
     assert "marked" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_check(tmp_path: Path, token: Path, access: Path) -> None:
+    """--check says what the files are for and ends; it does not listen, and needs no server."""
+    files = ("--server-ca", str(authority().cert), "--server-token-file", str(token), "--access", str(access))
+    ended = run_bus(tmp_path, "--check", *files, "--server", "queues.example", *tls_flags())
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "queue server queues.example:9876: with TLS, with a token" in ended.stdout.splitlines()
+    assert str(access) in ended.stdout
+    assert "listening" not in ended.stdout
+    assert "marked" not in ended.stdout
+    ended = run_bus(tmp_path, "--check", "--server-token-file", "absent.token")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "absent.token" in ended.stderr
+
+
+def test_other_machines(tmp_path: Path) -> None:
+    """Listening for other machines needs an access file, or --open."""
+    ended = run_bus(tmp_path, "--host", "0.0.0.0")
+    assert ended.returncode == 1
+    assert "--access" in ended.stderr
+    assert "--open" in ended.stderr
 
 
 def test_a_token_in_the_environment(closed_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
