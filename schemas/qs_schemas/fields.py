@@ -172,6 +172,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "qid": ("qid", _text),
     "count": ("count", _whole),
     "token": ("token", lambda element: element.text or ""),
+    "principal": ("principal", lambda element: element.text or ""),
     "consumer": ("consumer", _text),
     "producer": ("producer", _text),
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),

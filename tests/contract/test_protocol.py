@@ -198,7 +198,7 @@ TABLE: dict[str, tuple[str, str]] = {
                     "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting")),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
-    "authenticate": ("", "token"),
+    "authenticate": ("", "token principal"),
     "ping": ("", ""),
     "claim-messages": ("seq max max-bytes upto", ("qid consumer claim claim/@seq claim/@count claim/@bytes "
                        "claim/@first claim/@last claim/@checksum claim/@consumer claim/@since")),
