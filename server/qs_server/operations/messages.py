@@ -176,6 +176,8 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
+    if request.uncounted:
+        raise UnsupportedError("release-message with count='no' is not implemented")
     receipt = Receipt(mid_of(request), request.receives)
     visible_at = service.storage.queue(qid_of(request)).release(receipt, microseconds(request.delay) or 0)
     service.subscriptions.settled(qid_of(request), receipt.mid)
