@@ -117,6 +117,7 @@ class Feature(Enum):
     ANY = "deletes, releases and extends what it has not handed out itself"
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
+    SET = "`set-queue`, `pause-queue` and `resume-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
@@ -164,7 +165,8 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound."""
+    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound; paused: it gives nothing
+    out. A change of the object takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -175,6 +177,7 @@ class Options:
     """For the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
     body: str = ""
     """Which of them is the payload."""
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -356,6 +359,10 @@ class Engine(ABC):
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
+
+    def configure(self, qid: str, options: Options) -> None:
+        """Replaces the options of a queue, durably and at once. NoSuchQueueError, UnsupportedError."""
+        raise UnsupportedError(f"options of queues of the storage {self.name!r} cannot be changed")
 
     @abstractmethod
     def remove(self, qid: str, *, force: bool) -> None:

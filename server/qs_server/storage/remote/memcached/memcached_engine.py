@@ -49,7 +49,7 @@ class MemcachedEngine:
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS}
+        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.SET, Feature.TELLS}
     )
 
     def __init__(
@@ -90,6 +90,9 @@ class MemcachedEngine:
 
     def create(self, qid: str, options: Options) -> None:
         self._registry.create(qid, options)
+
+    def configure(self, qid: str, options: Options) -> None:
+        raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._registry.remove(qid, force=force)
