@@ -8,10 +8,14 @@ import trio
 
 from qs_schemas import errors as table
 
+from .access.access import Access
+from .access.caller import Caller
 from .conversation import Conversation
+from .handshakes import Handshakes
 from .hub import Hub
 from .options import ServerLimits
 from .patience import within
+from .tls import ServerTls
 from .transport import SocketTransport, Transport
 
 C = TypeVar("C", bound=Conversation)
@@ -21,8 +25,13 @@ _logger = logging.getLogger(__name__)
 class Acceptor(Generic[C]):
     """Serves clients, each with a conversation of its own, which a subclass makes."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, tls: ServerTls | None = None, access: Access | None = None) -> None:
+        """tls: None to speak no TLS; access: None if everybody may do everything."""
+        self._access = access
+        if access is not None:
+            access.changed = self._rights_changed
         self._limits = limits
+        self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
         self._connections: set[C] = set()
         self._stopping = False
@@ -37,6 +46,14 @@ class Acceptor(Generic[C]):
         """Makes the conversation with a new client."""
         raise NotImplementedError
 
+    def _caller_of(self, stream: Transport) -> Caller | None:
+        """Returns who a new client is, None if everybody may do everything."""
+        return None if self._access is None else Caller(self._access, stream.peer, stream.peer_names)
+
+    def _rights_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.rights_changed()
+
     def _joined(self, conversation: C) -> None:
         """Is called when a client has been accepted."""
 
@@ -47,6 +64,8 @@ class Acceptor(Generic[C]):
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._hub.serve)
+            if self._access is not None:
+                reading.start_soon(self._access.failures.serve)
             async with trio.open_nursery() as clients:
                 self._clients = clients
                 with trio.CancelScope() as self._listening:
@@ -68,6 +87,8 @@ class Acceptor(Generic[C]):
         self._stopping = True
         if self._listening is not None:
             self._listening.cancel()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for connection in list(self._connections):
             connection.stop()
 
@@ -77,7 +98,10 @@ class Acceptor(Generic[C]):
             self._clients.cancel_scope.cancel()
 
     async def _serve_socket(self, stream: trio.SocketStream) -> None:
-        await self.serve_connection(SocketTransport.adopt(stream, self._hub))
+        if self._handshakes is None:
+            await self.serve_connection(SocketTransport.adopt(stream, self._hub))
+        elif (channel := await self._handshakes.complete(stream)) is not None:
+            await self.serve_connection(SocketTransport.adopt(stream, self._hub, channel))
 
     async def serve_connection(self, stream: Transport) -> None:
         """Serves one client until it has gone or the server stops."""
