@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.bus_access import anonymous, known, principal, reload, token_of, write_access
+from support.access import principal, section, write_access
+from support.bus_access import known, reload, shows_no_token, token_of
 from support.bus_calls import gone, push_one, stored
 from support.bus_serving import COMMAND, BusProcess, bus_serving
 from support.certificates import authority
@@ -24,7 +25,7 @@ NEW = [request("new-queue", f"<qid>{qid}</qid>") for qid in ("orders", "letters"
 @pytest.fixture
 def access(tmp_path: Path) -> Path:
     """The access file of the server."""
-    return write_access(tmp_path / "server.toml", OPS, principal("bus", **OF_THE_BUS))
+    return write_access(tmp_path / "server.toml", [OPS, principal("bus", **OF_THE_BUS)])
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def bus_of(server: ServerProcess, token: Path, *flags: str) -> Iterator[BusProce
     with bus_serving(server, "-v", "--server-token-file", str(token), *flags) as bus:
         yield bus
         bus.stop()
-        assert "marked" not in bus.log() + server.log()
+        assert shows_no_token(bus.log() + server.log())
 
 
 def test_the_rights_that_the_page_names(closed_server: ServerProcess, token: Path) -> None:
@@ -95,14 +96,14 @@ def test_rights_of_the_bus_that_change(closed_server: ServerProcess, access: Pat
         assert code(wire.ask(subscribe("orders", req="mine", ack="client"))) == 0
         mid = push_one(ops, "orders")
         assert mids(wire.line()) == [mid]
-        write_access(access, OPS, principal("bus", **{**OF_THE_BUS, "read": ["bus:*"]}))
+        write_access(access, [OPS, principal("bus", **{**OF_THE_BUS, "read": ["bus:*"]})])
         reload(closed_server, signal.SIGHUP)
         line = wire.line()
         assert code(line) == 403, line
         assert 'req="mine"' in line
         closed_server.until(lambda: stored(ops, "orders", "ready") == [mid])
         assert code(wire.ask(subscribe("orders"))) == 403
-        write_access(access, OPS, principal("bus", **OF_THE_BUS))
+        write_access(access, [OPS, principal("bus", **OF_THE_BUS)])
         reload(closed_server, signal.SIGHUP, 2)
         assert code(wire.ask(subscribe("orders"))) == 0
         assert mids(wire.line()) == [mid]
@@ -116,7 +117,7 @@ def test_a_token_that_is_replaced(closed_server: ServerProcess, access: Path, to
         assert code(wire.ask(subscribe("orders", ack="client"))) == 0
         mid = push_one(ops, "orders")
         assert mids(wire.line()) == [mid]
-        write_access(access, OPS, principal("new", **OF_THE_BUS))
+        write_access(access, [OPS, principal("new", **OF_THE_BUS)])
         reload(closed_server, signal.SIGHUP)
         bus.until_logged("--server-token-file says who the bus is")
         later = push_one(ops, "orders")
@@ -138,7 +139,7 @@ def test_not_let_in(closed_server: ServerProcess, tmp_path: Path) -> None:
             bus.until_logged("--server-token-file says who the bus is")
             bus.stop()
             assert bus.log().count("401 unauthorized") == 1
-            assert "marked" not in bus.log()
+            assert shows_no_token(bus.log())
 
 
 def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
@@ -241,7 +242,7 @@ def test_a_token_in_the_environment(closed_server: ServerProcess, monkeypatch: p
 def test_an_anonymous_bus(tmp_path: Path) -> None:
     """A bus without a token may have the rights of clients that say nothing. Without any to `bus:*`, it passes messages
     on and refuses durable names; the log says once that it cannot make its notes."""
-    access = write_access(tmp_path / "server.toml", OPS, anonymous(read=["orders"]))
+    access = write_access(tmp_path / "server.toml", [OPS, section("anonymous", read=["orders"])])
     with serving(tmp_path / "root", *FAST, "--access", str(access)) as server, known(server, "ops") as ops:
         for document in NEW:
             ops.ask(document)
