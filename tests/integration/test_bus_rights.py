@@ -10,12 +10,11 @@ from support.bus_calls import gone, push_one, stored
 from support.bus_serving import BusProcess, bus_serving
 from support.certificates import authority
 from support.documents import PING, code, delete, delete_list, mids, release, req, request, subscribe, text
-from support.operation_requests import document
+from support.operation_requests import REQUESTS, document
 from support.serving import ServerProcess, Wire
 from support.tls_serving import TlsWire, tls_flags
 
 from qs_bus.operations import OPERATIONS as OF_THE_BUS
-from qs_schemas import OPERATIONS
 
 SECTIONS = (
     principal("reader", read=["test_*", "q-*"], certificates=("reader.example",)),
@@ -74,7 +73,7 @@ def connection(bus: BusProcess, kind: str) -> Wire:
 def test_every_operation_for_every_kind_of_client(
     closed_bus: BusProcess, public_bus: BusProcess, q: str, public: str, kind: str, with_public: bool
 ) -> None:
-    """All operations of the protocol, to a queue that the reader may read, one that everybody may, and one that nobody
+    """All operations of the server and the bus, to a queue that the reader may read, one that everybody may, and one that nobody
     but an admin may."""
     bus = public_bus if with_public else closed_bus
     let_in = kind not in {"anonymous", "nobody"} or (kind == "anonymous" and with_public)
@@ -84,7 +83,7 @@ def test_every_operation_for_every_kind_of_client(
         "ops": [q, public, "absent"],
         "anonymous": [public] if with_public else [],
     }.get(kind, [])
-    for op in OPERATIONS:
+    for op in REQUESTS:
         for qid in (q, public, "absent"):
             expected = 501
             if op in {"subscribe", "list-queues"}:
