@@ -19,9 +19,8 @@ from qs_serving.access.principal import Right
 
 PATTERN = st.text(st.sampled_from("ab*?"), min_size=1, max_size=3)
 NAME = st.text(st.sampled_from("ab"), min_size=1, max_size=3)
-RIGHTS = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("read", "write", "configure"), st.lists(PATTERN, max_size=2))
-)
+LISTS = dict.fromkeys(("read", "write", "configure"), st.lists(PATTERN, max_size=2))
+RIGHTS = st.fixed_dictionaries({}, optional=LISTS)
 PRINCIPAL = st.fixed_dictionaries({"admin": st.booleans(), "monitor": st.booleans()}, optional=LISTS)
 REQUEST = st.dictionaries(st.sampled_from(["qid", "queues"]), st.sampled_from(list(Right)), max_size=2)
 
