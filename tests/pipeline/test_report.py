@@ -77,6 +77,22 @@ OTHER = [
     line(3000, "deleted", HOSTILE, 5, 0),  # by purge-queue
     line(4200, "deleted", HOSTILE, 6, None, None),  # with its queue
 ]
+FAILING = [
+    line(0, "pushed", "poison", 20, 0),
+    line(10, "received", "poison", 20, 1),
+    line(40, "expired", "poison", 20, 1),
+    line(50, "received", "poison", 20, 2),
+    line(80, "dead", "poison", 20, 2),
+    line(80, "pushed", "failed", 80, 0),  # in its dead-letter queue it is another message
+    line(90, "pushed", "poison", 90, 0),
+    line(190, "retired", "poison", 90, 0),
+    line(280, "redriven", "failed", 80, 0),
+    line(280, "pushed", "poison", 280, 0),
+    line(300, "received", "poison", 280, 1),
+    line(301, "deleted", "poison", 280, 1),
+    line(400, "received", "failed", 70, 1),  # dead before the record began
+    line(430, "retired", "failed", 70, 1),  # as its window ended
+]
 BROKEN = [
     '{"time":1763719200000000,"event":"pus',
     '{"other":"log"}',
@@ -196,6 +212,42 @@ def test_nothing_is_left_beside_it(by_hand: Made) -> None:
     named = re.findall(r'<a href="([^"]+)"', (by_hand.folder / "index.html").read_text(encoding="utf-8"))
     assert len(named) == 7
     assert all((by_hand.folder / name).exists() for name in named)
+
+
+@pytest.fixture(scope="module")
+def failing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("failing")
+    (folder / "history").mkdir()
+    write_lines(folder / "history" / "history-20251121T100000.000000Z-00000001.jsonl", FAILING)
+    return make(spark, folder / "history", folder / "out")
+
+
+def test_dead_letters(failing: Made) -> None:
+    """Dead, redriven and retired messages are counted by the queue that they left, and are no longer in it."""
+    columns = "queue, pushed, received, deleted, dead, redriven, retired, at_start, depth, handling_count"
+    assert failing.query("queues", columns, "order by queue") == [
+        ("failed", 1, 1, 0, 0, 1, 1, 1, 0, 0),
+        ("poison", 3, 3, 1, 1, 0, 1, 0, 0, 1),
+    ]
+    depths = [(row["time"], row["depth"]) for row in failing.csv("depth") if row["queue"] == "failed"]
+    assert (depths[0], depths[-1][1]) == ((at(0), "1"), "0")
+    assert failing.csv("top_received")[0]["state"] == "dead"
+    waited = {(row["queue"], row["mid"]): (row["waited"], row["ended_by"]) for row in failing.csv("waited_longest")}
+    assert waited["failed", "80"] == ("200", "redriven")
+    assert waited["poison", "90"] == ("100", "retired")
+
+
+def test_the_page_of_dead_letters(failing: Made, by_hand: Made) -> None:
+    """The page says how many there are, and which queues they come from; without any it says that, too."""
+    page = (failing.folder / "index.html").read_text(encoding="utf-8")
+    assert "<dt>Dead letters</dt><dd>1</dd><dd><bdi>most in poison: 1</bdi></dd>" in page
+    assert "<dt>Retired</dt><dd>2</dd>" in page
+    section = page.partition("<h2>Dead letters</h2>")[2].partition("</section>")[0]
+    cells = re.findall(r"<td[^>]*>(?:<bdi>)?([^<]*)", section)
+    assert cells == ["poison", "1", "33 %", "0", "1", "0", "failed", "0", "0 %", "1", "1", "0"]
+    other = (by_hand.folder / "index.html").read_text(encoding="utf-8")
+    assert "No message was moved to a dead-letter queue or back" in other
+    assert "<dt>Dead letters</dt>" not in other
 
 
 @pytest.fixture(scope="module")
