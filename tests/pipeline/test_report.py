@@ -341,7 +341,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
     full = tmp_path / "full"
     full.mkdir()
     (full / "report.json").write_text('{"kind": "other"}')
-    yield good, full, f"{full} is not empty, and no report"
+    yield good, full, f"{full} is neither empty nor an earlier report"
     yield good, good / "history-1.jsonl", "is a file: name a directory for the report"
 
 
@@ -367,7 +367,7 @@ def test_a_record_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     history, to = tmp_path / "history", tmp_path / "out"
     history.mkdir()
     write_lines(history / "history-1.jsonl", ["no JSON"])
-    with pytest.raises(UsageError, match="none of its 1 lines is one of a history record"):
+    with pytest.raises(UsageError, match="none of its 1 lines is of a history record"):
         report(spark, history, to)
     (history / "history-2.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(PipelineError):
