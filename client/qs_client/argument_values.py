@@ -4,7 +4,6 @@ import argparse
 import math
 
 from . import bounds
-from .policy_calls import MOST_RECEIVES
 
 
 def seconds(text: str) -> float:
@@ -35,8 +34,8 @@ def _duration(text: str, *, more_than_none: bool) -> float:
 def receives(text: str) -> int:
     """Parses a count of receives."""
     value = positive(text)
-    if value > MOST_RECEIVES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_RECEIVES}")
+    if value > bounds.MOST_RECEIVES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {bounds.MOST_RECEIVES}")
     return value
 
 

@@ -40,9 +40,8 @@ from qs_schemas.checked import text
 
 from .asking import TEXT, Call, ask, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
-from .bounds import seconds, whole
+from .bounds import checked_options, seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
-from .policy_calls import checked
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -101,7 +100,7 @@ def new_queue(
     vain. None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), or dead-letter
     queues would form a cycle, NotImplementedByServer when the storage lacks an option.
     """
-    options = checked(QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives))
+    options = checked_options(QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives))
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:

@@ -1,4 +1,4 @@
-"""The subcommands of `qs` for options of a queue, dead letters and pauses. See `command_verbs`."""
+"""The subcommands of `qs` for new queues and their options, dead letters and pauses. See `command_verbs`."""
 
 from argparse import Namespace
 from dataclasses import asdict
@@ -10,6 +10,13 @@ from .command_output import NOTHING, OK, Output
 
 CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives")
 """The options that `qs new` and `qs set` take, under the names of their arguments."""
+
+
+def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Creates a queue."""
+    client.new_queue(arguments.queue, storage=arguments.storage, **given_options(arguments))
+    out.line(None, {"qid": arguments.queue})
+    return OK
 
 
 def given_options(arguments: Namespace) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from qs_schemas import Delivery, Draft
 from .batches import drafts_in_batches
 from .client import QueueClient
 from .command_output import INCOMPLETE, NOTHING, OK, Output, as_time, complain
-from .command_policy import given_options
 from .errors import BadRequest, Conflict, Forbidden, NotEmpty, NotFound, ServerError
 from .place import endpoint
 
@@ -182,13 +181,6 @@ def _shown(qid: str, arguments: Namespace) -> bool:
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints all figures of one queue or of all."""
     out.queues(client.stats(arguments.queue), _FIGURES)
-    return OK
-
-
-def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Creates a queue."""
-    client.new_queue(arguments.queue, storage=arguments.storage, **given_options(arguments))
-    out.line(None, {"qid": arguments.queue})
     return OK
 
 

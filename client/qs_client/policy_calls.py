@@ -10,10 +10,7 @@ from qs_schemas.checked import text
 
 from .asking import Call, ask, required
 from .batches import MOST, in_batches
-from .bounds import seconds, whole
-
-MOST_RECEIVES = 1000
-"""The protocol's bound of max_receives."""
+from .bounds import checked_options, whole
 
 
 class Keep(Enum):
@@ -26,15 +23,6 @@ class Keep(Enum):
 
 
 KEEP = Keep.KEEP
-
-
-def checked(options: QueueOptions) -> QueueOptions:
-    """Checks the bounds of options and returns them. ValueError and TypeError name the option."""
-    seconds(options.visibility, "visibility")
-    whole(options.capacity, "capacity", 1)
-    seconds(options.retention, "retention", more_than_none=True)
-    whole(options.max_receives, "max_receives", 1, MOST_RECEIVES)
-    return options
 
 
 def set_queue(
@@ -61,7 +49,7 @@ def set_queue(
     if not given:
         raise ValueError("the options to change are missing: name at least one, with a value or None")
     removed = frozenset(name for name, value in given.items() if value is None)
-    yield from ask(SetQueue(qid, checked(QueueOptions(**given, removed=removed))))
+    yield from ask(SetQueue(qid, checked_options(QueueOptions(**given, removed=removed))))
 
 
 def queue_options(qid: str) -> Call[QueueOptions]:

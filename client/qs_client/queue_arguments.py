@@ -34,7 +34,7 @@ def name_queue(parser: argparse.ArgumentParser, *, hint: bool = False, **more: A
 
 def add_queue_commands(add: AddCommand) -> None:
     """Adds `new`, `set`, `options`, `rm`, `purge`, `pause`, `resume` and `redrive`."""
-    new = add("new", verbs.new, "create a queue")
+    new = add("new", policy.new, "create a queue")
     name_queue(new)
     new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
     _add_options(new)
