@@ -73,7 +73,7 @@ def connection(bus: BusProcess, kind: str) -> Wire:
 def test_every_operation_for_every_kind_of_client(
     closed_bus: BusProcess, public_bus: BusProcess, q: str, public: str, kind: str, with_public: bool
 ) -> None:
-    """All operations of server and bus, to a queue that the reader may read, one that everybody may, and one that nobody
+    """All operations of both, to a queue that the reader may read, one that everybody may, and one that nobody
     but an admin may."""
     bus = public_bus if with_public else closed_bus
     let_in = kind not in {"anonymous", "nobody"} or (kind == "anonymous" and with_public)
