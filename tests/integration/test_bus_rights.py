@@ -129,6 +129,17 @@ def test_one_of_several_queues(public_bus: BusProcess, producer: Wire, q: str, p
         assert len(mids(wire.line())) == 1
 
 
+def test_queues_of_the_command(shared_server: ServerProcess, tmp_path: Path) -> None:
+    """Who names a queue that -q does not name is told of the others only those that it may read."""
+    access = write_access(tmp_path / "access.toml", [principal("p", read=["seen-*", "x"])])
+    with bus_serving(shared_server, "--access", str(access), "-q", "seen-1,secret") as bus, known(bus, "p") as wire:
+        assert code(wire.ask(subscribe("secret"))) == 403
+        answer = wire.ask(subscribe("x"))
+        assert code(answer) == 404
+        assert "it monitors seen-1" in text(answer)
+        assert "secret" not in text(answer)
+
+
 def test_other_tokens_on_one_connection(closed_bus: BusProcess, producer: Wire, q: str) -> None:
     """A client that authenticates again is somebody else from then on: what that principal may not have ends, with an
     error that has its req, and what was not acknowledged is for others. A wrong token leaves nobody."""
