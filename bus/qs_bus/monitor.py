@@ -4,6 +4,7 @@ waits for after a crash."""
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import trio
 
@@ -31,6 +32,8 @@ _RECREATE_AFTER = 0.5
 """Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
 _LOOK_AFTER = 10
 """Seconds before the bus looks again for a missing queue of -q that only others may make."""
+_ANSWER_TIME = 3
+"""Seconds that a subscriber to a queue of -q waits at most until the server has said whether the bus may read it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
 _DELETED = "the queue {!r} has been deleted; this subscription has ended"
@@ -94,7 +97,10 @@ class Monitor:
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        await (self._check_readable(qid) if monitored else self._check_existing(qid))
+        if monitored:  # there is one, or it is made: do not wait for a server that does not answer
+            await within(_ANSWER_TIME, partial(self._check_readable, qid))
+        else:
+            await self._check_existing(qid)
 
     async def _check_readable(self, qid: str) -> None:
         """Raises RefusedError if the server does not let the bus read a queue. Asks only if there is a connection."""
