@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from qs_schemas import ErrorCode, Message
+from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 
 from .access import Access
@@ -86,9 +86,9 @@ class Caller:
             raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed")
         raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it")
 
-    def check(self, rights: Rights | None, request: Message) -> None:
+    def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
-        principal may."""
+        principal may"""
         if rights is None:
             return
         principal = self.principal
