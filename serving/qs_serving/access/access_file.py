@@ -17,7 +17,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 """Characters that garble a log, or that an answer cannot carry."""
 _NAME = 200
 """Characters of a principal's name."""
-_SHOWN = 40
+_SHOWN = 30
 """Characters of a key that an error shows: a token or its hash in the wrong place is longer."""
 
 
@@ -103,7 +103,7 @@ def _position(error: Exception) -> str:
 
 
 def _shown(key: str) -> str:
-    return repr(key) if len(key) <= _SHOWN else f"a name of {len(key)} characters"
+    return repr(key) if len(key) <= _SHOWN else f"a key of {len(key)} characters"
 
 
 def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
