@@ -176,11 +176,12 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        if service.caller is not None:
-            self._check(request)
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
+            self._check(request)
             return self._handle_unknown(request)
+        if service.caller is not None:
+            service.caller.check(operation.rights, request)
         handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)

@@ -91,13 +91,14 @@ class Caller:
         principal may"""
         if rights is None:
             return
-        principal = self.principal
+        principal = self._principal if self._table is self._access.table else self.principal
         if principal is None:
             raise self._refused("is needed for this")
         for field, right in rights.items():
             named = getattr(request, field)
-            for qid in (named,) if isinstance(named, str) else named or ():
-                if not principal.may(right, qid):
+            decisions = principal.decisions[right]
+            for qid in (named,) if type(named) is str else named or ():
+                if not decisions[qid]:
                     raise self._refused(f"may not {right.value} the queue {qid!r}")
 
     def may(self, right: Right, qid: str) -> bool:
