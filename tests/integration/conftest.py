@@ -10,6 +10,7 @@ from support.bus_serving import BusProcess, bus_serving
 from support.documents import code, new_queue
 from support.engines import ManualClock
 from support.serving import FAST, ServerProcess, Wire, serving
+from support.tls_serving import tls_flags
 
 from qs_client import QueueClient
 from qs_server.storage import vsqs
@@ -27,6 +28,13 @@ def wire(server: ServerProcess) -> Iterator[Wire]:
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests of a file: each has its own queues."""
     with serving(tmp_path_factory.mktemp("shared") / "root", *FAST) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests of a file, which speaks TLS with a certificate of the tests' CA."""
+    with serving(tmp_path_factory.mktemp("tls") / "root", *FAST, *tls_flags()) as process:
         yield process
 
 

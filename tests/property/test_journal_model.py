@@ -7,15 +7,14 @@ from itertools import count
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, multiple, precondition, rule
 from support.engine_machine import WINDOWS, EngineMachine, Known
 from support.engines import FaultyDisk
-from support.examples import examples
+from support.examples import run_machine
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
-from qs_server.storage.journal import compaction, keeper, supply
+from qs_server.storage.journal import compaction, maintenance, supply
 from qs_server.storage.journal.checkpoint import NAME as CHECKPOINT
 from qs_server.storage.journal.store import Store
 
@@ -204,7 +203,7 @@ class ColdMachine(JournalMachine):
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("SMALLEST", 4096)):
         monkeypatch.setattr(supply, name, size)
-    monkeypatch.setattr(keeper, "_CHECKPOINT", 1 << 15)
+    monkeypatch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)
 
@@ -213,12 +212,4 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("machine", [JournalMachine, SyncedMachine, ColdMachine])
 def test_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
     """Any sequence of operations, failures, crashes and upkeep leaves the engine as the model has it."""
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=examples(40),
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    case().runTest()
+    run_machine(machine, 40)

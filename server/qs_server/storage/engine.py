@@ -91,8 +91,8 @@ class RemoteError(StorageError):
 
 
 class Durability(Enum):
-    """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives
-    the end of the process, not of the machine."""
+    """Says what an answered operation survives. ALWAYS: a power loss; INTERVAL: the same, 50 ms later at the latest;
+    NONE: the end of the process, but not of the machine."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -100,7 +100,8 @@ class Durability(Enum):
 
 
 class Feature(Enum):
-    """What not every engine can. The values are the words of docs/storage.md, where a table says who can what."""
+    """Names what some engines lack. The values are the words of docs/storage.md, whose table says which engine lacks
+    what."""
 
     KEEP = "keeps messages at all"
     DURABLE = "keeps them through a power loss, with `--durability always`"
@@ -123,7 +124,7 @@ class Feature(Enum):
 
 
 class State(Enum):
-    """What `list` can be asked for. NEW: never retrieved, whether visible or delayed."""
+    """Selects the messages that `list_mids` returns. NEW: never retrieved, whether visible or delayed."""
 
     NEW = "new"
     READY = "ready"
@@ -305,10 +306,10 @@ class Queue(Protocol):
 
 
 class Effects(NamedTuple):
-    """What has happened in an engine since it was last asked. arrived: queues in which messages have become visible,
-    and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that came to
-    nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by itself,
-    None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
+    """Says what has happened in an engine since it was last asked. arrived: queues in which messages have become
+    visible, and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that
+    came to nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by
+    itself, None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
     commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
     pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
     together."""
@@ -394,8 +395,8 @@ class Engine(ABC):
         return 0
 
     def background_sync(self) -> Callable[[], None] | None:
-        """With durability INTERVAL: returns what makes durable all that has happened so far, to be called in any thread
-        while the engine goes on. None when nothing has."""
+        """Returns a function that makes durable all that has happened so far, to be called in any thread while the
+        engine goes on; None if all is durable, or durability is not INTERVAL."""
         return None
 
     def begin_upkeep(self) -> Background | None:

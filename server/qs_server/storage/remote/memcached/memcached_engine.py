@@ -192,7 +192,7 @@ class MemcachedEngine:
 
 
 def _name_in_keys(qid: str) -> str:
-    """BadQueueNameError."""
+    """Returns the name by which keys of memcached mean the queue. BadQueueNameError."""
     name = directory_of(qid)
     if len(name) > _LONGEST_NAME:  # "=" is in no directory's name
         name = "=" + blake2b(qid.encode(), digest_size=16).hexdigest()
@@ -212,7 +212,7 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
 
 
 def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """OtherMessageError if the queue has another message under the same id."""
+    """Raises OtherMessageError if the queue has another message under the same id."""
     try:
         other = target.read(Receipt(message.mid))
     except NoSuchMessageError:
