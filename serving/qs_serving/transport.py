@@ -24,7 +24,8 @@ from .hub import Hub
 CHUNK = 64 * 1024
 """The most bytes of one read, and of plaintext that is encrypted ahead of the socket."""
 _ALARMS = 64 * 1024
-"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate."""
+"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate, or a
+new key for each one that the client asks for."""
 _TURNS = 16
 """Reads that may succeed at once before other tasks run: a client that never stops sending must not hold the loop."""
 
@@ -288,9 +289,10 @@ class SocketTransport(Transport):
         if channel.ended:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)  # so that the kernel tells the end to the next one who reads
-        elif not data:
-            if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
-                raise ConnectionError("the client does not read what TLS has to say to it")
+            return data
+        if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
+            raise ConnectionError("the client does not read what TLS has to say to it")
+        if not data:
             raise BlockingIOError
         return data
 
