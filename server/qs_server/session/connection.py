@@ -255,8 +255,8 @@ class Connection(Conversation):
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
-        if self._stopping or self._ended:
-            # Nobody may be there any more to take what comes: it answers with nothing, and the next in line is woken.
+        if self._stopping or self._ended or not requests.is_allowed():
+            # Nobody is there, maybe, who may take what comes: it is given nothing, and the next in line is woken.
             self._waiters.leave(requests)
             requests.end_wait()
         else:
@@ -264,10 +264,11 @@ class Connection(Conversation):
             requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, call: Call[Any]) -> None:
-        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer."""
+        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer, or may."""
         if self._stopping or self._ended:
             call.stop.set()
         self._woken = call.stop.set
+        self.rights_changed()  # they may have, while the batch was under way
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)

@@ -111,11 +111,13 @@ class RequestBatch:
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of the request that waits, with an empty answer."""
+        """Ends the wait of the request that waits: with an empty answer, or an error if it is no longer allowed."""
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._add(ReceiveMessage(), self._events[-self.left].req)
+            request = self._events[-self.left]
+            refusal = self._refusal(request)
+            self._add(ReceiveMessage() if refusal is None else self._refuse(request, refusal), request.req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -146,7 +148,7 @@ class RequestBatch:
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
             try:
-                answer = self._handle(event) if self._running is None else self._go_on(event)
+                answer = self._handle(event) if self._running is None else self._continue()
             except Exception as error:
                 answer = self._refuse(event, error)
             if answer is not None:
@@ -174,8 +176,8 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        if service.caller is not None:
-            self._check(request)
+        if service.caller is not None and (refusal := self._refusal(request)) is not None:
+            raise refusal
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
             return self._handle_unknown(request)
@@ -199,30 +201,18 @@ class RequestBatch:
 
     def is_allowed(self) -> bool:
         """Returns whether the request that waits is still allowed to the client."""
-        try:
-            self._check(self._events[-self.left])
-        except NotAllowedError:
-            return False
-        return True
+        return self._refusal(self._events[-self.left]) is None
 
-    def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request."""
+    def _refusal(self, request: Message | Fault) -> NotAllowedError | None:
+        """Returns why the client may not make the request, None if it may."""
         caller = self._service.caller
         if caller is not None and not isinstance(request, Fault):
             operation = OPERATIONS.get(type(request))
-            caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
-
-    def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues, unless the request is no longer allowed: the access file may have been read again."""
-        running = self._running
-        try:
-            self._check(request)
-        except NotAllowedError:
-            if running is not None:
-                running.close()
-            self._running = None
-            raise
-        return self._continue()
+            try:
+                caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
+            except NotAllowedError as error:
+                return error
+        return None
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""

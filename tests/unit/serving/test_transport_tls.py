@@ -162,6 +162,11 @@ async def test_what_is_sent_together_is_one_record(ends: Ends) -> None:
     other.close()
 
 
+async def receive_all(transport: SocketTransport) -> None:
+    while await transport.receive_some(CHUNK):
+        pass
+
+
 class Talkative(TlsChannel):
     """Has something to send for whatever comes, and finds no plaintext."""
 
@@ -205,8 +210,7 @@ async def test_what_tls_says_and_nobody_reads(hub: Hub, nursery: trio.Nursery, k
     with trio.fail_after(20):
         nursery.start_soon(provoke)
         with pytest.raises(trio.BrokenResourceError) as caught:
-            while await transport.receive_some(CHUNK):
-                pass
+            await receive_all(transport)
         assert "does not read" in str(caught.value.__cause__)
         await transport.aclose()
     other.close()
