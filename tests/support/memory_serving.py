@@ -16,10 +16,11 @@ from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import Server
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
-from qs_server.storage.engine import Durability, Options, wall_clock
+from qs_server.storage.engine import Durability, wall_clock
 from qs_serving.access.access import Access
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport
+from support.documents import new_queue
 from support.memory_stream import Stream, stream_pair
 
 Clock = trio.testing.MockClock  # pytest-trio runs a test on the clock that the test itself asks for
@@ -224,14 +225,12 @@ async def serving(
     queues: tuple[str, ...] = ("q",),
     access: Access | None = None,
 ) -> AsyncIterator[Serving]:
-    """A server for the length of a with block, with these queues. At its end it is stopped as a signal would."""
+    """A server for the length of a with block, with these queues, which anonymous clients may make if there is an
+    access file. At its end it is stopped as a signal would."""
     root.mkdir(exist_ok=True)
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
     listener = MemoryListener()
-    for qid in queues:
-        storage.create(qid, Options())
-    storage.commit()
     server = MemoryServer(storage, options, clock, access=access)
     done = trio.Event()
 
@@ -243,6 +242,10 @@ async def serving(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
             running = Serving(server, listener, root, storage)
+            client = running.connect()
+            for qid in queues:
+                await client.ask(new_queue(qid))
+            await client.hang_up()
             await trio.testing.wait_all_tasks_blocked()
             yield running
             server.stop()

@@ -12,14 +12,12 @@ from .service import Answer, Service
 def authenticate(service: Service, request: wire.Authenticate) -> Message | Answer:
     if service.caller is None:
         raise UnsupportedError("this server has no access file, and everybody may do everything: give it --access FILE")
-    answer: Message | Answer
     try:
-        answer = wire.Authenticate(principal=service.caller.authenticate(request.token or ""))
+        return wire.Authenticate(principal=service.caller.authenticate(request.token or ""))
     except NotAllowedError as error:
-        answer = _refuse_slowly(error)
-    if service.subscriber is not None:
-        service.subscriptions.end_forbidden(service.subscriber, service.caller.refusal_to_read)
-    return answer
+        return _refuse_slowly(error)
+    finally:
+        service.end_forbidden_subscriptions()
 
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:

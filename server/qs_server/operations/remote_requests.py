@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_serving.access.caller import NotAllowedError
 
 from ..broker.calling import Call
 from ..broker.jobs import Pause
@@ -148,13 +147,9 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     call = Call(receive, waits=wait > 0)
     yield Pause(call=call)
     found = call.result()
-    if call.stop.is_set() and wait:
-        if found:  # it was stopped when it had just ended
-            yield Pause(call=Call(lambda stop: give_back(engine, found)))
-            found = []
-        refusal = None if service.caller is None else service.caller.refusal_to_read(qids)
-        if refusal is not None:  # that is why it was stopped
-            raise NotAllowedError(*refusal)
+    if call.stop.is_set() and found and wait:  # it was stopped when it had just ended
+        yield Pause(call=Call(lambda stop: give_back(engine, found)))
+        found = []
     for message in found:
         service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
     return received(found)

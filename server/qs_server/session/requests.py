@@ -80,6 +80,7 @@ class RequestBatch:
         self._answers: list[Message] = []
         self._held = 0
         self._over: bool | None = None  # what the handler is sent next
+        self._awaits_messages = False  # the handler has waited for messages, and has taken none
         self.closes = False
         """Whether the connection is closed after the answers: what came behind them is not handled."""
         self.pause: Pause | None = None
@@ -107,17 +108,16 @@ class RequestBatch:
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: because the time of the pause is over."""
+        self._awaits_messages = self.pause is not None and bool(self.pause.qids)
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of the request that waits: with an empty answer, or an error if it is no longer allowed."""
+        """Ends the wait of the request that waits, with an empty answer."""
         if self._running is not None:
             self._running.close()
             self._running = None
-            request = self._events[-self.left]
-            refusal = self._refusal(request)
-            self._add(ReceiveMessage() if refusal is None else self._refuse(request, refusal), request.req)
+            self._add(ReceiveMessage(), self._events[-self.left].req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -148,7 +148,7 @@ class RequestBatch:
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
             try:
-                answer = self._handle(event) if self._running is None else self._continue()
+                answer = self._handle(event) if self._running is None else self._go_on(event)
             except Exception as error:
                 answer = self._refuse(event, error)
             if answer is not None:
@@ -158,13 +158,13 @@ class RequestBatch:
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
         """Returns what is answered when a handler has raised an error."""
+        if isinstance(error, NotAllowedError):
+            self.closes = error.error.closes
+            return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
             raise error
         if isinstance(error, engine.StorageError):
             return refused(request, error)
-        if isinstance(error, NotAllowedError):
-            self.closes = error.error.closes
-            return error_answer(request, error.error, str(error))
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
@@ -176,11 +176,12 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        if service.caller is not None and (refusal := self._refusal(request)) is not None:
-            raise refusal
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
+            self._check(request)
             return self._handle_unknown(request)
+        if service.caller is not None:
+            service.caller.check(operation.rights, request)
         handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)
@@ -188,6 +189,7 @@ class RequestBatch:
         if isinstance(answer, Message):
             return answer
         self._running, self._over, self.deadline = answer, None, None
+        self._awaits_messages = False
         return self._continue()
 
     def _handle_unknown(self, request: Message | Fault) -> Message:
@@ -201,18 +203,31 @@ class RequestBatch:
 
     def is_allowed(self) -> bool:
         """Returns whether the request that waits is still allowed to the client."""
-        return self._refusal(self._events[-self.left]) is None
+        try:
+            self._check(self._events[-self.left])
+        except NotAllowedError:
+            return False
+        return True
 
-    def _refusal(self, request: Message | Fault) -> NotAllowedError | None:
-        """Returns why the client may not make the request, None if it may."""
+    def _check(self, request: Message | Fault) -> None:
+        """Raises NotAllowedError unless the client may make the request. A document that cannot be read asks for
+        nothing; an operation that is unknown is refused like any other."""
         caller = self._service.caller
-        if caller is not None and not isinstance(request, Fault):
-            operation = OPERATIONS.get(type(request))
-            try:
-                caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
-            except NotAllowedError as error:
-                return error
-        return None
+        if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
+            operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
+            caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
+
+    def _go_on(self, request: Message | Fault) -> Message | None:
+        """Continues. A receive that has waited in vain is refused if it is no longer allowed: the access file may have
+        been read again. Whatever else is begun is finished, as it may have changed something."""
+        if self._awaits_messages:
+            running, self._running = self._running, None
+            self._check(request)
+            self._running = running
+        answer = self._continue()
+        if isinstance(answer, ReceiveMessage) and not answer.messages:
+            self._check(request)
+        return answer
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from qs_schemas import ErrorCode, Message
+from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 
 from .access import Access
@@ -39,7 +39,7 @@ class _How(Enum):
 
 class Caller:
     """One connection, and what it may do now: that changes when it authenticates, and when the access file is read
-    again. One thread at a time changes it; others may ask meanwhile."""
+    again. One thread at a time changes it; the loop may ask meanwhile."""
 
     def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
         """peer: address of the client, for the log; certificate: the names in the client's certificate."""
@@ -49,14 +49,14 @@ class Caller:
         self._how = _How.CERTIFICATE if self._certificate else _How.NOT
         self._digest = b""
         self._wrong = 0
-        self._found: tuple[AccessTable, Principal | None] | None = None
+        self._found: tuple[AccessTable | None, Principal | None] = None, None
         """The principal by an access table. One object, so that another thread never sees one without the other."""
 
     @property
     def principal(self) -> Principal | None:
         """Who it is: a principal, the anonymous one, or None for a client that may do nothing but authenticate."""
         current, found = self._access.table, self._found
-        if found is None or found[0] is not current:
+        if found[0] is not current:
             self._found = found = current, self._find(current)
         return found[1]
 
@@ -75,7 +75,7 @@ class Caller:
         found = owner_of(token, self._access.table.tokens)
         self._how = _How.WRONGLY if found is None else _How.TOKEN
         self._digest, name = found or (b"", "")
-        self._found = None
+        self._found = None, None
         if found is not None:
             return name
         self._wrong += 1
@@ -84,18 +84,21 @@ class Caller:
             raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed")
         raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it")
 
-    def check(self, rights: Rights | None, request: Message) -> None:
+    def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
         principal may."""
         if rights is None:
             return
-        principal = self.principal
+        current, principal = self._found
+        if current is not self._access.table:
+            principal = self.principal
         if principal is None:
             raise self._refused("is needed for this")
         for field, right in rights.items():
             named = getattr(request, field)
-            for qid in (named,) if isinstance(named, str) else named or ():
-                if not principal.may(right, qid):
+            decisions = principal.decisions[right]
+            for qid in (named,) if type(named) is str else named or ():
+                if not decisions[qid]:
                     raise self._refused(f"may not {right.value} the queue {qid!r}")
 
     def may(self, right: Right, qid: str) -> bool:

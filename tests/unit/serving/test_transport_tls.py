@@ -10,7 +10,8 @@ from support.tls_pairs import TlsEnd, connected
 
 from qs_schemas.tls import TlsChannel, TlsError
 from qs_serving.hub import Hub
-from qs_serving.transport import CHUNK, SocketTransport
+from qs_serving.socket_transport import SocketTransport
+from qs_serving.transport import CHUNK
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -66,6 +67,29 @@ async def test_nothing_waits_for_the_next_bytes(ends: Ends) -> None:
         assert 0 < len(data) <= CHUNK + 16 * 1024
         got += data
     assert got == sent
+    await transport.aclose()
+    other.close()
+
+
+async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
+    """A read counts as many bytes as the socket gave, also where nearly all of them are TLS's own, or none is
+    complete: the hub bounds its turns by that."""
+    transport, other = ends
+    seen: list[bytes] = []
+    nursery.start_soon(transport.feed, seen.append)
+    await settled()
+    for _ in range(100):
+        other.channel.send(b"x")
+    data = other.channel.take()
+    assert len(data) > 2000
+    for part in (data[:-1], data[-1:]):
+        other.socket.sendall(part)
+        assert transport.ready() == len(part)
+    assert b"".join(seen) == b"x" * 100
+    other.channel.send(b"x" * 1000)
+    other.socket.sendall(other.channel.take()[:900])
+    assert transport.ready() == 900
+    transport.rouse()
     await transport.aclose()
     other.close()
 
