@@ -13,6 +13,7 @@ from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import serve_until_signalled
+from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
 from .connection import BusConnection
@@ -33,8 +34,9 @@ _TAKEN = "this connection is already subscribed to {!r}; use another connection 
 class Bus(Acceptor[BusConnection]):
     """Serves subscribers with the messages of one queue server."""
 
-    def __init__(self, options: BusOptions) -> None:
-        super().__init__(options.limits)
+    def __init__(self, options: BusOptions, tls: ServerTls | None = None) -> None:
+        """tls: towards clients, None to speak no TLS."""
+        super().__init__(options.limits, tls)
         self.options = options
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
@@ -135,8 +137,11 @@ class Bus(Acceptor[BusConnection]):
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
-    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen."""
-    raise_descriptor_limit(options.limits.connections)
+    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or has no certificate to
+    show."""
+    raise_descriptor_limit(options.limits)
+    tls = None if options.tls is None else ServerTls(options.tls)
     listeners = await open_listeners(options.host, options.port)
-    bus = Bus(options)
-    await serve_until_signalled(bus, partial(bus.serve, listeners), listeners, announce, options.limits.grace)
+    bus = Bus(options, tls)
+    serve, reloads = partial(bus.serve, listeners), [] if tls is None else [tls]
+    await serve_until_signalled(bus, serve, listeners, announce, options.limits.grace, reloads=reloads)

@@ -85,7 +85,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
         policy=Policy(parsed.policy),
         hold=parsed.max_hold,
         settle=parsed.settle,
-        **read_common(parsed),
+        **read_common(parser, parsed),
     )
     return options, parsed.verbose
 

@@ -5,6 +5,7 @@ from enum import Enum
 
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
+from qs_serving.tls import TlsFiles
 
 PORT = 9878
 
@@ -23,8 +24,8 @@ class BusOptions:
 
     server: host and port of the queue server; queues: to monitor, empty for whichever a client names; port: 0 for any
     free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
-    back after the bus was killed; early: every client's documents end with an empty line. limits.outbox: bytes of an
-    outbox.
+    back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
+    for none. limits.outbox: bytes of an outbox.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -37,3 +38,4 @@ class BusOptions:
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
     early: bool = False
+    tls: TlsFiles | None = None

@@ -9,9 +9,11 @@ import trio
 from qs_schemas import errors as table
 
 from .conversation import Conversation
+from .handshakes import Handshakes
 from .hub import Hub
 from .options import ServerLimits
 from .patience import within
+from .tls import ServerTls
 from .transport import SocketTransport, Transport
 
 C = TypeVar("C", bound=Conversation)
@@ -21,8 +23,10 @@ _logger = logging.getLogger(__name__)
 class Acceptor(Generic[C]):
     """Serves clients, each with a conversation of its own, which a subclass makes."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, tls: ServerTls | None = None) -> None:
+        """tls: None to speak no TLS."""
         self._limits = limits
+        self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
         self._connections: set[C] = set()
         self._stopping = False
@@ -68,6 +72,8 @@ class Acceptor(Generic[C]):
         self._stopping = True
         if self._listening is not None:
             self._listening.cancel()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for connection in list(self._connections):
             connection.stop()
 
@@ -77,7 +83,10 @@ class Acceptor(Generic[C]):
             self._clients.cancel_scope.cancel()
 
     async def _serve_socket(self, stream: trio.SocketStream) -> None:
-        await self.serve_connection(SocketTransport.adopt(stream, self._hub))
+        if self._handshakes is None:
+            await self.serve_connection(SocketTransport.adopt(stream, self._hub))
+        elif (channel := await self._handshakes.complete(stream)) is not None:
+            await self.serve_connection(SocketTransport.adopt(stream, self._hub, channel))
 
     async def serve_connection(self, stream: Transport) -> None:
         """Serves one client until it has gone or the server stops."""

@@ -15,6 +15,7 @@ from .arguments import CommandParser, ShowVersion, number_group
 from .listening import Announce, StartError
 from .options import ServerLimits
 from .stopping import StopError
+from .tls import TlsFiles
 
 EPILOG = "When it is ready it prints 'listening on HOST:PORT'. SIGTERM or Ctrl-C ends it after what is begun."
 
@@ -39,6 +40,7 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
         help="what follows each document that is sent; 'empty-line' is for early clients that only listen: those that "
         "send anything are known by how they end it (default: %(default)s)",
     )
+    _add_tls(parser)
     return parser
 
 
@@ -52,18 +54,21 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
     add("--max-elements", wire.elements, "elements and comments of one document", 12)
     add("--max-list", wire.list_length, "messages in one list, and ids in one answer")
     add("--max-connections", limits.connections, "clients at once")
+    add("--max-handshakes", limits.handshakes, "TLS handshakes at once; the oldest gives way to the next")
     add("--max-pipeline", limits.pipeline, "requests of one connection that wait for their answers")
     add(outbox, limits.outbox, "bytes that wait to be read by one client")
-    add("--document-time", float(limits.document_time), "seconds from the first byte of a document to its last", 0.01)
+    text = "seconds from the first byte of a document to its last, and for a TLS handshake"
+    add("--document-time", float(limits.document_time), text, 0.01)
     add("--linger", float(limits.linger), "seconds that a refused client has to read why", 0)
     add("--grace", float(limits.grace), "seconds that a stopping server gives what is begun", 0)
 
 
-def read_common(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the flags of `make_parser` and `add_limits` say: host, port, limits, wire and early, as the options
-    of both commands name them."""
+def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> dict[str, Any]:
+    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, limits, wire and early, as the
+    options of both commands name them. Ends the process if the flags contradict each other."""
     limits = ServerLimits(
         connections=parsed.max_connections,
+        handshakes=parsed.max_handshakes,
         document_time=parsed.document_time,
         pipeline=parsed.max_pipeline,
         outbox=parsed.max_outbox,
@@ -78,7 +83,26 @@ def read_common(parsed: argparse.Namespace) -> dict[str, Any]:
         elements=parsed.max_elements,
     )
     early = parsed.end_of_document == "empty-line"
-    return {"host": parsed.host, "port": parsed.port, "limits": limits, "wire": wire, "early": early}
+    tls = _read_tls(parser, parsed)
+    return {"host": parsed.host, "port": parsed.port, "tls": tls, "limits": limits, "wire": wire, "early": early}
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("TLS", "All files are in PEM form, and are read again on SIGHUP.")
+    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate (default: no TLS)")
+    group.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
+    group.add_argument("--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA")
+
+
+def _read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> TlsFiles | None:
+    cert, key, client_ca = parsed.tls_cert, parsed.tls_key, parsed.tls_client_ca
+    if cert and key:
+        return TlsFiles(cert, key, client_ca)
+    if cert or key:
+        parser.error("--tls-cert and --tls-key belong together: give both")
+    if client_ca:
+        parser.error("--tls-client-ca needs --tls-cert and --tls-key")
+    return None
 
 
 def _announcing(program: str) -> Announce:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import trio
 
+from .options import ServerLimits
+
 Announce = Callable[[str, int], None]
 """Is called with host and port once clients can connect."""
 
@@ -39,11 +41,11 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
     return f"cannot listen on {where}: {reason}; choose an address with --host and --port"
 
 
-def raise_descriptor_limit(connections: int) -> None:
-    """Raises the soft limit of open files so that so many connections fit, as far as the hard limit allows. The usual
-    soft limit of 1024 is for programs that use select()."""
+def raise_descriptor_limit(limits: ServerLimits) -> None:
+    """Raises the soft limit of open files so that all connections fit, as far as the hard limit allows. The usual soft
+    limit of 1024 is for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 256
+    wanted = limits.connections + limits.handshakes + 256
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

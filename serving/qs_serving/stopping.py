@@ -1,4 +1,5 @@
-"""Stops a server on signals: the first stops it gently, a second one at once, and a time limit ends the process.
+"""Stops a server on signals: the first stops it gently, a second one at once, and a time limit ends the process. SIGHUP
+makes it read files again.
 
 Everything that was answered survives the end of the process at any moment. So a stop that takes too long, for instance
 because a disk does not respond, is cut short.
@@ -10,14 +11,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn, Protocol
 
 import trio
 
-from .listening import Announce
+from .listening import Announce, StartError
 
 _logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -41,23 +42,65 @@ class Stoppable(Protocol):
         """Disconnects clients at once. Is called after `stop`."""
 
 
+class Reloadable(Protocol):
+    """What a server has read from files."""
+
+    def reload(self) -> None:
+        """Reads the files again. StartError if they cannot be used: then everything stays as it was."""
+
+
 async def serve_until_signalled(
     server: Stoppable,
     serve: Callable[[], Awaitable[None]],
     listeners: list[trio.SocketListener],
     announce: Announce,
     grace: float,
+    *,
+    reloads: Sequence[Reloadable] = (),
 ) -> None:
     """Runs `serve` until it returns, some time after SIGTERM or SIGINT. Call it once, from the main thread.
+
+    reloads: are reloaded on SIGHUP, in this order, each whether or not the others can be. Without any, SIGHUP ends the
+    process as it ends any other.
 
     From here to the end of the process, a first signal stops the server gently and leaves it `grace` seconds and a few
     more; a second one disconnects the clients and leaves a few seconds; a third one, or the end of that time, ends the
     process with exit code 1 and a line on standard error.
     """
+    if reloads:
+        _Reload(reloads).begin()
     _Stop(server, grace).begin()
     host, port = listeners[0].socket.getsockname()[:2]
     announce(host, port)
     await serve()
+
+
+class _Reload:
+    """Reads files again on SIGHUP, in the loop, one signal after the other."""
+
+    def __init__(self, reloads: Sequence[Reloadable]) -> None:
+        self._reloads = reloads
+        self._token = trio.lowlevel.current_trio_token()
+
+    def begin(self) -> None:
+        """Installs the handler of the signal."""
+        signal.signal(signal.SIGHUP, self._caught)
+        atexit.register(_ignore_signals, (signal.SIGHUP,))
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._reload, idempotent=True)
+
+    def _reload(self) -> None:
+        refused = False
+        for each in self._reloads:
+            try:
+                each.reload()
+            except StartError as error:
+                refused = True
+                _logger.error("after SIGHUP: %s; what was read before stays in use", error)
+        if not refused:
+            _logger.info("after SIGHUP: the files have been read again")
 
 
 class _Stop:
@@ -75,7 +118,7 @@ class _Stop:
         signal.signal(signal.SIGALRM, self._time_is_up)
         for number in _SIGNALS:
             signal.signal(number, self._caught)
-        atexit.register(_ignore_signals)
+        atexit.register(_ignore_signals, _SIGNALS)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -100,10 +143,10 @@ class _Stop:
         _end("could not stop in time" if self._signals == 1 else "could not stop in time after a second signal")
 
 
-def _ignore_signals() -> None:
+def _ignore_signals(numbers: Sequence[int]) -> None:
     """Makes the process ignore signals while Python itself ends. Python removes handlers then, and a signal would give
     a process that has stopped cleanly another exit code."""
-    for number in _SIGNALS:
+    for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -19,7 +19,8 @@ _DEFAULTS = ServerOptions("qs-data")
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
     """Reads options and verbosity from the command line. storages: what --storage may be. Ends the process on --help
     and on a wrong flag."""
-    parsed = _parser(storages).parse_args(arguments)
+    parser = _parser(storages)
+    parsed = parser.parse_args(arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
     options = ServerOptions(
         root=parsed.root,
@@ -29,7 +30,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
         cache=parsed.cache,
         memcached=parsed.memcached,
         sqs=SqsOptions(parsed.sqs_endpoint, parsed.sqs_region, parsed.sqs_prefix),
-        **read_common(parsed),
+        **read_common(parser, parsed),
     )
     return options, parsed.verbose
 

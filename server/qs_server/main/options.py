@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
+from qs_serving.tls import TlsFiles
 
 from ..history.record import HistoryOptions
 from ..storage.engine import Durability
@@ -31,7 +32,7 @@ class ServerOptions:
     root: the directory of the queues, made when missing; port: 0 for any free one; storage: the default engine;
     history: None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and
     port of each server that keeps queues of that storage; early: treats every client as one that ends its documents
-    with an empty line.
+    with an empty line; tls: None for none.
     """
 
     root: str
@@ -46,3 +47,4 @@ class ServerOptions:
     memcached: tuple[tuple[str, int], ...] = (("127.0.0.1", 11211),)
     sqs: SqsOptions = field(default_factory=SqsOptions)
     early: bool = False
+    tls: TlsFiles | None = None

@@ -7,6 +7,7 @@ from functools import partial
 from qs_serving.command import run_command
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import StopError, serve_until_signalled
+from qs_serving.tls import ServerTls
 
 from ..history.record import recording
 from ..storage.engine import Engine, UnfinishedError, wall_clock
@@ -30,14 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def run_server(options: ServerOptions, announce: Announce) -> None:
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
-    raise_descriptor_limit(options.limits.connections)
+    raise_descriptor_limit(options.limits)
+    tls = None if options.tls is None else ServerTls(options.tls)
     with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
         remotes = open_remotes(options, wall_clock, history)
         try:
             listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history, remotes=remotes)
-            serve = partial(server.serve, listeners)
-            await serve_until_signalled(server, serve, listeners, announce, options.limits.grace)
+            server = Server(storage, options, history=history, remotes=remotes, tls=tls)
+            serve, reloads = partial(server.serve, listeners), [] if tls is None else [tls]
+            await serve_until_signalled(server, serve, listeners, announce, options.limits.grace, reloads=reloads)
         finally:
             remotes.close()
 

@@ -4,6 +4,7 @@ import trio
 
 from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
+from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
 from ..broker.changes import Changes
@@ -30,9 +31,12 @@ class Server(Acceptor[Connection]):
         clock: Clock = wall_clock,
         history: History | None = None,
         remotes: Remotes | None = None,
+        *,
+        tls: ServerTls | None = None,
     ) -> None:
-        """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep."""
-        super().__init__(options.limits)
+        """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep;
+        tls: None to speak no TLS."""
+        super().__init__(options.limits, tls)
         self._wire = options.wire
         self._early = options.early
         self._storage = storage

@@ -8,11 +8,14 @@ from contextlib import closing
 import pytest
 import trio
 import trio.testing
+from support.tls_pairs import connected
 
 from qs_serving.hub import Hub
 from qs_serving.transport import CHUNK, SocketTransport
 
 settled = trio.testing.wait_all_tasks_blocked
+without_tls = pytest.mark.parametrize("pairs", [None], indirect=True)
+"""For tests that fill a socket, or count its bytes."""
 
 
 class CountingHub(Hub):
@@ -36,9 +39,10 @@ class CountingHub(Hub):
 class Pair:
     """A transport that is read from by the hub, and the other side of its connection, a blocking socket."""
 
-    def __init__(self, hub: Hub, ours: socket.socket, theirs: socket.socket) -> None:
-        self.transport = SocketTransport(ours, hub)
-        self.other = theirs
+    def __init__(self, hub: Hub, tls: str | None = None) -> None:
+        """tls: the version, None for none."""
+        ours, channel, self.other = connected(tls)
+        self.transport = SocketTransport(ours, hub, channel)
         self.seen: list[bytes] = []
         self.outcome: object = None
 
@@ -65,10 +69,10 @@ async def hub(nursery: trio.Nursery) -> CountingHub:
     return hub
 
 
-@pytest.fixture
-def pairs(hub: CountingHub) -> Iterator[list[Pair]]:
+@pytest.fixture(params=[None, "TLSv1_3"])
+def pairs(request: pytest.FixtureRequest, hub: CountingHub) -> Iterator[list[Pair]]:
     """Three hundred: more than the kernel is asked for at once."""
-    pairs = [Pair(hub, *socket.socketpair()) for _ in range(300)]
+    pairs = [Pair(hub, request.param) for _ in range(300)]
     yield pairs
     for pair in pairs:
         pair.other.close()
@@ -139,7 +143,7 @@ async def test_closed_while_it_waits(pair: Pair, nursery: trio.Nursery, how: str
     await settled()
     assert pair.outcome is trio.ClosedResourceError
     with closing(pair.other):
-        again = Pair(hub, *socket.socketpair())
+        again = Pair(hub)
     nursery.start_soon(again.feed)
     await settled()
     again.other.send(b"x")
@@ -213,6 +217,7 @@ async def test_a_reset(nursery: trio.Nursery, hub: CountingHub, how: str) -> Non
     await listener.aclose()
 
 
+@without_tls
 async def test_back_pressure(pair: Pair, hub: CountingHub, nursery: trio.Nursery) -> None:
     """While a reader holds, nothing is taken from its socket, so that the other side cannot send on; then everything
     comes, in order, and no read takes more than its bound."""
@@ -238,6 +243,7 @@ async def test_back_pressure(pair: Pair, hub: CountingHub, nursery: trio.Nursery
     assert pair.outcome is None
 
 
+@without_tls
 async def test_the_bound_of_a_read(pair: Pair) -> None:
     """A read gives no more than it was asked for, whether it had to wait or not."""
     pair.other.send(b"0123456789")
@@ -275,6 +281,7 @@ async def test_a_fault_of_a_reader(pairs: list[Pair], nursery: trio.Nursery) -> 
     assert (broken.outcome, other.outcome, other.seen) == ("told", None, [b"x"])
 
 
+@without_tls
 async def test_others_have_their_turn(pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery) -> None:
     """However much there is to read, the loop's tasks run in between, and of the readers none waits for the others."""
     for pair in pairs[:20]:

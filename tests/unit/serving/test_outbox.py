@@ -5,6 +5,7 @@ import socket
 import pytest
 import trio
 import trio.testing
+from support.tls_pairs import channels
 
 from qs_serving.hub import Hub
 from qs_serving.outbox import Outbox
@@ -172,13 +173,15 @@ async def test_close(pipe: Pipe, outbox: Outbox, told: list[object], nursery: tr
     assert b"two" not in pipe.taken
 
 
-async def test_over_a_real_socket(nursery: trio.Nursery) -> None:
+@pytest.mark.parametrize("tls", [None, "TLSv1_2", "TLSv1_3"])
+async def test_over_a_real_socket(nursery: trio.Nursery, tls: str | None) -> None:
     """Far more than a socket's buffer holds arrives whole and in order at a reader that starts late; a reader that
     goes breaks it."""
     hub = Hub()
     nursery.start_soon(hub.serve)
     ours, theirs = socket.socketpair()
-    transport, reader = SocketTransport(ours, hub), SocketTransport(theirs, hub)
+    client, server = channels(tls) if tls else (None, None)
+    transport, reader = SocketTransport(ours, hub, server), SocketTransport(theirs, hub, client)
     told: list[object] = []
     outbox = Outbox(transport, nursery, told.append)
     parts = [bytes([number]) * 100_000 for number in range(50)]

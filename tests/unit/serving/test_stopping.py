@@ -1,4 +1,5 @@
-"""Signals, and how they end a process whatever it is at. Real processes and signals; the bounds are shorter here."""
+"""Signals, and how they end a process whatever it is at, or make it read files again. Real processes and signals; the
+bounds are shorter here."""
 
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import os, signal, sys, time
 import trio
 from qs_serving import stopping
 from qs_serving.command import run_command
-from qs_serving.listening import open_listeners
+from qs_serving.listening import StartError, open_listeners
 
 what, grace, closing = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 stopping._CLOSING = closing
@@ -21,7 +22,7 @@ class Server:
     stopped = trio.Event()
     def stop(self):
         print("stop", flush=True)
-        if what in ("idle", "unfinished"):
+        if what in ("idle", "unfinished", "reloads"):
             self.stopped.set()
     def cut_off(self):
         print("cut off", flush=True)
@@ -43,10 +44,19 @@ class Last:
 if what == "idle":
     last = Last()
 
+class Files:
+    def __init__(self, name):
+        self.name = name
+    def reload(self):
+        if self.name == "bad":
+            raise StartError("the file is bad")
+        print("read", flush=True)
+
 async def run(options, announce):
+    reloads = [Files("bad"), Files("good")] if what == "reloads" else []
     listeners = await open_listeners("127.0.0.1", 0)
     server = Server()
-    await stopping.serve_until_signalled(server, server.serve, listeners, announce, grace)
+    await stopping.serve_until_signalled(server, server.serve, listeners, announce, grace, reloads=reloads)
     if what == "unfinished":
         raise stopping.StopError("something is left")
 
@@ -150,3 +160,23 @@ def test_a_third_signal(what: str) -> None:
     code, said = process.ended()
     assert code == 1
     assert "times" in said
+
+
+def test_reload() -> None:
+    """SIGHUP makes it read all files again, however often; one that is bad hinders no other, and is logged."""
+    process = Process("reloads", LONG, LONG)
+    for _ in range(3):
+        process.signal(signal.SIGHUP)
+        assert process.line() == "read"
+    process.signal(signal.SIGTERM)
+    assert process.line() == "stop"
+    code, said = process.ended()
+    assert code == 0
+    assert said.count("\n") == said.count("the file is bad; what was read before stays in use\n") == 3
+
+
+def test_nothing_to_reload() -> None:
+    """Without files, SIGHUP ends the process as it ends any."""
+    process = Process("idle", LONG, LONG)
+    process.signal(signal.SIGHUP)
+    assert process.ended()[0] == -signal.SIGHUP

@@ -1,0 +1,134 @@
+"""TLS handshakes, before a connection counts as one: bounded in number and time, and never many in a row.
+
+A handshake costs a server a hundred times what a request costs. So one is worked on in each pass of the event loop,
+however many clients are waiting, and all who are connected have their turn in between.
+"""
+
+import logging
+import socket
+
+import trio
+
+from qs_schemas.tls import TlsChannel, TlsError
+
+from .options import ServerLimits
+from .patience import within
+from .tls import ServerTls
+from .transport import CHUNK
+
+_logger = logging.getLogger(__name__)
+_HEADER = 5
+"""Bytes of a record before its content, the last two of which are its length."""
+_LONGEST = 16 * 1024 + 2048
+"""The most bytes in a record."""
+_FIRST = b"\x16\x03"
+"""How the first record of every client begins."""
+
+
+class _NoTlsError(Exception):
+    """The client speaks something else."""
+
+
+class Handshakes:
+    """Completes handshakes. When there are too many, the oldest gives way: it is probably one that never ends."""
+
+    def __init__(self, tls: ServerTls, limits: ServerLimits) -> None:
+        self._tls = tls
+        self._limits = limits
+        self._turn = trio.Lock()
+        self._under_way: dict[trio.CancelScope, None] = {}  # the oldest first
+        self._stopped = False
+
+    async def complete(self, stream: trio.SocketStream) -> TlsChannel | None:
+        """Returns the channel after its handshake. Closes the stream and returns None if there is none: the client does
+        not speak TLS, is not acceptable, too slow, or too early among too many."""
+        handshake = _Handshake(stream.socket, self._tls, self._turn)
+        under_way = self._under_way
+        if len(under_way) >= self._limits.handshakes:
+            oldest = next(iter(under_way))
+            del under_way[oldest]
+            oldest.cancel()
+        with trio.CancelScope() as scope:
+            under_way[scope] = None
+            if self._stopped:
+                scope.cancel()
+            try:
+                if await within(self._limits.document_time, handshake.run):
+                    return handshake.channel
+                _logger.debug("no TLS handshake: it was not complete within %g s", self._limits.document_time)
+            except (OSError, _NoTlsError) as error:
+                _logger.debug("no TLS handshake: %s", error)
+            except TlsError as error:
+                _logger.debug("a TLS handshake has failed: %s", error)
+                await within(self._limits.linger, handshake.say_why)
+            finally:
+                under_way.pop(scope, None)
+        await stream.aclose()
+        return None
+
+    def stop(self) -> None:
+        """Ends all handshakes, and those that would begin."""
+        self._stopped = True
+        for scope in list(self._under_way):
+            scope.cancel()
+
+
+class _Handshake:
+    """One handshake. It reads single records, so that what the client sends next is left to the transport. Its methods
+    can be cancelled and called again."""
+
+    def __init__(self, connected: trio.socket.SocketType, tls: ServerTls, turn: trio.Lock) -> None:
+        self.channel: TlsChannel | None = None
+        self._socket = connected
+        self._tls = tls
+        self._turn = turn
+        self._record = bytearray()  # as much as has come of the next one
+        self._unsent = bytearray()
+
+    async def run(self) -> None:
+        """Returns when the handshake is complete. TlsError, OSError, or _NoTlsError."""
+        while self.channel is None or not self.channel.established:
+            await self._flush()
+            await self._complete_record()
+            async with self._turn:
+                self.channel = self.channel or self._tls.new_channel()
+                record = bytes(self._record)
+                self._record.clear()
+                try:
+                    self.channel.receive(record)
+                finally:
+                    self._unsent += self.channel.take()
+        await self._flush()
+
+    async def say_why(self) -> None:
+        """Sends the alert that there is after a TlsError, and waits until the client has taken it and closes."""
+        try:
+            await self._flush()
+            self._socket.shutdown(socket.SHUT_WR)
+            while await self._socket.recv(CHUNK):
+                pass
+        except OSError:
+            pass  # it has gone
+
+    async def _flush(self) -> None:
+        while self._unsent:
+            del self._unsent[: await self._socket.send(self._unsent)]
+
+    async def _complete_record(self) -> None:
+        record = self._record
+        while missing := self._missing():
+            data = await self._socket.recv(missing)
+            if not data:
+                raise ConnectionError("the client has closed the connection")
+            record += data
+            if self.channel is None and not _FIRST.startswith(bytes(record[:2])):
+                raise _NoTlsError("the client does not speak TLS")
+
+    def _missing(self) -> int:
+        """Returns the number of bytes that are known to be missing from the record."""
+        if len(self._record) < _HEADER:
+            return _HEADER - len(self._record)
+        length = int.from_bytes(self._record[3:_HEADER], "big")
+        if length > _LONGEST:
+            raise _NoTlsError("a record of the client is too long for TLS")
+        return _HEADER + length - len(self._record)

@@ -1,0 +1,150 @@
+"""The certificate that a server shows, and whose certificates it accepts: read from files, and read again."""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from qs_schemas.tls import TlsChannel, TlsError
+
+from .listening import StartError
+
+_logger = logging.getLogger(__name__)
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: authenticated encryption, with keys that a stolen private key does not reveal. TLS 1.3 has no others."""
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name."""
+_DAYS = 30
+"""A certificate that expires sooner is worth a warning."""
+_DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files. cert: the server's certificate, and those between it and its CA; key: its private key,
+    without a password; client_ca: the CA whose client certificates are required, None to ask for none."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+
+class ServerTls:
+    """Makes the TLS channels of a server. The files are read when it is made, and by `reload`."""
+
+    def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
+        """clock: seconds since 1970. StartError, which names the file, if the files cannot be used."""
+        self._files = files
+        self._clock = clock
+        self._context, self.about, self.warnings = self._load()
+        """about: a line that says what the certificate is for; warnings: lines that say what is wrong with it."""
+        self._warn()
+
+    def new_channel(self) -> TlsChannel:
+        """Makes the server's side of a session."""
+        return TlsChannel(self._context, server_side=True)
+
+    def reload(self) -> None:
+        """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
+        everything stays as it was."""
+        self._context, self.about, self.warnings = self._load()
+        self._warn()
+
+    def _warn(self) -> None:
+        for line in self.warnings:
+            _logger.warning("%s", line)
+
+    def _load(self) -> tuple[ssl.SSLContext, str, list[str]]:
+        files = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS)
+        # Renegotiation costs the server more than the client. Tickets would have a key that lives as long as the
+        # process and decrypts every session.
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        _load_pair(context, files)
+        about, warnings = self._examine(context)
+        if files.client_ca is not None:
+            _load_client_ca(context, files.client_ca)
+        return context, about, warnings
+
+    def _examine(self, context: ssl.SSLContext) -> tuple[str, list[str]]:
+        """Returns a line about the certificate, and warnings."""
+        cert = self._files.cert
+        try:
+            found = _certificate_of(context, cert)
+        except TlsError as error:
+            return f"{cert}: a certificate", [f"{cert}: clients will not accept this certificate: {error}"]
+        names = ", ".join(name for _, name in found.get("subjectAltName", ())) or "no names"
+        ends = ssl.cert_time_to_seconds(found["notAfter"])
+        day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+        warnings = []
+        if "subjectAltName" not in found:
+            warnings.append(f"{cert}: the certificate has no names (subjectAltName), so clients will not accept it")
+        if ends <= self._clock():
+            warnings.append(f"{cert}: the certificate has expired on {day}, so clients will not accept it")
+        elif ends < self._clock() + _DAYS * _DAY:
+            warnings.append(f"{cert}: the certificate expires on {day}")
+        return f"{cert}: a certificate for {names}, until {day}", warnings
+
+
+def _read(flag: str, path: str, part: str, what: str) -> None:
+    """Raises StartError if the file cannot be read, or does not have this part."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise StartError(f"cannot read {flag} {path}: {error.strerror}") from None
+    if part.encode() not in data:
+        raise StartError(f"{flag} {path} has no {what} in PEM form")
+
+
+def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
+    _read("--tls-cert", files.cert, "-----BEGIN CERTIFICATE-----", "certificate")
+    _read("--tls-key", files.key, "PRIVATE KEY-----", "private key")
+    asked = []
+
+    def password() -> str:
+        asked.append(True)
+        return "none"
+
+    try:
+        context.load_cert_chain(files.cert, files.key, password)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        reason = getattr(error, "reason", None) or error
+        if asked:
+            text = f"--tls-key {files.key} has a password: give a key without one, in a file that only the server reads"
+        elif reason == "KEY_VALUES_MISMATCH":
+            text = f"--tls-key {files.key} is not the key of the certificate in --tls-cert {files.cert}"
+        else:
+            text = f"cannot use --tls-cert {files.cert} with --tls-key {files.key}: {reason}"
+        raise StartError(text) from None
+
+
+def _load_client_ca(context: ssl.SSLContext, path: str) -> None:
+    _read("--tls-client-ca", path, "-----BEGIN", "certificate")
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise StartError(f"cannot use --tls-client-ca {path}: {getattr(error, 'reason', None) or error}") from None
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _certificate_of(context: ssl.SSLContext, cert: str) -> dict[str, Any]:
+    """Returns a server's certificate as `SSLSocket.getpeercert` has it. TlsError if no client would accept it.
+
+    Python decodes only the certificate of the other side. So a client in memory connects, and trusts this certificate
+    alone, whatever time it is.
+    """
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.load_verify_locations(cert)
+    trusting.verify_flags |= ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
+    client, server = TlsChannel(trusting), TlsChannel(context, server_side=True)
+    while not client.established:
+        server.receive(client.take())
+        client.receive(server.take())
+    return client.peer_certificate()
