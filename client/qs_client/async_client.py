@@ -21,7 +21,6 @@ from .asking import Call, Exchange
 from .async_connect import Connecting
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
-from .bounds import Settings
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received
 from .driving import drive_async
@@ -29,6 +28,8 @@ from .errors import ServerError, ServerUnavailable
 from .forks import call_after_fork
 from .methods import copy_signature
 from .place import Place, endpoint
+from .security import Tls, Token
+from .settings import Settings
 from .waiting import LINGER
 
 P = ParamSpec("P")
@@ -83,8 +84,10 @@ class AsyncQueueClient(Settings):
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
+        tls: Tls = None,
+        token: str | Token | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document)
+        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
         self.after_fork()
         call_after_fork(self)
 

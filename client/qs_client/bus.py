@@ -8,9 +8,11 @@ from typing import Generic, Protocol, TypeVar
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
 from .asking import queue_names
-from .bounds import Settings, whole
+from .bounds import whole
 from .bus_session import BusSession
 from .place import BusPlace, Place, endpoint
+from .security import Tls, Token
+from .settings import Settings
 
 
 class Settling(Protocol):
@@ -33,10 +35,12 @@ class Bus(Settings, Generic[S]):
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
+        tls: Tls = None,
+        token: str | Token | None = None,
         reconnect: bool = True,
         on_trouble: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document)
+        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
         self.reconnect = reconnect
         self.on_trouble = on_trouble
         self._open: weakref.WeakSet[S] = weakref.WeakSet()  # those that are still referenced
@@ -63,7 +67,14 @@ class Bus(Settings, Generic[S]):
         )
         if not request.queues:
             raise ValueError("the queues to subscribe to are missing: name at least one")
-        return BusSession(request, self.place, timeout=self.timeout, reconnect=self.reconnect, tell=self.on_trouble)
+        return BusSession(
+            request,
+            self.place,
+            token=self.token,
+            timeout=self.timeout,
+            reconnect=self.reconnect,
+            tell=self.on_trouble,
+        )
 
     def _added(self, messages: S) -> S:
         self._open.add(messages)

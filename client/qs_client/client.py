@@ -18,7 +18,6 @@ from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
-from .bounds import Settings
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received
 from .connection import Connection, open_connection
@@ -28,6 +27,8 @@ from .errors import CLOSING, NoAnswer, ServerError, ServerUnavailable, closes, e
 from .forks import call_after_fork
 from .methods import copy_signature
 from .place import Place, endpoint
+from .security import Tls, Token
+from .settings import Settings
 from .skimming import may_hold_messages, releases_of
 from .stream_errors import Ended
 from .waiting import LINGER, Pending, Subscription
@@ -74,10 +75,12 @@ def _subscription(call: Callable[P, Subscribe]) -> "Callable[Concatenate[QueueCl
 class QueueClient(Settings):
     """A client of a queue server. It connects when needed.
 
-    host: a name or an address, also IPv6; port: TCP port; timeout: seconds for the server to answer (for `receive`,
-    beyond its wait), None for no limit; max_document: bytes of the largest answer that is read. The default of 48 MiB
-    suits a server with default limits; for a larger --max-document give six times that, as escaped text is up to six
-    times as long. All can be changed later; a new max_document is used from the next connection on.
+    host: a name or an address, also IPv6, or qs://HOST[:PORT], or qss://HOST[:PORT] for TLS; port: TCP port, unless the
+    address has one; timeout: seconds for the server to answer (for `receive`, beyond its wait), None for no limit; tls:
+    True to trust the system's CAs, a file or a directory of CAs, or an ssl.SSLContext; token: tells the server who this
+    is, on each connection; max_document: bytes of the largest answer that is read. The default of 48 MiB suits a server
+    with default limits; for a larger --max-document give six times that, as escaped text is up to six times as long.
+    All but tls can be changed later; a new token or max_document is used from the next connection on.
 
     Threads may share a client, but their calls take turns: give a thread that waits long in `receive` its own. In a
     child of `os.fork` the client opens a new connection and leaves the parent's alone.
@@ -94,8 +97,10 @@ class QueueClient(Settings):
         *,
         timeout: float | None = 30.0,
         max_document: int = CLIENT_LIMITS.document,
+        tls: Tls = None,
+        token: str | Token | None = None,
     ) -> None:
-        super().__init__(host, port, timeout, max_document)
+        super().__init__(host, port, timeout, max_document, tls=tls, token=token)
         self.after_fork()
         call_after_fork(self)
 
@@ -125,7 +130,8 @@ class QueueClient(Settings):
         return self._connection is not None
 
     def connect(self) -> None:
-        """Connects, unless connected. ServerUnavailable when nothing answers at host and port."""
+        """Connects, unless connected. ServerUnavailable when nothing answers at host and port, Unauthorized when the
+        server does not know the token."""
         self._opened()
 
     def disconnect(self) -> None:
@@ -289,7 +295,14 @@ class QueueClient(Settings):
     def _open(self, timeout: float | None) -> Connection:
         place = Place(endpoint(self.host, self.port))
         limits = replace(CLIENT_LIMITS, document=self.max_document)
-        return open_connection(self.host, self.port, place, timeout, limits)
+        connection = open_connection(self.host, self.port, place, timeout, limits, security=self.security)
+        if self.token is not None:
+            try:
+                connection.authenticate(self.token, timeout)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     def _drop(self, connection: Connection) -> None:
         if self._connection is connection:

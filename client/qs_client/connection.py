@@ -1,4 +1,4 @@
-"""One connection of the sync client: a socket and its session. Only this module reads and writes bytes.
+"""One connection of the sync client: a wire and its session. Only this module reads and writes bytes.
 
 It does not reconnect or retry: errors are raised, and the client then closes the connection.
 """
@@ -12,54 +12,75 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from qs_schemas import CLIENT_LIMITS, Limits, Message
+from qs_schemas import CLIENT_LIMITS, Authenticate, Error, Limits, Message
 
-from .errors import ServerUnavailable
+from .errors import exception_for
 from .forks import call_after_fork
 from .place import Place, tune
+from .security import PLAIN, Security, Token
 from .session import Session
 from .stream_errors import Unexpected
 from .waiting import Pending
+from .wire import LONGEST, Wire
 
 M = TypeVar("M", bound=Message)
 
-_PIECE = 256 * 1024  # bytes of a read
-_LONGEST = 86400.0  # seconds of one wait: the system counts milliseconds in 31 bits
+_WOKEN = 1024  # bytes of a read from a waker
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll needs no descriptor of its own
 
 
 def open_connection(
-    host: str, port: int, place: Place, timeout: float | None, limits: Limits = CLIENT_LIMITS
+    host: str,
+    port: int,
+    place: Place,
+    timeout: float | None,
+    limits: Limits = CLIENT_LIMITS,
+    *,
+    security: Security = PLAIN,
 ) -> "Connection":
-    """Connects within timeout seconds. limits: of what is read. ServerUnavailable when nothing answers."""
+    """Connects within timeout seconds, TLS included. limits: of what is read; security: whose token is not sent yet.
+    ServerUnavailable when nothing answers, or the server's certificate is not the right one."""
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    sock = _connected_socket(host, port, place, timeout)
     try:
-        sock = socket.create_connection((host, port), None if timeout is None else min(timeout, _LONGEST))
+        tune(sock)
+        wire = Wire(sock, security.layer(host))
+        wire.shake_hands(deadline)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise place.handshake_failed(error) from error
+        raise
+    return Connection(wire, place, limits)
+
+
+def _connected_socket(host: str, port: int, place: Place, timeout: float | None) -> socket.socket:
+    try:
+        return socket.create_connection((host, port), None if timeout is None else min(timeout, LONGEST))
     except TimeoutError as error:
         raise place.connect_timed_out() from error
     except (OSError, UnicodeError) as error:
         raise place.cannot_connect(error) from error
-    tune(sock)
-    return Connection(sock, place, limits)
 
 
 class Connection:
-    """A connection. sock: connected; place: for error texts. Threads may send while one reads; only one may read at a
+    """A connection. wire: connected; place: for error texts. Threads may send while one reads; only one may read at a
     time."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        wire: Wire,
         place: Place,
         limits: Limits = CLIENT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.session = Session(limits)
-        self._sock = sock
+        self._wire = wire
         self._place = place
         self._clock = clock
         self._writing = threading.Lock()
         self._selector = _Selector()
-        self._selector.register(sock, selectors.EVENT_READ)
+        wire.register(self._selector)
         self._wakers: tuple[socket.socket, socket.socket] | None = None
         self._busy = False  # a thread reads. It sets this before it checks _ended; close() does the reverse
         self._ended = False
@@ -79,14 +100,23 @@ class Connection:
         session = self.session
         try:
             while not session.may_get_unasked and self._readable(0):
+                if not self._wire.has_input():
+                    continue
                 if not session.awaits_answer:
                     return True
                 self.fill(math.inf)  # answers that nobody waits for
                 while session.route():
                     pass
-        except (ServerUnavailable, Unexpected):
+        except (OSError, Unexpected):
             return True
         return False
+
+    def authenticate(self, token: Token, seconds: float | None) -> None:
+        """Says who the client is. ServerError when the server refuses; then, and after any other exception, the
+        connection must be closed. seconds: as in `answer`."""
+        answer = self.answer(self.session.ask(Authenticate(token.reveal())), seconds)
+        if isinstance(answer, Error):
+            raise exception_for(answer)
 
     def send(self, deadline: float, message: Message | None = None) -> None:
         """Writes what the session has to send. message: is posted first.
@@ -97,19 +127,7 @@ class Connection:
             if message is not None:
                 self.session.post(message)
             if data := self.session.data_to_send():
-                self._send_all(data, deadline)
-
-    def _send_all(self, data: bytes, deadline: float) -> None:
-        """Tries first without waiting, as the socket usually takes all at once."""
-        try:
-            self._sock.settimeout(0)
-            sent = self._sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(data):
-            # Applies to sending only: reading waits on the selector. 0 would mean non-blocking.
-            self._sock.settimeout(None if deadline == math.inf else min(max(deadline - self._clock(), 0.001), _LONGEST))
-            self._sock.sendall(memoryview(data)[sent:])
+                self._wire.send(data, deadline)
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
         """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception
@@ -123,7 +141,7 @@ class Connection:
         """Reads the answer, if it comes within these seconds, on a connection that is to be closed. Shuts down the
         sending side, which makes the server stop waiting."""
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
+            self._wire.end()
             self.read(lambda: self.session.answer_to(pending), self.deadline(seconds))
 
     def read(self, next_message: Callable[[], M | None], deadline: float) -> M:
@@ -164,26 +182,29 @@ class Connection:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
             return
         try:
-            data = self._sock.recv(_PIECE)
-        except BlockingIOError:
-            return  # a spurious wake-up
+            data = self._wire.receive()
         except OSError as error:
             raise self._place.broken(error) from error
+        if data is None:
+            return
         if not data and self._ended:
             raise self._place.closed()
         if not data:
-            raise self._place.lost(self.session.end_of_data())
+            maybe_tls = not self.session.heard and not self._wire.secure
+            raise self._place.lost(self.session.end_of_data(), maybe_tls=maybe_tls)
         self.session.receive_data(data)
 
     def _readable(self, seconds: float) -> bool:
-        """Waits until the socket is readable. Returns False on a timeout (seconds), after `wake`, or spuriously."""
-        ready = self._selector.select(None if seconds == math.inf else min(max(seconds, 0), _LONGEST))
+        """Waits until there is something to read. Returns False on a timeout (seconds), after `wake`, or spuriously."""
+        if self._wire.ready:
+            return True
+        ready = self._selector.select(None if seconds == math.inf else min(max(seconds, 0), LONGEST))
         for key, _ in ready:
-            if key.fileobj is self._sock:
+            if key.data is self._wire:
                 return True
         if ready and self._wakers is not None:
             with contextlib.suppress(OSError):
-                self._wakers[0].recv(_PIECE)
+                self._wakers[0].recv(_WOKEN)
         return False
 
     def make_wakeable(self) -> None:
@@ -207,13 +228,12 @@ class Connection:
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._wire.shut_down()
         if not self._busy:
             self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for each in (self._sock, *(self._wakers or ())):
+        for each in (self._wire, *(self._wakers or ())):
             each.close()
 
     def __del__(self) -> None:

@@ -5,9 +5,25 @@ import socket
 from dataclasses import dataclass
 
 from .errors import NoAnswer, ProtocolMismatch, ServerUnavailable
-from .stream_errors import Cut, TooLong, Unexpected
+from .stream_errors import Cut, SpeaksTls, TlsFailed, TooLong, Unexpected
 
 _UNKNOWN = "whether the request was carried out is not known"
+
+
+_PLAIN = "leave TLS out, as in qs://HOST:PORT, or check the port"
+_SIGNED = "give one that the server's CA has signed: --cert and --key, or a context as tls"
+_ADVICE = (
+    ("does not speak TLS", _PLAIN),
+    ("mismatch", "connect by a name or an address that is in the certificate"),
+    ("certificate has expired", "renew the certificate of the server, or set the clock of this machine"),
+    ("not yet valid", "set the clock of this machine"),
+    ("is not accepted", "give the CA that has signed it: tls='ca.pem', --ca or QS_CA"),
+    ("client certificate", _SIGNED),
+    ("this side's certificate", _SIGNED),
+)
+"""Words of an error of TLS, and what to do about it. The first that fits counts."""
+
+_MAYBE_TLS = " (if it speaks TLS, connect with tls=True or --tls, or to qss://HOST:PORT)"
 
 
 def _within(seconds: float | None) -> str:
@@ -47,14 +63,32 @@ class Place:
             "check that the server is not stuck, or raise the timeout"
         )
 
-    def lost(self, how: str) -> ServerUnavailable:
-        """Makes the error for a connection that ended. how: as in `closed the connection`."""
+    def handshake_failed(self, error: OSError) -> ServerUnavailable:
+        """Makes the error for a TLS session that does not begin."""
+        if isinstance(error, TlsFailed):
+            return self._tls_failed(error)
+        if isinstance(error, TimeoutError):
+            return NoAnswer(f"{self.name} does not answer to TLS: check that it speaks TLS, and is not stuck")
+        return ServerUnavailable(f"{self.name} broke the connection ({error.strerror or error}): does it speak TLS?")
+
+    def _tls_failed(self, error: TlsFailed) -> ServerUnavailable:
+        text = str(error)
+        advice = next((advice for words, advice in _ADVICE if words in text), "check the TLS settings of both sides")
+        kind = ProtocolMismatch if advice is _PLAIN else ServerUnavailable
+        return kind(f"no TLS connection to {self.name}: {text}: {advice}")
+
+    def lost(self, how: str, *, maybe_tls: bool = False) -> ServerUnavailable:
+        """Makes the error for a connection that ended. how: as in `closed the connection`; maybe_tls: the server has
+        said nothing at all, as one does that waits for TLS."""
         return ServerUnavailable(
             f"{self.name} {how} before it answered, and {_UNKNOWN}: check that the server runs, then call again"
+            f"{_MAYBE_TLS if maybe_tls else ''}"
         )
 
     def broken(self, error: OSError) -> ServerUnavailable:
         """Makes the error for a connection that the system reports as broken."""
+        if isinstance(error, TlsFailed):
+            return self._tls_failed(error)
         return self.lost(f"broke the connection ({error.strerror or error})")
 
     def protocol_error(self, error: Unexpected) -> ServerUnavailable:
@@ -64,6 +98,8 @@ class Place:
             return ServerUnavailable(
                 f"the network cut off a request to {self.name} ({error}), so it was not carried out: call again"
             )
+        if isinstance(error, SpeaksTls):
+            return ProtocolMismatch(f"{self.name} speaks TLS: connect with tls=True or --tls, or to qss://{self.name}")
         if isinstance(error, TooLong):
             return ProtocolMismatch(
                 f"{self.name} sent more than this client takes ({error}): give {self.client} a larger max_document"
@@ -93,9 +129,9 @@ class BusPlace(Place):
             "server runs and that the bus is not stuck, or raise the timeout"
         )
 
-    def lost(self, how: str) -> ServerUnavailable:
-        """Makes the error for a connection that ended. how: as in `closed the connection`."""
-        return ServerUnavailable(f"the bus at {self.name} {how}: check that it runs")
+    def lost(self, how: str, *, maybe_tls: bool = False) -> ServerUnavailable:
+        """Makes the error for a connection that ended. The arguments are those of `Place.lost`."""
+        return ServerUnavailable(f"the bus at {self.name} {how}: check that it runs{_MAYBE_TLS if maybe_tls else ''}")
 
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))

@@ -24,11 +24,14 @@ from qs_schemas.errors import BAD_REQUEST, TOO_LARGE
 
 from .errors import CLOSING
 from .skimming import Skim, may_hold_messages, releases_of
-from .stream_errors import Cut, TooLong, Unexpected
+from .stream_errors import Cut, SpeaksTls, TooLong, Unexpected
 from .waiting import DroppedRequest, Mailbox, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors that are about one document, also when the server could not read its `req`."""
+
+_TLS = (b"\x15\x03", b"\x16\x03")
+"""How a stream of TLS begins: an alert or a handshake, of version 3."""
 
 
 class Session:
@@ -44,6 +47,7 @@ class Session:
         self.returns: list[ReleaseMessage] = []  # releases to send on another connection
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
+        self._beginning = b""  # the first bytes that have come
         self._numbers = itertools.count(1)
         self._has_posted = False
         self._pending: dict[str | None, Pending] = {}  # in order of request
@@ -112,6 +116,8 @@ class Session:
 
     def receive_data(self, data: bytes) -> None:
         """Takes bytes in pieces of any size. `route` interprets them."""
+        if not self._beginning:
+            self._beginning = data[:2]
         if self._skim is not None:
             self._skim.feed(data)
         else:
@@ -120,7 +126,14 @@ class Session:
     def end_of_data(self) -> str:
         """Returns how the server ended the stream, in words."""
         inside = self._peer.end_of_data() is not None
+        if inside and self._beginning in _TLS:
+            return "speaks TLS (use qss:// or tls=True) and closed the connection"
         return "closed the connection in the middle of an answer" if inside else "closed the connection"
+
+    @property
+    def heard(self) -> bool:
+        """Tells whether the server has sent anything."""
+        return bool(self._beginning)
 
     def route(self) -> bool:
         """Passes the next message on to its request. Returns False when more bytes are needed.
@@ -133,6 +146,8 @@ class Session:
         if message is None:
             return False
         if isinstance(message, Fault):
+            if self._beginning in _TLS:
+                raise SpeaksTls
             if message.error is not TOO_LARGE:
                 raise Unexpected(message.text)
             self._skim = Skim(self._peer.too_large, message.text)

@@ -11,9 +11,17 @@ class TooLong(Unexpected):
     """A document is over the client's bound."""
 
 
+class SpeaksTls(Unexpected):
+    """The data is TLS, on a connection without."""
+
+
 class Cut(Unexpected):
     """The server received only a part of a request: the network has cut it off."""
 
 
 class Ended(Exception):
     """This side has ended the subscription, and all its messages have been handed out."""
+
+
+class TlsFailed(ConnectionError):
+    """The TLS session cannot begin, or cannot go on. The text says what is wrong."""

@@ -1,9 +1,44 @@
-"""Addresses as they are written at command lines and in the environment."""
+"""Addresses as they are written at command lines, in the environment and in programs."""
 
 import ipaddress
 import re
+from typing import NamedTuple
 
 _HOST = re.compile(r"[^\s/@\[\]:,;?#]{1,255}")
+_SCHEMES = {"qs": False, "qss": True}
+
+
+class ServerAddress(NamedTuple):
+    """The address of a queue server or a bus. tls: True for qss://, False for qs://, None without a scheme."""
+
+    host: str
+    port: int
+    tls: bool | None = None
+
+
+def server_address(text: str, port: int) -> ServerAddress:
+    """Returns the parts of qs://HOST[:PORT], qss://HOST[:PORT], or an address without a scheme, as for `address`.
+
+    port: when none is named. ValueError says what is wrong, in whole words, and shows no password.
+    """
+    if "@" in text:
+        raise ValueError("an address holds no user and no password: give a token instead")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return ServerAddress(*_checked(text, text, port))
+    tls = _SCHEMES.get(scheme.lower())
+    if tls is None:
+        raise ValueError(f"{text!r} has an unknown scheme: qss:// is with TLS, qs:// is without")
+    if re.search(r"[/?#]", rest):
+        raise ValueError(f"{text!r} goes on after the port: an address is {scheme}://HOST[:PORT]")
+    return ServerAddress(*_checked(text, rest, port), tls)
+
+
+def _checked(text: str, rest: str, port: int) -> tuple[str, int]:
+    try:
+        return address(rest, port)
+    except ValueError:
+        raise ValueError(f"{text!r} is not HOST:PORT") from None
 
 
 def address(text: str, port: int) -> tuple[str, int]:

@@ -157,6 +157,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "options": ("options", lambda element: QueueOptions(**_values(element, _OPTIONS))),
     "count": ("count", _whole),
     "token": ("token", lambda element: element.text or ""),
+    "principal": ("principal", lambda element: element.text or ""),
     "consumer": ("consumer", _text),
     "producer": ("producer", _text),
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),

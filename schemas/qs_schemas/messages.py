@@ -366,11 +366,12 @@ class Unsubscribe(Message):
 
 @dataclass(slots=True)
 class Authenticate(Message):
-    """Says who the client is."""
+    """Says who the client is. The answer names the principal, and not the token. The token is not in the repr."""
 
     op: ClassVar[str] = "authenticate"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("token",),)
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
+    principal: str | None = None
 
 
 @dataclass(slots=True)

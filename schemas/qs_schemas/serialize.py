@@ -130,8 +130,8 @@ def _element(name: str) -> Callable[[Any], bytes]:
 # Written in this order; a field that is None is left out, an empty list only where _keep_empty says so.
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
-    "token": _element("token"), "count": _element("count"), "options": _options, "queues": _queues, "claim": _claim,
-    "claims": _claims, "chosen": _chosen, "payload": write_payload,
+    "token": _element("token"), "principal": _element("principal"), "count": _element("count"), "options": _options,
+    "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "payload": write_payload,
 }  # fmt: skip
 # Both stand in the one element `messages` (`m` for early clients).
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}

@@ -187,7 +187,7 @@ TABLE: dict[str, tuple[str, str]] = {
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage")),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
-    "authenticate": ("", "token"),
+    "authenticate": ("", "token principal"),
     "ping": ("", ""),
     "claim-messages": ("seq max max-bytes upto", ("qid consumer claim claim/@seq claim/@count claim/@bytes "
                        "claim/@first claim/@last claim/@checksum claim/@consumer claim/@since")),

@@ -22,6 +22,7 @@ from qs_client import (
 )
 from qs_client.connection import Connection
 from qs_client.place import Place
+from qs_client.wire import Wire
 from qs_schemas import Peer
 
 
@@ -78,7 +79,7 @@ def test_receive_waits_beyond_the_timeout() -> None:
     times = iter([0.0, 21.0, 21.0])  # the deadline is set, and then it is late
     near, far = socket.socketpair()
     with near, far:
-        connection = Connection(near, Place("server"), clock=lambda: next(times))
+        connection = Connection(Wire(near), Place("server"), clock=lambda: next(times))
         exchange = asking.Exchange(ReceiveMessage("q"), patience=20)
         with pytest.raises(NoAnswer, match="no answer from server within 21 s"):
             connection.answer(connection.session.ask(exchange.request), exchange.within(1))

@@ -1,0 +1,87 @@
+"""How a client speaks to a server: TLS or not, and the token that says who the client is.
+
+`ssl` is imported only when TLS is asked for: that takes longer than the rest of the package.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .tls_layer import TlsLayer
+
+LONGEST_TOKEN = 1024
+"""Characters of a token, at most."""
+
+
+class Token:
+    """A token that is shown nowhere: not by repr, and not in a pickle. reveal: returns it, to send it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        """text: 1 to 1024 characters without spaces or control characters. ValueError or TypeError, without the text,
+        for anything else."""
+        if not isinstance(text, str):
+            raise TypeError(f"token is text, not {type(text).__name__}")
+        if not 0 < len(text) <= LONGEST_TOKEN:
+            raise ValueError(f"token has 1 to {LONGEST_TOKEN} characters, not {len(text)}")
+        if " " in text or not text.isprintable():
+            raise ValueError("token holds a space, a line end or a control character: no token does")
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Token) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "<token>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a token is not pickled: give it to the other process in its environment or a file")
+
+
+Tls: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext | None"
+"""False or None: no TLS. True: TLS, with the CAs that the system trusts. A path: a file or a directory of CAs in PEM
+format. Or a context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a connection begins with. context: for TLS, None for none; token: to authenticate with, None for none."""
+
+    context: "ssl.SSLContext | None" = None
+    token: Token | None = None
+
+    def layer(self, host: str) -> "TlsLayer | None":
+        """Returns the TLS session for a connection to this host, None without TLS. TlsFailed when no certificate can
+        be for the host."""
+        if self.context is None:
+            return None
+        from .tls_layer import TlsLayer  # noqa: PLC0415
+
+        return TlsLayer(self.context, host)
+
+
+PLAIN = Security()
+"""Neither TLS nor a token."""
+
+
+def security(tls: Tls, token: str | Token | None) -> Security:
+    """Checks and returns what a client was given.
+
+    OSError when a file of CAs cannot be read; ValueError when it holds none, or the token cannot be one; TypeError.
+    """
+    context = None
+    if tls is not None and tls is not False:
+        from .tls_contexts import client_context  # noqa: PLC0415
+
+        context = client_context(tls)
+    return Security(context, Token(token) if token is not None and not isinstance(token, Token) else token)

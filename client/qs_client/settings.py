@@ -1,0 +1,94 @@
+"""The settings of every client: where the server is, how long it may take, TLS and a token."""
+
+from dataclasses import replace
+
+from .bounds import seconds, whole
+from .security import Tls, Token, security
+
+
+def _checked_tls(tls: Tls, asked: bool | None) -> Tls:
+    """Returns what an address with a scheme says about TLS. ValueError when the two contradict each other."""
+    if asked and tls is False:
+        raise ValueError("tls is False, but the address asks for TLS: write qs://")
+    if asked is False and tls is not None and tls is not False:
+        raise ValueError("tls asks for TLS, but the address is without: write qss://")
+    return True if asked and tls is None else tls
+
+
+class Settings:
+    """The settings of every client. They can be changed later, and are checked then, too."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None,
+        max_document: int,
+        *,
+        tls: Tls,
+        token: str | Token | None,
+    ) -> None:
+        """host: may be an address with a scheme, qs://HOST[:PORT] or qss://HOST[:PORT]."""
+        if isinstance(host, str) and "://" in host:
+            from qs_schemas.addresses import server_address  # noqa: PLC0415 - rarely needed at start
+
+            host, port, asked = server_address(host, port)
+            tls = _checked_tls(tls, asked)
+        self.host = host
+        self.port = port
+        self.timeout = timeout
+        self.max_document = max_document
+        self.security = security(tls, token)
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @host.setter
+    def host(self, host: str) -> None:
+        if not isinstance(host, str):
+            raise TypeError(f"host is a name or an address, not {host!r}")
+        if not host:
+            raise ValueError("host is empty: give a name or an address")
+        if "://" in host:
+            raise ValueError("host is a name or an address: only a new client takes qs:// or qss://")
+        self._host = host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @port.setter
+    def port(self, port: int) -> None:
+        if whole(port, "port", 1, 65535) is None:
+            raise TypeError("port is a whole number, not None")
+        self._port = port
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds in which the other side has to answer; None for no limit."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | None) -> None:
+        self._timeout = seconds(timeout, "timeout", more_than_none=True)
+
+    @property
+    def max_document(self) -> int:
+        """The largest document that is read, in bytes."""
+        return self._max_document
+
+    @max_document.setter
+    def max_document(self, max_document: int) -> None:
+        if whole(max_document, "max_document", 1) is None:
+            raise TypeError("max_document is a number of bytes, not None")
+        self._max_document = max_document
+
+    @property
+    def token(self) -> Token | None:
+        """The token that connections authenticate with. A new one is used from the next connection on."""
+        return self.security.token
+
+    @token.setter
+    def token(self, token: str | Token | None) -> None:
+        self.security = replace(self.security, token=security(None, token).token)
