@@ -77,7 +77,7 @@ ask() {
 [ $# -eq 2 ] || fail 'usage: client.sh HOST PORT'
 if [ -n "${QS_CA:-}" ]; then
     coproc TLS { exec openssl s_client -quiet -no_ign_eof -verify_quiet -verify_return_error -CAfile "$QS_CA" \
-        -verify_hostname "$1" -connect "$1:$2"; }
+        -verify_hostname "$1" -connect "$1:$2" 2> >(grep error >&2); }
     exec 3<&"${TLS[0]}" 4>&"${TLS[1]}"
 else
     exec 3<>"/dev/tcp/$1/$2" 4>&3 || fail "cannot connect to $1 port $2"
@@ -120,7 +120,7 @@ build '<op><list-messages/></op>' "$qid" && batch+=$document
 build '<op peek="yes"><get-message/></op>' "$qid<mid>${mids[0]}</mid>" && batch+=$document
 build '<op><queue-stats/></op>' "$qid" && batch+=$document
 build '<op><ping/></op>' '' && batch+=$document
-printf '%s' "$batch" >&3 || fail 'cannot write to the server'
+printf '%s' "$batch" >&4 || fail 'cannot write to the server'
 expect "$first"
 expect $((first + 1))
 listed="<messages><mid>${mids[0]}</mid><mid>${mids[1]}</mid><mid>${mids[2]}</mid></messages>"
