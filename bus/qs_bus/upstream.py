@@ -26,7 +26,8 @@ from qs_client import (
     calls,
 )
 from qs_client.asking import Call
-from qs_client.async_connection import AsyncConnection, open_async_connection
+from qs_client.async_connection import AsyncConnection
+from qs_client.async_opening import open_async_connection
 from qs_client.backoff import delays
 from qs_client.errors import closes
 from qs_client.place import Place, endpoint

@@ -161,14 +161,14 @@ class AsyncBusMessages(AsyncClosing):
     async def _connected(self) -> AsyncConnection:
         bus = self._bus
         if self._attempt is None:
-            self._attempt = Connecting(bus.host, bus.port, bus.place, bus.timeout)
+            self._attempt = Connecting(bus.host, bus.port, bus.place, bus.timeout, security=bus.security)
         try:
-            sock = await self._attempt.connected()
+            wire = await self._attempt.connected()
         except OSError:
             self._attempt = None
             raise
         self._attempt = None
-        return AsyncConnection(sock, bus.place, bus.limits)
+        return AsyncConnection(wire, bus.place, bus.limits)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

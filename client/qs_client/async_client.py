@@ -18,9 +18,9 @@ from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
 from . import calls, claim_calls
 from .asking import Call, Exchange
-from .async_connect import Connecting
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
+from .async_opening import Opening
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received
 from .driving import drive_async
@@ -96,7 +96,7 @@ class AsyncQueueClient(Settings):
         self._connection: AsyncConnection | None = None
         self._waiting: set[AsyncConnection] = set()
         self._spare: list[AsyncConnection] = []
-        self._attempts: deque[Connecting] = deque()  # cancelled attempts to resume
+        self._attempts: deque[Opening] = deque()  # cancelled attempts to resume
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
 
@@ -126,7 +126,7 @@ class AsyncQueueClient(Settings):
 
     async def disconnect(self) -> None:
         """Closes all connections. Calls that wait in other tasks raise ServerUnavailable."""
-        connections: list[AsyncConnection | Connecting] = [*self._waiting, *self._spare, *self._attempts]
+        connections: list[AsyncConnection | Opening] = [*self._waiting, *self._spare, *self._attempts]
         if self._connection is not None:
             connections.append(self._connection)
         self._connection = None
@@ -281,21 +281,21 @@ class AsyncQueueClient(Settings):
         """Returns a new connection. Resumes an attempt that was cancelled: polls that are shorter than connecting takes
         would otherwise never connect."""
         place = self._place()
-        attempt = Connecting(self.host, self.port, place, self.timeout)
+        limits = replace(CLIENT_LIMITS, document=self.max_document)
+        attempt = Opening(self.host, self.port, place, self.timeout, limits, security=self.security)
         while self._attempts:
             begun = self._attempts.popleft()
-            if begun.matches(place):
+            if begun.matches(place, self.security):
                 attempt = begun
                 break
             begun.close()
         try:
-            sock = await attempt.connected()
-        except OSError:
+            return await attempt.opened()
+        except (ServerError, OSError):
             raise
         except BaseException:
             self._attempts.append(attempt)
             raise
-        return AsyncConnection(sock, place, replace(CLIENT_LIMITS, document=self.max_document))
 
     def _place(self) -> Place:
         return Place(endpoint(self.host, self.port), client="AsyncQueueClient")

@@ -1,4 +1,4 @@
-"""Connects without blocking, over anyio: from a host and a port to a socket."""
+"""Connects without blocking, over anyio: from a host and a port to a wire, TLS included."""
 
 import errno
 import math
@@ -11,27 +11,35 @@ from typing import Any
 
 import anyio
 
+from .async_wire import AsyncWire
 from .errors import ServerUnavailable
 from .forks import call_after_fork
 from .place import Place, tune
+from .security import PLAIN, Security
+from .stream_errors import TlsFailed
 
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Connecting:
-    """An attempt to connect to the first address of a host that answers. seconds: for the lookup and for each address.
+    """An attempt to connect to the first address of a host that answers, and to begin TLS there. seconds: for the
+    lookup and for each address.
 
     A cancelled attempt continues and can be awaited again, by any task, with the same deadline; otherwise call `close`.
     """
 
-    def __init__(self, host: str, port: int, place: Place, seconds: float | None) -> None:
-        self._host, self._port, self._place = host, port, place
+    def __init__(
+        self, host: str, port: int, place: Place, seconds: float | None, *, security: Security = PLAIN
+    ) -> None:
+        """security: whose token is not sent."""
+        self._host, self._port, self._place, self._security = host, port, place, security
         self._seconds = math.inf if seconds is None else seconds
         self._deadline = time.monotonic() + self._seconds  # of the lookup, then of each address
         self._lookup: _Lookup | None = None
         self._addresses: deque[Any] | None = None
         self._sock: socket.socket | None = None
         self._address: Any = None
+        self._wire: AsyncWire | None = None  # connected, in the handshake
         self._failure: ServerUnavailable | None = None
         call_after_fork(self)
 
@@ -39,12 +47,35 @@ class Connecting:
         """Closes the sockets in a child process, see `forks`."""
         self.close()
 
-    def matches(self, place: Place) -> bool:
-        """Tells whether the attempt leads to this place and has time left."""
-        return self._place == place and time.monotonic() < self._deadline
+    @property
+    def in_time(self) -> bool:
+        """Tells whether the attempt has time left."""
+        return time.monotonic() < self._deadline
 
-    async def connected(self) -> socket.socket:
-        """Returns the connected, non-blocking socket. ServerUnavailable when no address answers."""
+    async def connected(self) -> AsyncWire:
+        """Returns the connected wire. ServerUnavailable when no address answers, or TLS cannot begin."""
+        if self._wire is None:
+            self._wire = self._secured(await self._connected_socket())
+        if self._wire.secure:
+            try:
+                with anyio.fail_after(self._deadline - time.monotonic()):
+                    await self._wire.shake_hands()
+            except OSError as error:
+                self.close()
+                raise self._place.handshake_failed(error) from error
+        wire, self._wire = self._wire, None
+        return wire
+
+    def _secured(self, sock: socket.socket) -> AsyncWire:
+        try:
+            return AsyncWire(sock, self._security.layer(self._host))
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TlsFailed):
+                raise self._place.handshake_failed(error) from error
+            raise
+
+    async def _connected_socket(self) -> socket.socket:
         if self._addresses is None:
             self._addresses = deque(await self._resolve())
         while self._sock is not None or self._addresses:
@@ -63,6 +94,9 @@ class Connecting:
 
     def close(self) -> None:
         """Gives up the attempt."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -139,13 +173,3 @@ class _Lookup:
     def close(self) -> None:
         """Stops waiting for the lookup."""
         self.done.close()
-
-
-async def connected_socket(host: str, port: int, place: Place, seconds: float | None) -> socket.socket:
-    """Returns a non-blocking socket, connected to the first address of the host that answers. seconds: for each
-    address. ServerUnavailable when none answers."""
-    attempt = Connecting(host, port, place, seconds)
-    try:
-        return await attempt.connected()
-    finally:
-        attempt.close()

@@ -1,4 +1,4 @@
-"""One connection of the async clients, over anyio: a socket, its session, and which of many tasks reads and writes.
+"""One connection of the async clients, over anyio: a wire, its session, and which of many tasks reads and writes.
 
 It has no task of its own. The first task that waits for something reads for all (the leader); others follow, and one of
 them takes over when the leader is done or cancelled. Outgoing bytes are buffered, so a cancelled caller leaves no
@@ -7,7 +7,6 @@ incomplete document behind. The answer to a call that was cancelled or timed out
 
 import contextlib
 import math
-import socket
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,7 +16,6 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Limits, Message
 
 from .asking import Call, Exchange
-from .async_connect import connected_socket
 from .async_wire import AsyncWire
 from .driving import drive_async
 from .errors import ServerUnavailable, closes
@@ -31,14 +29,6 @@ from .waiting import LINGER, Pending, Subscription, Waitable
 T = TypeVar("T")
 
 _IN_A_ROW = 4  # reads before other tasks get their turn
-
-
-async def open_async_connection(
-    host: str, port: int, place: Place, seconds: float | None, limits: Limits = CLIENT_LIMITS
-) -> "AsyncConnection":
-    """Connects and returns the connection. seconds: for each address of the host; limits: of what is read.
-    ServerUnavailable when nothing answers."""
-    return AsyncConnection(await connected_socket(host, port, place, seconds), place, limits)
 
 
 def _deadline(seconds: float | None) -> float:
@@ -63,12 +53,11 @@ class _Condition(Waitable):
 
 
 class AsyncConnection:
-    """A connection for one event loop. sock: connected and non-blocking, owned by the connection; place: for error
-    texts."""
+    """A connection for one event loop. wire: connected, owned by the connection; place: for error texts."""
 
-    def __init__(self, sock: socket.socket, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
+    def __init__(self, wire: AsyncWire, place: Place, limits: Limits = CLIENT_LIMITS) -> None:
         self.session = Session(limits)
-        self._wire = AsyncWire(sock)
+        self._wire = wire
         self._place = place
         self._all_sent = _Condition(lambda: not self._wire.unsent)
         self._reads = 0  # how often bytes came
@@ -333,14 +322,14 @@ class AsyncConnection:
         try:
             data = self._wire.receive()
         except OSError as error:
-            failure = self._place.broken(error)
+            failure = self._place.broken(error, maybe_tls=self._maybe_tls)
             failure.__cause__ = error
             self._fail(failure)
             return True
         if data is None:
             return False
         if not data:
-            self._fail(self._place.lost(self.session.end_of_data()))
+            self._fail(self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls))
             return True
         self._reads += 1
         self.session.receive_data(data)
@@ -351,3 +340,8 @@ class AsyncConnection:
             self._fail(self._place.protocol_error(error))
         self.flush()  # messages that are released
         return True
+
+    @property
+    def _maybe_tls(self) -> bool:
+        """Tells whether the server may be one that waits for TLS."""
+        return not self.session.heard and not self._wire.secure

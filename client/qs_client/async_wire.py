@@ -1,19 +1,28 @@
-"""A socket for one event loop: reads and writes without blocking other tasks."""
+"""A socket for one event loop: reads and writes without blocking other tasks. With TLS, or without."""
 
 import contextlib
+import math
 import socket
+from typing import TYPE_CHECKING
 
 import anyio
+
+from .stream_errors import TlsFailed
+
+if TYPE_CHECKING:
+    from .tls_layer import TlsLayer
 
 _PIECE = 64 * 1024  # bytes of a read: a larger buffer costs an allocation each time
 
 
 class AsyncWire:
-    """A connected, non-blocking socket, owned by the wire. One task at a time may wait; any may send."""
+    """A connected, non-blocking socket, owned by the wire. layer: encrypts what is sent. One task at a time may wait;
+    any may send."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, layer: "TlsLayer | None" = None) -> None:
         self.cut = False  # nothing more can be sent; earlier data can still be read
         self._sock = sock
+        self._layer = layer
         self._out = bytearray()  # bytes that the socket has not taken yet
         self._wait_scope: anyio.CancelScope | None = None  # around a wait for reading only
 
@@ -24,6 +33,29 @@ class AsyncWire:
             self._sock.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
     @property
+    def secure(self) -> bool:
+        """Tells whether the wire speaks TLS."""
+        return self._layer is not None
+
+    async def shake_hands(self) -> None:
+        """Completes the handshake of TLS. May be called again after a cancellation. TlsFailed, OSError."""
+        layer = self._layer
+        if layer is None:
+            return
+        try:
+            while True:
+                self.send()
+                if layer.established:
+                    return
+                try:
+                    layer.feed(self._sock.recv(_PIECE))
+                except (BlockingIOError, InterruptedError):
+                    await self.wait(math.inf)
+        except TlsFailed:
+            self.send()  # an alert
+            raise
+
+    @property
     def unsent(self) -> bool:
         """Tells whether bytes are still to be sent."""
         return bool(self._out)
@@ -32,6 +64,12 @@ class AsyncWire:
         """Sends earlier bytes and then the data, as far as the socket takes them; keeps the rest."""
         if self.cut:
             return
+        if self._layer is not None:
+            try:
+                data = self._layer.encrypt(data)
+            except TlsFailed:
+                self.cut = True
+                return
         if self._out:
             self._out += data
             del self._out[: self._taken(self._out)]
@@ -54,15 +92,26 @@ class AsyncWire:
     def receive(self) -> bytes | None:
         """Returns what has come, at most 64 KiB; b"" at the end of the stream; None when nothing has come. OSError when
         the connection broke."""
+        layer = self._layer
+        if layer is not None and layer.readable:
+            return layer.read()
         try:
-            return self._sock.recv(_PIECE)
+            data = self._sock.recv(_PIECE)
         except (BlockingIOError, InterruptedError):
             return None
+        if layer is None:
+            return data
+        layer.feed(data)
+        return layer.read()
 
     def has_input(self) -> bool:
         """Tells whether data or the end of the stream can be read."""
+        layer = self._layer
         try:
-            self._sock.recv(1, socket.MSG_PEEK)
+            if layer is None:
+                self._sock.recv(1, socket.MSG_PEEK)
+            while layer is not None and not layer.readable:
+                layer.feed(self._sock.recv(_PIECE))  # may be something of TLS alone
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -96,18 +145,21 @@ class AsyncWire:
 
     def end(self) -> None:
         """Shuts down the sending side. The other side's data can still be read."""
-        self._out.clear()
-        self.cut = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
+        self._end(socket.SHUT_WR)
 
     def shut_down(self) -> None:
         """Shuts down both sides, which wakes the task that waits. Comes before `close`, which would let the descriptor
         be reused."""
+        self._end(socket.SHUT_RDWR)
+
+    def _end(self, how: int) -> None:
+        with contextlib.suppress(OSError):
+            if self._layer is not None and not self._out and not self.cut:
+                self._sock.send(self._layer.farewell())
         self._out.clear()
         self.cut = True
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            self._sock.shutdown(how)
 
     def close(self) -> None:
         """Closes the descriptor. Nothing else may be done with the connection of another process."""

@@ -184,15 +184,19 @@ class Connection:
         try:
             data = self._wire.receive()
         except OSError as error:
-            raise self._place.broken(error) from error
+            raise self._place.broken(error, maybe_tls=self._maybe_tls) from error
         if data is None:
             return
         if not data and self._ended:
             raise self._place.closed()
         if not data:
-            maybe_tls = not self.session.heard and not self._wire.secure
-            raise self._place.lost(self.session.end_of_data(), maybe_tls=maybe_tls)
+            raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
         self.session.receive_data(data)
+
+    @property
+    def _maybe_tls(self) -> bool:
+        """Tells whether the server may be one that waits for TLS."""
+        return not self.session.heard and not self._wire.secure
 
     def _readable(self, seconds: float) -> bool:
         """Waits until there is something to read. Returns False on a timeout (seconds), after `wake`, or spuriously."""

@@ -85,11 +85,11 @@ class Place:
             f"{_MAYBE_TLS if maybe_tls else ''}"
         )
 
-    def broken(self, error: OSError) -> ServerUnavailable:
-        """Makes the error for a connection that the system reports as broken."""
+    def broken(self, error: OSError, *, maybe_tls: bool = False) -> ServerUnavailable:
+        """Makes the error for a connection that the system reports as broken. maybe_tls: as for `lost`."""
         if isinstance(error, TlsFailed):
             return self._tls_failed(error)
-        return self.lost(f"broke the connection ({error.strerror or error})")
+        return self.lost(f"broke the connection ({error.strerror or error})", maybe_tls=maybe_tls)
 
     def protocol_error(self, error: Unexpected) -> ServerUnavailable:
         """Makes the error for a stream that is out of step. A request that was cut off can be sent again; unreadable

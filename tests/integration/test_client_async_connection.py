@@ -12,7 +12,7 @@ from support.scripted_server import GIVE_UP, Conversation, answer_bytes, scripte
 
 from qs_client import GetMessage, Message, Ping, PushMessage, ServerUnavailable, Subscribe, calls
 from qs_client.asking import Exchange
-from qs_client.async_connection import open_async_connection
+from qs_client.async_opening import open_async_connection
 from qs_client.place import Place
 from qs_schemas import Limits, Peer
 

@@ -23,7 +23,7 @@ from qs_client import (
     calls,
 )
 from qs_client.asking import Exchange
-from qs_client.async_connection import open_async_connection
+from qs_client.async_opening import open_async_connection
 from qs_client.place import Place
 from qs_schemas import Peer
 

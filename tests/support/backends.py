@@ -9,7 +9,8 @@ import pytest
 import sniffio
 import trio.testing
 
-from qs_client.async_connection import AsyncConnection, open_async_connection
+from qs_client.async_connection import AsyncConnection
+from qs_client.async_opening import open_async_connection
 from qs_client.place import Place
 from support.scripted_server import GIVE_UP, ScriptedServer
 

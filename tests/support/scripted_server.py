@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -64,10 +65,13 @@ Script = Callable[[Conversation], None]
 
 
 class ScriptedServer:
-    """Plays one script for each connection that comes, the last one for all further ones."""
+    """Plays one script for each connection that comes, the last one for all further ones. context: it speaks TLS; a
+    connection whose handshake fails plays nothing, and its error is in `refused`."""
 
-    def __init__(self, *scripts: Script, host: str = "127.0.0.1") -> None:
+    def __init__(self, *scripts: Script, host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> None:
         self._scripts = list(scripts)
+        self._context = context
+        self.refused: list[Exception] = []
         self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.host, self.port = self._listener.getsockname()[:2]
         self.connections = 0
@@ -83,6 +87,13 @@ class ScriptedServer:
                 except OSError:  # stopped
                     return
                 sock.settimeout(GIVE_UP)
+                if self._context is not None:
+                    try:
+                        sock = self._context.wrap_socket(sock, server_side=True)
+                    except OSError as error:
+                        self.refused.append(error)
+                        sock.close()
+                        continue
                 script = self._scripts[min(self.connections, len(self._scripts) - 1)]
                 self.connections += 1
                 with sock:
@@ -136,9 +147,11 @@ class Parallel(ScriptedServer):
 
 
 @contextlib.contextmanager
-def scripted(*scripts: Script, host: str = "127.0.0.1") -> Iterator[ScriptedServer]:
+def scripted(
+    *scripts: Script, host: str = "127.0.0.1", context: ssl.SSLContext | None = None
+) -> Iterator[ScriptedServer]:
     """A scripted server for the length of a with block. What goes wrong in a script fails the test."""
-    server = ScriptedServer(*scripts, host=host)
+    server = ScriptedServer(*scripts, host=host, context=context)
     try:
         yield server
     finally:

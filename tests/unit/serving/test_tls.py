@@ -42,7 +42,7 @@ def test_one_file_for_both() -> None:
 
 
 def test_what_is_allowed() -> None:
-    """TLS 1.2 or later without renegotiation, compression or tickets; ciphers that authenticate, and forget their keys."""
+    """TLS 1.2 or later without renegotiation, compression or tickets; ciphers with forward secrecy."""
     context = ServerTls(files(local()))._context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     for option in (ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_COMPRESSION, ssl.OP_NO_TICKET):
