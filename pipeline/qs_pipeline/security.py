@@ -5,10 +5,21 @@ and its UI and writes into event logs and checkpoints. So options hold names of 
 each process reads its own when it connects.
 """
 
+import logging
+import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from qs_client import QueueClient
 from qs_client.place import endpoint
+from qs_client.security import Token, read_token
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+log = logging.getLogger("qs_pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,24 @@ class Security:
     cert: str | None = None
     key: str | None = None
     token_file: str | None = None
+
+    def context(self) -> "SSLContext | None":
+        """Returns the context for TLS, None for none. OSError and ValueError name a file that cannot be used."""
+        if not (self.tls or self.ca or self.cert):
+            return None
+        from qs_client.tls_contexts import client_context, show_certificate  # noqa: PLC0415 - imports ssl
+
+        context = client_context(self.ca or os.environ.get("QS_CA") or True)
+        if self.cert is not None:
+            show_certificate(context, self.cert, self.key)
+        return context
+
+    def token(self) -> "str | Token | None":
+        """Returns the token, None for none. OSError and ValueError name a file that cannot be used."""
+        if self.token_file is None and os.environ.get("QS_TOKEN"):
+            return os.environ["QS_TOKEN"]
+        path = self.token_file or os.environ.get("QS_TOKEN_FILE")
+        return read_token(path, log.warning) if path else None
 
 
 OPEN = Security()
@@ -56,4 +85,10 @@ class QueueServer:
     def client(self, timeout: float | None = 30.0) -> QueueClient:
         """Returns a client of this server, which connects when it is first asked. Reads the files: UsageError when one
         cannot be read, or is not what it should be. timeout: seconds for one answer."""
-        raise NotImplementedError
+        try:
+            context, token = self.security.context(), self.security.token()
+            return QueueClient(self.host, self.port, timeout=timeout, tls=context, token=token)
+        except OSError as error:
+            raise UsageError(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
