@@ -5,7 +5,8 @@ import os
 import re
 from collections.abc import Sequence
 
-from qs_client.command_arguments import DEFAULT_SERVER, server
+from qs_client.server_arguments import DEFAULT_SERVER
+from qs_client.server_arguments import plain_server as server
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
 from qs_serving.command import add_limits, make_parser, read_common, run_command

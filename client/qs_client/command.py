@@ -12,9 +12,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from .client import QueueClient
-from .command_arguments import command_line
+from .command_arguments import Target, command_line
 from .command_output import Output, complain
-from .errors import NotFound, ServerError
+from .errors import Forbidden, NotFound, ServerError, Unauthorized
+from .security import Security
+from .server_arguments import make_security
 
 FAILED = 1
 INTERRUPTED = 130
@@ -43,21 +45,36 @@ def _run(arguments: Namespace) -> int:
     if sys.stdout is None:  # checked first: no result could be printed later
         return _fail("standard output is closed: redirect it to a file, or to /dev/null")
     out = Output(sys.stdout.buffer, as_json=arguments.json)
-    code = _on_bus(arguments, out) if arguments.of_bus else _on_server(arguments, out)
+    code = _OF[arguments.target](arguments, out)
     out.flush()
     return code
 
 
-def _on_bus(arguments: Namespace, out: Output) -> int:
+def _without(arguments: Namespace, out: Output) -> int:
     code: int = arguments.run(arguments, out)
     return code
 
 
+def _on_bus(arguments: Namespace, out: Output) -> int:
+    code: int = arguments.run(_security(arguments), arguments, out)
+    return code
+
+
 def _on_server(arguments: Namespace, out: Output) -> int:
-    host, port = arguments.server
-    with QueueClient(host, port, timeout=arguments.timeout) as client:
+    security = _security(arguments)
+    host, port, _ = arguments.address
+    with QueueClient(host, port, timeout=arguments.timeout, tls=security.context, token=security.token) as client:
         code: int = arguments.run(client, arguments, out)
     return code
+
+
+_OF = {Target.SERVER: _on_server, Target.BUS: _on_bus, Target.NOTHING: _without}
+
+
+def _security(arguments: Namespace) -> Security:
+    security = make_security(arguments, arguments.address, complain)
+    arguments.has_token = security.token is not None
+    return security
 
 
 def _fail(text: str) -> int:
@@ -66,6 +83,13 @@ def _fail(text: str) -> int:
 
 
 def _hint(error: ServerError, arguments: Namespace) -> str:
+    if isinstance(error, Unauthorized):
+        if arguments.has_token:
+            return " (the token is that of QS_TOKEN, QS_TOKEN_FILE or --token-file: is it in the server's access file?)"
+        return " (say who you are: give a token with QS_TOKEN or --token-file)"
+    if isinstance(error, Forbidden):
+        who = "the owner of this token" if arguments.has_token else "a client without a token"
+        return f" ({who} has no such right: the server's access file gives it)"
     if isinstance(error, NotFound) and arguments.hint_new:
         names = getattr(arguments, "queues", ())
         if any("," in name and name in error.text for name in names):

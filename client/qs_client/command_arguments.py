@@ -4,19 +4,17 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
-
-from qs_schemas.addresses import address
 
 from . import bounds
 from . import command_verbs as verbs
 from .command_claims import list_or_release
 from .command_export import export
 from .command_tail import tail
+from .command_token import new_token
+from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
 from .version import ShowVersion
-
-DEFAULT_SERVER = "127.0.0.1:9876"
-DEFAULT_BUS = "127.0.0.1:9878"
 
 _EXAMPLES = """\
 examples:
@@ -29,9 +27,18 @@ examples:
   qs ls -l                                   the queues and how many messages they hold
   qs stats orders
   qs export orders backup/orders             the messages as files, one each
+  qs -s qss://queues.example ls              with TLS; QS_TOKEN or --token-file says who you are
 
 exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 130 interrupted
 """
+
+
+class Target(Enum):
+    """What a subcommand talks to."""
+
+    SERVER = "server"
+    BUS = "bus"
+    NOTHING = "nothing"
 
 
 class AnyOrder(argparse.ArgumentParser):
@@ -51,26 +58,6 @@ class AnyOrder(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._within = False
-
-
-def server(text: str) -> tuple[str, int]:
-    """Parses the address of a server: HOST, HOST:PORT, [IPV6]:PORT or an IPv6 address alone."""
-    return _address(text, DEFAULT_SERVER)
-
-
-def bus(text: str) -> tuple[str, int]:
-    """Parses the address of a bus, in the same forms."""
-    return _address(text, DEFAULT_BUS)
-
-
-def _address(text: str, example: str) -> tuple[str, int]:
-    """Parses an address. example: has the default port."""
-    try:
-        return address(text, int(example.rpartition(":")[2]))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not HOST:PORT, as in {example} or [::1]:{example.rpartition(':')[2]}"
-        ) from None
 
 
 def seconds(text: str) -> float:
@@ -112,16 +99,23 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
-    if arguments.of_bus and arguments.server is not None:
+    if arguments.target is Target.NOTHING:
+        return arguments
+    if arguments.target is Target.BUS and arguments.server is not None:
         parser.error(f"qs {arguments.command} talks to the bus, not to the queue server: give --bus HOST:PORT")
-    if arguments.timeout is None and not arguments.of_bus:
+    if arguments.timeout is None and arguments.target is Target.SERVER:
         arguments.timeout = _TIMEOUT
-    name, variable, address, default = _BUS if arguments.of_bus else _SERVER
+    name, variable, address, default = _BUS if arguments.target is Target.BUS else _SERVER
     if getattr(arguments, name) is None:
         try:
             setattr(arguments, name, address(os.environ.get(variable) or default))
         except argparse.ArgumentTypeError as error:
             parser.error(f"{variable}: {error}")
+    arguments.address = getattr(arguments, name)
+    try:
+        check_security(arguments, arguments.address)
+    except ValueError as error:
+        parser.error(str(error))
     return arguments
 
 
@@ -130,31 +124,34 @@ _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
-def _common(*, of_bus: bool = False) -> AnyOrder:
-    """Returns a parent parser with the options that may stand before or after the subcommand. of_bus: the subcommand
-    uses the bus, not the server.
+def _common(target: Target = Target.SERVER) -> AnyOrder:
+    """Returns a parent parser with the options that may stand before or after the subcommand. target: of the
+    subcommand.
 
     Their defaults are suppressed, so that a subparser does not reset them; and each parser gets new ones, as
     set_defaults() changes the options themselves.
     """
     common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
+    group.add_argument("--json", action="store_true", help="one JSON object a line")
+    if target is Target.NOTHING:
+        return common
     group.add_argument(
         "-s",
         "--server",
-        type=str if of_bus else server,  # any value is an error, which suggests --bus
+        type=server if target is Target.SERVER else str,  # any value is an error, which suggests --bus
         metavar="HOST:PORT",
-        help=argparse.SUPPRESS if of_bus else f"default: $QS_SERVER, else {DEFAULT_SERVER}",
+        help=f"default: $QS_SERVER, else {DEFAULT_SERVER}" if target is Target.SERVER else argparse.SUPPRESS,
     )
     group.add_argument(
         "--timeout",
         type=positive_seconds,
         metavar="S",
         help="seconds for the bus to take the subscription (default: as long as it takes)"
-        if of_bus
+        if target is Target.BUS
         else "seconds to wait for an answer, beyond --wait (default: 30)",
     )
-    group.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_security(common.add_argument_group("TLS and tokens"))
     return common
 
 
@@ -167,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         parents=[_common()],
     )
     parser.add_argument("--version", action=ShowVersion, const="qs")
-    parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, of_bus=False)
+    parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 
     def add(
@@ -177,16 +174,16 @@ def _parser() -> argparse.ArgumentParser:
         details: str = "",
         *,
         aliases: Sequence[str] = (),
-        of_bus: bool = False,
+        target: Target = Target.SERVER,
     ) -> argparse.ArgumentParser:
         added = subparsers.add_parser(
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
-            parents=[_common(of_bus=of_bus)],
+            parents=[_common(target)],
             aliases=aliases,
         )
-        added.set_defaults(run=run, command=name, of_bus=of_bus)
+        added.set_defaults(run=run, command=name, target=target)
         return added
 
     for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _export, _server):
@@ -240,7 +237,7 @@ def _tail(add: _Add) -> None:
         "print the messages of the bus as they come",
         "Each is acknowledged once it is printed, and deleted from its queue when all subscribers have handled it. "
         "Continues after outages of the bus, until interrupted.",
-        of_bus=True,
+        target=Target.BUS,
     )
     added.add_argument("queues", metavar="QUEUE", nargs="+")
     added.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE", bus=None)
@@ -321,3 +318,11 @@ def _export(add: _Add) -> None:
 
 def _server(add: _Add) -> None:
     add("ping", verbs.ping, "check that the server answers")
+    add(
+        "token",
+        new_token,
+        "make a token, without a server",
+        "Prints the token, for the client, and a line for the principal's section in the server's access file, which "
+        "does not show the token.",
+        target=Target.NOTHING,
+    )

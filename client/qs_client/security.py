@@ -4,6 +4,8 @@
 """
 
 import os
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -27,9 +29,9 @@ class Token:
         if not isinstance(text, str):
             raise TypeError(f"token is text, not {type(text).__name__}")
         if not 0 < len(text) <= LONGEST_TOKEN:
-            raise ValueError(f"token has 1 to {LONGEST_TOKEN} characters, not {len(text)}")
+            raise ValueError(f"a token has 1 to {LONGEST_TOKEN} characters, not {len(text)}")
         if " " in text or not text.isprintable():
-            raise ValueError("token holds a space, a line end or a control character: no token does")
+            raise ValueError("a token has no spaces, line ends and control characters in it")
         self._text = text
 
     def reveal(self) -> str:
@@ -46,6 +48,25 @@ class Token:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a token is not pickled: give it to the other process in its environment or a file")
+
+
+def read_token(path: str | os.PathLike[str], warn: Callable[[str], None]) -> Token:
+    """Reads a token from a file that holds nothing else but spaces and line ends around it. warn: gets a line when
+    everybody on the machine can read the file.
+
+    OSError when it cannot be read; ValueError, with the file's name, when it does not hold a token.
+    """
+    with open(path, "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        data = file.read(4 * LONGEST_TOKEN + 1024).strip()
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        warn(f"everybody on this machine can read the token in {path}: chmod 600 {path}")
+    try:
+        return Token(data.decode())
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: no token: it is not text in UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 Tls: TypeAlias = "bool | str | os.PathLike[str] | ssl.SSLContext | None"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from qs_client.command_arguments import DEFAULT_SERVER, AnyOrder, positive, seconds, server
+from qs_client.command_arguments import AnyOrder, positive, seconds
+from qs_client.server_arguments import DEFAULT_SERVER
+from qs_client.server_arguments import plain_server as server
 from qs_client.version import ShowVersion
 
 EPILOG = """\

@@ -4,23 +4,27 @@ import argparse
 
 import pytest
 
-from qs_client.command_arguments import bus, command_line, positive, seconds, server
+from qs_client.command_arguments import command_line, positive, seconds
+from qs_client.server_arguments import bus, server
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("host:1", ("host", 1)),
-        ("host", ("host", 9876)),
-        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
-        ("[::1]:5", ("::1", 5)),
-        ("[::1]", ("::1", 9876)),
-        ("::1", ("::1", 9876)),
-        ("[fe80::1%lo]:5", ("fe80::1%lo", 5)),
+        ("host:1", ("host", 1, None)),
+        ("host", ("host", 9876, None)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535, None)),
+        ("[::1]:5", ("::1", 5, None)),
+        ("[::1]", ("::1", 9876, None)),
+        ("::1", ("::1", 9876, None)),
+        ("[fe80::1%lo]:5", ("fe80::1%lo", 5, None)),
+        ("qs://host:1", ("host", 1, False)),
+        ("qss://host", ("host", 9876, True)),
+        ("QSS://[::1]:5", ("::1", 5, True)),
     ],
 )
-def test_server(text: str, expected: tuple[str, int]) -> None:
-    """A server is HOST:PORT; the port may be left out; an IPv6 address has brackets, or no port."""
+def test_server(text: str, expected: tuple[str, int, bool | None]) -> None:
+    """A server is HOST:PORT; the port may be left out; an IPv6 address has brackets, or no port. qss:// is with TLS."""
     assert server(text) == expected
 
 
@@ -28,7 +32,9 @@ def test_server(text: str, expected: tuple[str, int]) -> None:
     "text",
     [
         "", ":1", "host:", "host:x", "host:0", "host:65536", "host:-1", "host:²", "[]:1", "[::1", "::1]", "[::1]:",
-        "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1", "host:" + "9" * 5000,
+        "[::1]x", "[::1]5", "[host]:1", "a:b:c", "host:1:2", "[::1]:0", "http://host:1",
+        "qss://", "qss://:1", "qss://host/", "qs://host:1/q", "qss://host?x", "qss:host", "qss:///host", "://host",
+        "host:" + "9" * 5000,
     ],
 )  # fmt: skip
 def test_no_server(text: str) -> None:
@@ -62,7 +68,7 @@ def test_numbers() -> None:
 def test_options_stand_anywhere(argv: list[str]) -> None:
     """Options may stand before the command, after it, and between its arguments; the last one counts."""
     arguments = command_line(argv)
-    assert (arguments.server, arguments.json, arguments.timeout) == (("h", 1), True, 30)
+    assert (arguments.server, arguments.json, arguments.timeout) == (("h", 1, None), True, 30)
     assert (arguments.queue, arguments.payload, arguments.delay) == ("q", ["a", "b"], 3)
 
 
@@ -74,10 +80,10 @@ def test_payloads_that_look_like_options() -> None:
 def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """QS_SERVER is the default for --server; what is wrong with it is a usage error that names it."""
     monkeypatch.setenv("QS_SERVER", "")
-    assert command_line(["ls"]).server == ("127.0.0.1", 9876)
+    assert command_line(["ls"]).server == ("127.0.0.1", 9876, None)
     monkeypatch.setenv("QS_SERVER", "example:7")
-    assert command_line(["ls"]).server == ("example", 7)
-    assert command_line(["-s", "h:1", "ls"]).server == ("h", 1)
+    assert command_line(["ls"]).server == ("example", 7, None)
+    assert command_line(["-s", "h:1", "ls"]).server == ("h", 1, None)
     monkeypatch.setenv("QS_SERVER", "example:x")
     with pytest.raises(SystemExit) as exited:
         command_line(["ls"])
@@ -89,10 +95,10 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     """tail talks to QS_BUS, and does not care for a server."""
     monkeypatch.setenv("QS_SERVER", "example:x")
     monkeypatch.setenv("QS_BUS", "")
-    assert command_line(["tail", "q"]).bus == ("127.0.0.1", 9878) == bus("127.0.0.1")
+    assert command_line(["tail", "q"]).bus == ("127.0.0.1", 9878, None) == bus("127.0.0.1")
     monkeypatch.setenv("QS_BUS", "example")
-    assert command_line(["tail", "q"]).bus == ("example", 9878)
-    assert command_line(["tail", "q", "--bus", "h:1"]).bus == ("h", 1)
+    assert command_line(["tail", "q"]).bus == ("example", 9878, None)
+    assert command_line(["tail", "q", "--bus", "h:1"]).bus == ("h", 1, None)
     monkeypatch.setenv("QS_BUS", "example:x")
     with pytest.raises(SystemExit):
         command_line(["tail", "q"])

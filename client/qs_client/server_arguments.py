@@ -1,0 +1,132 @@
+"""The arguments and variables that say where a server is, and how to speak to it: TLS, certificates, a token.
+
+`qs`, `qs-pipeline` and `queue-bus.py` add the same ones, the bus with `--server-` before their names. No argument takes
+a token itself: everybody on the machine can read those of a process.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+
+from qs_schemas.addresses import ServerAddress, server_address
+
+from .security import PLAIN, Security, Token, read_token
+
+DEFAULT_SERVER = "127.0.0.1:9876"
+DEFAULT_BUS = "127.0.0.1:9878"
+INSECURE = "the certificate of the server is not verified: anybody on the way can read and change everything"
+
+
+def server(text: str) -> ServerAddress:
+    """Parses the address of a server: HOST, HOST:PORT, [IPV6]:PORT, an IPv6 address alone, or qs:// or qss:// and one
+    of these."""
+    return _address(text, DEFAULT_SERVER)
+
+
+def plain_server(text: str) -> tuple[str, int]:
+    """Parses the address of a server, for a command that does not speak TLS."""
+    host, port, tls = server(text)
+    if tls:
+        raise argparse.ArgumentTypeError(f"{text!r}: this command does not speak TLS")
+    return host, port
+
+
+def bus(text: str) -> ServerAddress:
+    """Parses the address of a bus, in the same forms."""
+    return _address(text, DEFAULT_BUS)
+
+
+def _address(text: str, example: str) -> ServerAddress:
+    """Parses an address. example: has the default port."""
+    port = example.rpartition(":")[2]
+    try:
+        return server_address(text, int(port))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{error}, as in {example}, [::1]:{port} or qss://queues.example:{port}"
+        ) from None
+
+
+def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
+    """Adds the flags for TLS and tokens. prefix: what their names begin with."""
+
+    def add(name: str, text: str, metavar: str | None = None) -> None:
+        if metavar is None:
+            group.add_argument(f"{prefix}{name}", action="store_true", help=text)
+        else:
+            group.add_argument(f"{prefix}{name}", metavar=metavar, help=text)
+
+    add("tls", "speak TLS, and trust the CAs of the system; qss:// before the address does the same")
+    add("ca", "speak TLS, and trust the CA certificates in FILE instead (with qss:// or --tls: default $QS_CA)", "FILE")
+    add("cert", "speak TLS, and show this certificate to servers that ask for one", "FILE")
+    add("key", "the key of --cert, if it is in another file", "FILE")
+    add("tls-insecure", "speak TLS without verifying the server: only for tests")
+    add(
+        "token-file", "says who you are: a file with a token (default: $QS_TOKEN, else the file $QS_TOKEN_FILE)", "FILE"
+    )
+
+
+class _Given:
+    """The values of the flags. None or False for those that were not given."""
+
+    def __init__(self, arguments: argparse.Namespace, prefix: str) -> None:
+        def value(name: str) -> str | None:
+            found: str | None = getattr(arguments, f"{prefix}{name}".strip("-").replace("-", "_"), None)
+            return found
+
+        self.tls = bool(value("tls"))
+        self.ca, self.cert, self.key = value("ca"), value("cert"), value("key")
+        self.insecure = bool(value("tls-insecure"))
+        self.token_file = value("token-file")
+        self.asks_for_tls = bool(self.tls or self.ca or self.cert or self.insecure)
+
+
+def check_security(arguments: argparse.Namespace, address: ServerAddress, prefix: str = "--") -> None:
+    """Raises ValueError when the flags contradict each other or the address: wrong usage. Reads no files."""
+    given = _Given(arguments, prefix)
+    if given.key and not given.cert:
+        raise ValueError(f"{prefix}key is the key of a certificate: give {prefix}cert too")
+    if given.insecure and given.ca:
+        raise ValueError(
+            f"{prefix}ca is for verifying the server, {prefix}tls-insecure is against it: give one of them"
+        )
+    if address.tls is False and given.asks_for_tls:
+        raise ValueError(f"the address begins with qs://, which is without TLS: write qss:// or leave {prefix}tls out")
+
+
+def make_security(
+    arguments: argparse.Namespace,
+    address: ServerAddress,
+    warn: Callable[[str], None],
+    *,
+    prefix: str = "--",
+    environ: Mapping[str, str] = os.environ,
+) -> Security:
+    """Returns what the flags, the address and the variables say. warn: gets a line about what is not safe.
+
+    OSError, with the file's name, when a file cannot be read. ValueError when one does not hold what it should.
+    """
+    given = _Given(arguments, prefix)
+    token = _token(given.token_file, environ, warn)
+    if not (address.tls or given.asks_for_tls):
+        return PLAIN if token is None else Security(token=token)
+    from .tls_contexts import client_context, show_certificate, unverified_context  # noqa: PLC0415
+
+    if given.insecure:
+        warn(f"{prefix}tls-insecure: {INSECURE}")
+        context = unverified_context()
+    else:
+        context = client_context(given.ca or environ.get("QS_CA") or True)
+    if given.cert:
+        show_certificate(context, given.cert, given.key)
+    return Security(context, token)
+
+
+def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> Token | None:
+    if not file and (text := environ.get("QS_TOKEN", "").strip()):
+        try:
+            return Token(text)
+        except ValueError as error:
+            raise ValueError(f"QS_TOKEN: {error}") from None
+    path = file or environ.get("QS_TOKEN_FILE")
+    return read_token(path, warn) if path else None

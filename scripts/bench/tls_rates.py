@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""What TLS 1.3 costs: python scripts/bench/tls_rates.py --help
+
+Two servers, one with TLS, are measured in this very run, alternately, round by round; what is shown is the median of
+the rounds' ratios. The load comes from one process, which encrypts too. All files are in a temporary folder that is
+removed at the end.
+"""
+
+import argparse
+import selectors
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from load import Client, document, push_document
+from machine import machine_line
+from open_files import room_for
+from processes import Listening, queue_server
+from table import Row, print_table, ratio_row
+
+CONNECTIONS = 32
+PIPELINE = 32
+SIZE = 1024
+IDLE = 10_000
+_WAIT = 60
+_CHUNK = 64 * 1024
+_BEFORE = 100
+_BARE = """
+import re, ssl, sys
+from pathlib import Path
+cert, key, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+serving.load_cert_chain(cert, key)
+serving.options |= ssl.OP_NO_TICKET
+serving.num_tickets = 0
+asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+def session():
+    one, other, there, back = (ssl.MemoryBIO() for _ in range(4))
+    server, client = serving.wrap_bio(one, other, server_side=True), asking.wrap_bio(there, back)
+    done = set()
+    while len(done) < 2:
+        for each in (client, server):
+            try:
+                each.do_handshake()
+                done.add(each)
+            except ssl.SSLWantReadError:
+                pass
+            one.write(back.read())
+            there.write(other.read())
+    return server, one, other
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+held = [session() for _ in range(100)]
+before = resident()
+held += [session() for _ in range(count)]
+print((resident() - before) / count)
+"""
+"""Prints the bytes of a server's session that has completed its handshake, with its two buffers."""
+
+
+class TlsClient(Client):
+    """A blocking connection with TLS."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
+        super().__init__(address)
+        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Returns a certificate that is its own CA, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    made = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /O=bench -days 30"
+    names = ("-addext", "subjectAltName=DNS:localhost")
+    command = ["openssl", "req", "-x509", *made.split(), *names, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+def rate(clients: Sequence[Client], request: bytes, answers: int, seconds: float) -> float:
+    """Answers a second, when each client sends the request again once all its answers have come."""
+    with selectors.DefaultSelector() as selector:
+        missing = {}
+        for client in clients:
+            selector.register(client.socket, selectors.EVENT_READ, client)
+            missing[client] = answers
+            client.socket.sendall(request)
+        done = 0
+        started = ended = time.perf_counter()
+        until = started + seconds
+        while missing:
+            for key, _ in selector.select(_WAIT):
+                client = key.data
+                data = client.socket.recv(_CHUNK)
+                if b'type="error"' in data or not data:
+                    raise RuntimeError(f"expected answers, got {data[:500]!r}")
+                count = data.count(b"\n")
+                done += count
+                missing[client] -= count
+                ended = time.perf_counter()
+                if not missing[client]:
+                    if ended < until:
+                        missing[client] = answers
+                        client.socket.sendall(request)
+                    else:
+                        del missing[client]
+    return done / (ended - started)
+
+
+def measure_rates(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int, seconds: float) -> list[Row]:
+    """Pushes of both servers: one at a time, and pipelined."""
+    request = push_document("q", SIZE)
+    rows = []
+    with ExitStack() as stack:
+        plain = stack.enter_context(queue_server(folder / "plain"))
+        secure = stack.enter_context(queue_server(folder / "secure", *tls))
+        both: list[list[Client]] = [
+            [stack.enter_context(TlsClient(secure.address, context)) for _ in range(CONNECTIONS)],
+            [stack.enter_context(Client(plain.address)) for _ in range(CONNECTIONS)],
+        ]
+        for clients in both:
+            clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
+        for name, answers, target in (("one at a time", 1, 0.75), (f"pipelined by {PIPELINE}", PIPELINE, 0.8)):
+            found: list[list[float]] = [[], []]
+            for number in range(rounds + 1):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    one = rate(both[which], request * answers, answers, seconds)
+                    if number:  # the first round warms up
+                        found[which].append(one)
+                for clients in both:
+                    clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
+            rows.append(ratio_row(f"TLS: push, {CONNECTIONS} connections, {name} / without", *found, target))
+    return rows
+
+
+def measure_memory(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int) -> Row:
+    """Resident memory of an idle connection, which has been answered once, beside a bare session of `ssl`."""
+    many = room_for(IDLE + 2 * _BEFORE) - 2 * _BEFORE
+    most = ("--max-connections", str(many + _BEFORE))
+    found: dict[str, list[float]] = {"TLS": [], "plain": [], "bare": []}
+    for number in range(rounds):
+        with queue_server(folder / f"idle-{number}", *most, *tls) as server:
+            found["TLS"].append(_bytes_each(server, many, context))
+        with queue_server(folder / f"plain-{number}", *most) as server:
+            found["plain"].append(_bytes_each(server, many, None))
+        command = [sys.executable, "-c", _BARE, tls[1], tls[3], str(many)]
+        found["bare"].append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    with_tls, plain, bare = (median(each) for each in found.values())
+    figures = f"{with_tls:,.0f} bytes to {bare:,.0f} bytes; without TLS {plain:,.0f} bytes"
+    name = f"resident memory of an idle TLS connection, {many:,} of them / of a bare SSLObject"
+    return Row(name, f"{with_tls / bare:.2f}", "", figures)
+
+
+def _bytes_each(server: Listening, many: int, context: ssl.SSLContext | None) -> float:
+    with ExitStack() as stack:
+
+        def connect(count: int) -> None:
+            for _ in range(count):
+                client = Client(server.address) if context is None else TlsClient(server.address, context)
+                stack.enter_context(client).lines(document(b"ping"))
+
+        connect(_BEFORE)
+        before = server.resident_bytes()
+        connect(many)
+        return (server.resident_bytes() - before) / many
+
+
+def main() -> None:
+    """Measures, and prints one table."""
+    parser = argparse.ArgumentParser(description="Measures the queue server with TLS and without. Prints a table.")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: takes half a minute")
+    parser.add_argument("--only", choices=["rates", "memory"], help="measure only these")
+    parser.add_argument("--dir", type=Path, help="folder for temporary files (default: the system's)")
+    arguments = parser.parse_args()
+    rounds, seconds = (3, 0.5) if arguments.quick else (11, 1.5)
+    with tempfile.TemporaryDirectory(prefix="qs-tls-", dir=arguments.dir) as made:
+        folder = Path(made)
+        print(machine_line(folder), flush=True)
+        cert, key = make_certificate(folder)
+        tls = ("--tls-cert", str(cert), "--tls-key", str(key))
+        context = ssl.create_default_context(cafile=str(cert))
+        rows = []
+        if arguments.only != "memory":
+            rows += measure_rates(folder, context, tls, rounds, seconds)
+        if arguments.only != "rates":
+            rows.append(measure_memory(folder, context, tls, 1 if arguments.quick else 3))
+        print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
