@@ -13,8 +13,8 @@ def test_all_of_them_in_any_case() -> None:
         "MAXBYTESPERTRIGGER": "6", "numpartitions": "7", "failOnDataLoss": "FALSE", "bodytype": "String",
         "producer": "p", "txnappid": "a", "txnversion": "0", "retryseconds": "1.5",
     }  # fmt: skip
-    given |= {"TLS": "true", "ca": "ca.pem", "cert": "c.pem", "key": "c.key", "tokenfile": " t "}
-    secure = (True, "ca.pem", "c.pem", "c.key", "t")
+    given |= {"TLS": "true", "ca": "ca.pem", "cert": "c.pem", "key": "c.key", "tokenfile": " t ", "TlsInsecure": "true"}
+    secure = (True, "ca.pem", "c.pem", "c.key", "t", True)
     assert parse_options(given) == Options(
         "orders", "h", 1, "c", "consume", 5, 6, 7, False, "string", "p", "a", 0, 1.5, *secure
     )
