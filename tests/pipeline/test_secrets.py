@@ -78,16 +78,8 @@ def test_a_job_over_tls(java: None, tmp_path: Path) -> None:
     access = access_file(tmp_path / "access.toml", "orders")
     certificate = local()
     tls = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
-    command = [
-        sys.executable,
-        "-m",
-        "qs_pipeline.command",
-        "archive",
-        "orders",
-        "--to",
-        str(tmp_path / "archive"),
-        "-v",
-    ]
+    archive = tmp_path / "archive"
+    command = [sys.executable, "-m", "qs_pipeline.command", "archive", "orders", "--to", str(archive), "-v"]
     told = []
     with serving(tmp_path / "root", *FAST, *tls, "--access", str(access)) as server:
         with QueueClient("localhost", server.port, tls=CA, token=OTHER_TOKEN) as client:

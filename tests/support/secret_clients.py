@@ -35,7 +35,7 @@ def main() -> None:
         lambda: right.push("others", b"x"),
         lambda: right.delete("orders", 17),
         lambda: pickle.dumps(right.token),
-        lambda: BusClient(host, int(bus_port), tls=ca, token=wrong, reconnect=False).__enter__(),
+        lambda: next(iter(BusClient(host, int(bus_port), tls=ca, token=wrong, reconnect=False).subscribe("orders"))),
         lambda: next(iter(bus.subscribe("others"))),
         lambda: trio.run(_fails_async, host, int(port), ca, wrong),
         lambda: trio.run(_fails_async, host, int(port), other_ca, token),
