@@ -16,6 +16,8 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: authenticated encryption, with keys that a stolen private key does not reveal. TLS 1.3 has no others."""
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name."""
+_OTHER_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
+"""What OpenSSL says of a key that is not the certificate's, of the same kind or of another."""
 _DAYS = 30
 """A certificate that expires sooner is worth a warning."""
 _DAY = 86_400
@@ -117,7 +119,7 @@ def _load_pair(context: ssl.SSLContext, files: TlsFiles) -> None:
         reason = getattr(error, "reason", None) or error
         if asked:
             text = f"--tls-key {files.key} has a password: give a key without one, in a file that only the server reads"
-        elif reason == "KEY_VALUES_MISMATCH":
+        elif reason in _OTHER_KEY:
             text = f"--tls-key {files.key} is not the key of the certificate in --tls-cert {files.cert}"
         else:
             text = f"cannot use --tls-cert {files.cert} with --tls-key {files.key}: {reason}"

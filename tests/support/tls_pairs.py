@@ -6,6 +6,7 @@ from functools import cache
 
 from qs_schemas.tls import TlsChannel
 from support.certificates import authority, serving_context
+from support.serving import Listening
 
 
 class TlsEnd:
@@ -14,6 +15,16 @@ class TlsEnd:
     def __init__(self, connected: socket.socket, channel: TlsChannel) -> None:
         self.socket = connected
         self.channel = channel
+
+    @classmethod
+    def connect(cls, process: Listening) -> "TlsEnd":
+        """Connects to a process, and completes the handshake."""
+        end = cls(process.connect(), TlsChannel(authority().trusting(), host="localhost"))
+        while not end.channel.established:
+            end.socket.sendall(end.channel.take())
+            end.channel.receive(end.socket.recv(65536))
+        end.socket.sendall(end.channel.take())
+        return end
 
     def send(self, data: bytes) -> int:
         self.channel.send(data)
