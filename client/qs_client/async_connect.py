@@ -115,13 +115,16 @@ class Connecting:
             if self._lookup is None:
                 self._lookup = _Lookup(self._host, self._port)
             await self._wait_for(self._lookup.done)
-            return self._lookup.addresses()
+            addresses = self._lookup.addresses()
         except TimeoutError as error:
             self.close()
             raise self._place.connect_timed_out() from error
         except (OSError, UnicodeError) as error:
             self.close()
             raise self._place.cannot_connect(error) from error
+        self._lookup.close()
+        self._lookup = None
+        return addresses
 
     def _begin(self, family: int, kind: int, protocol: int, _: str, address: Any) -> None:
         self._deadline = time.monotonic() + self._seconds

@@ -64,6 +64,13 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
     add(
         "token-file", "says who you are: a file with a token (default: $QS_TOKEN, else the file $QS_TOKEN_FILE)", "FILE"
     )
+    group.add_argument(f"{prefix}token", type=_no_token, help=argparse.SUPPRESS)  # else the error would show the token
+
+
+def _no_token(_: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "everybody on this machine can see the arguments of a process: put the token into QS_TOKEN or into a file"
+    )
 
 
 class _Given:

@@ -1,12 +1,14 @@
 """Clients that are used in a child of a fork: each process has a connection of its own, and the parent's is left
 alone."""
 
+import os
 import queue
 import subprocess
 import sys
 import threading
 
 import pytest
+from support.certificates import authority
 from support.scripted_bus import Seen, delivering
 from support.scripted_server import GIVE_UP, Conversation, Parallel, ScriptedServer, scripted
 from support.serving import ServerProcess
@@ -138,8 +140,12 @@ os._exit(0)
 
 
 def started(program: str, kind: str, server: ServerProcess | ScriptedServer, *more: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", program, kind, server.host, str(server.port), *more]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return _started([program, kind, server.host, str(server.port), *more])
+
+
+def _started(arguments: list[str], **variables: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **variables})
 
 
 @pytest.mark.parametrize("kind", ["sync", "trio", "asyncio"])
@@ -149,6 +155,19 @@ def test_parent_and_child_at_the_same_time(kind: str, shared_server: ServerProce
         client.new_queue("parent", exist_ok=True)
         client.new_queue("child", exist_ok=True)
     with started(_BOTH, kind, shared_server) as parent:
+        output, _ = parent.communicate(timeout=2 * GIVE_UP)
+    assert (parent.returncode, output) == (0, b"0\n")
+
+
+@pytest.mark.parametrize("kind", ["sync", "trio", "asyncio"])
+def test_parent_and_child_over_tls(kind: str, tls_server: ServerProcess) -> None:
+    """The same over TLS: the child says nothing in the session of the parent, not even that it ends."""
+    ca = authority().cert
+    with QueueClient("localhost", tls_server.port, tls=ca) as client:
+        client.new_queue("parent", exist_ok=True)
+        client.new_queue("child", exist_ok=True)
+    # The variable makes this CA the one that the system trusts.
+    with _started([_BOTH, kind, "qss://localhost", str(tls_server.port)], SSL_CERT_FILE=str(ca)) as parent:
         output, _ = parent.communicate(timeout=2 * GIVE_UP)
     assert (parent.returncode, output) == (0, b"0\n")
 

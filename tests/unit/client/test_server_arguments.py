@@ -1,0 +1,95 @@
+"""The flags and variables for TLS and tokens, which qs, qs-pipeline and queue-bus.py share."""
+
+import argparse
+import ssl
+from pathlib import Path
+
+import pytest
+from support.certificates import authority
+
+from qs_client.security import PLAIN, Security, Token
+from qs_client.server_arguments import add_security, check_security, make_security, plain_server, server
+
+CA = str(authority().cert)
+
+
+def _made(*argv: str, address: str = "h:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
+    """What the flags, an address and the variables make, and the warnings."""
+    parser = argparse.ArgumentParser()
+    add_security(parser, prefix)
+    arguments, warned = parser.parse_args(argv), list[str]()
+    check_security(arguments, server(address), prefix)
+    return make_security(arguments, server(address), warned.append, prefix=prefix, environ=environ), warned
+
+
+def _trusts(context: ssl.SSLContext | None) -> int:
+    """How many CAs a context trusts."""
+    assert context is not None
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    return context.cert_store_stats()["x509_ca"]
+
+
+@pytest.mark.parametrize("prefix", ["--", "--server-"])
+def test_tls(prefix: str) -> None:
+    """TLS is asked for by the address or by a flag, not by QS_CA alone, which names the CA then."""
+    assert _made(prefix=prefix, QS_CA=CA) == (PLAIN, [])
+    assert _made(prefix=prefix, address="qs://h", QS_CA=CA) == (PLAIN, [])
+    assert _trusts(_made(f"{prefix}ca", CA, prefix=prefix)[0].context) == 1
+    assert _trusts(_made(f"{prefix}tls", prefix=prefix, QS_CA=CA)[0].context) == 1
+    assert _trusts(_made(address="qss://h", prefix=prefix, QS_CA=CA)[0].context) == 1
+    assert _trusts(_made(f"{prefix}tls", prefix=prefix, QS_CA="")[0].context) != 1
+    assert _trusts(_made(f"{prefix}ca", CA, prefix=prefix, QS_CA="/missing")[0].context) == 1
+    certificate = authority().sign("DNS:me")
+    shown, _ = _made(f"{prefix}cert", str(certificate.cert), f"{prefix}key", str(certificate.key), prefix=prefix)
+    assert shown.context is not None
+
+
+def test_insecure() -> None:
+    """--tls-insecure verifies nothing, and says so each time."""
+    made, warned = _made("--tls-insecure", QS_CA="/missing")
+    assert made.context is not None
+    assert made.context.verify_mode == ssl.CERT_NONE
+    assert len(warned) == 1
+    assert "--tls-insecure: the certificate of the server is not verified" in warned[0]
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """A token is that of --token-file, else of QS_TOKEN, else of QS_TOKEN_FILE."""
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text("of-the-file\n")
+    assert _made("--token-file", str(path), QS_TOKEN="variable") == (Security(token=Token("of-the-file")), [])
+    assert _made(QS_TOKEN="variable\n", QS_TOKEN_FILE=str(path)) == (Security(token=Token("variable")), [])
+    assert _made(QS_TOKEN="", QS_TOKEN_FILE=str(path)) == (Security(token=Token("of-the-file")), [])
+    assert _made(QS_TOKEN=" ", QS_TOKEN_FILE="") == (PLAIN, [])
+    with pytest.raises(ValueError, match="QS_TOKEN: a token has no spaces") as raised:
+        _made(QS_TOKEN="MARKED secret")
+    assert "MARKED" not in str(raised.value)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        _made(QS_TOKEN_FILE=str(tmp_path / "missing"))
+    path.chmod(0o604)
+    assert "chmod 600" in _made(QS_TOKEN_FILE=str(path))[1][0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "address", "says"),
+    [
+        (["--key", "k"], "h", "give --cert too"),
+        (["--tls-insecure", "--ca", "x"], "h", "give one of them"),
+        (["--tls"], "qs://h", "without TLS"),
+        (["--ca", "x"], "qs://h", "without TLS"),
+        (["--cert", "x"], "qs://h", "without TLS"),
+        (["--tls-insecure"], "qs://h", "without TLS"),
+    ],
+)
+def test_contradictions(argv: list[str], address: str, says: str) -> None:
+    """Flags that contradict each other or the address are wrong usage; no file is read for that."""
+    with pytest.raises(ValueError, match=says):
+        _made(*argv, address=address)
+
+
+def test_commands_without_tls() -> None:
+    """A command that does not speak TLS refuses an address that asks for it."""
+    assert plain_server("qs://h:1") == ("h", 1)
+    with pytest.raises(argparse.ArgumentTypeError, match="does not speak TLS"):
+        plain_server("qss://h:1")
