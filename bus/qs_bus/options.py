@@ -25,7 +25,8 @@ class BusOptions:
     server: host and port of the queue server; queues: to monitor, empty for whichever a client names; port: 0 for any
     free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
     back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
-    for none. limits.outbox: bytes of an outbox.
+    for none; access: path of the access file, None if everybody may do everything; open: everybody may, also from other
+    machines; check: only look at the files and flags. limits.outbox: bytes of an outbox.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -39,3 +40,6 @@ class BusOptions:
     wire: Limits = field(default_factory=Limits)
     early: bool = False
     tls: TlsFiles | None = None
+    access: str | None = None
+    open: bool = False
+    check: bool = False

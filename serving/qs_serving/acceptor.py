@@ -8,6 +8,8 @@ import trio
 
 from qs_schemas import errors as table
 
+from .access.access import Access
+from .access.caller import Caller
 from .conversation import Conversation
 from .handshakes import Handshakes
 from .hub import Hub
@@ -23,8 +25,11 @@ _logger = logging.getLogger(__name__)
 class Acceptor(Generic[C]):
     """Serves clients, each with a conversation of its own, which a subclass makes."""
 
-    def __init__(self, limits: ServerLimits, tls: ServerTls | None = None) -> None:
-        """tls: None to speak no TLS."""
+    def __init__(self, limits: ServerLimits, tls: ServerTls | None = None, access: Access | None = None) -> None:
+        """tls: None to speak no TLS; access: None if everybody may do everything."""
+        self._access = access
+        if access is not None:
+            access.changed = self._rights_changed
         self._limits = limits
         self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
@@ -41,6 +46,14 @@ class Acceptor(Generic[C]):
         """Makes the conversation with a new client."""
         raise NotImplementedError
 
+    def _caller_of(self, stream: Transport) -> Caller | None:
+        """Returns who a new client is, None if everybody may do everything."""
+        return None if self._access is None else Caller(self._access, stream.peer, stream.peer_names)
+
+    def _rights_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.rights_changed()
+
     def _joined(self, conversation: C) -> None:
         """Is called when a client has been accepted."""
 
@@ -51,6 +64,8 @@ class Acceptor(Generic[C]):
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self._hub.serve)
+            if self._access is not None:
+                reading.start_soon(self._access.failures.serve)
             async with trio.open_nursery() as clients:
                 self._clients = clients
                 with trio.CancelScope() as self._listening:

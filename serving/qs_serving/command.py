@@ -12,6 +12,7 @@ import trio
 from qs_schemas import Limits
 
 from .arguments import CommandParser, ShowVersion, number_group
+from .guards import Guards
 from .listening import Announce, StartError
 from .options import ServerLimits
 from .stopping import StopError
@@ -41,6 +42,7 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
         "send anything are known by how they end it (default: %(default)s)",
     )
     _add_tls(parser)
+    _add_access(parser)
     return parser
 
 
@@ -64,8 +66,8 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
 
 
 def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, limits, wire and early, as the
-    options of both commands name them. Ends the process if the flags contradict each other."""
+    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, access, open, check, limits, wire
+    and early, as the options of both commands name them. Ends the process if the flags contradict each other."""
     limits = ServerLimits(
         connections=parsed.max_connections,
         handshakes=parsed.max_handshakes,
@@ -83,8 +85,19 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
         elements=parsed.max_elements,
     )
     early = parsed.end_of_document == "empty-line"
-    tls = _read_tls(parser, parsed)
-    return {"host": parsed.host, "port": parsed.port, "tls": tls, "limits": limits, "wire": wire, "early": early}
+    if parsed.access is not None and parsed.open:
+        parser.error("--open lets everybody do everything, and --access says who may do what: give one of them")
+    return {
+        "host": parsed.host,
+        "port": parsed.port,
+        "tls": _read_tls(parser, parsed),
+        "access": parsed.access,
+        "open": parsed.open,
+        "check": parsed.check,
+        "limits": limits,
+        "wire": wire,
+        "early": early,
+    }
 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +105,19 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate (default: no TLS)")
     group.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     group.add_argument("--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA")
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("who may do what")
+    group.add_argument(
+        "--access", metavar="FILE", help="principals, their tokens and rights, in TOML; is read again on SIGHUP"
+    )
+    group.add_argument(
+        "--open", action="store_true", help="everybody may do everything, from other machines too (not with --access)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="read all files and flags, say what is wrong, and end without listening"
+    )
 
 
 def _read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> TlsFiles | None:
@@ -118,12 +144,27 @@ def _announcing(program: str) -> Announce:
     return announce
 
 
-def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
-    """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
-    interrupted before it listened."""
+def guards_of(options: Any) -> Guards:
+    """Returns who is let in, by the options of either command. StartError."""
+    return Guards(options.host, options.tls, options.access, is_open=options.open)
+
+
+def run_command(
+    program: str,
+    verbose: int,
+    run: Callable[[Any, Announce], Awaitable[None]],
+    options: Any,
+    check: Callable[[Any], list[str]] = lambda options: [],
+) -> int:
+    """Runs a server, or, with --check, only says what it would do. check: lines about the command's own options, or a
+    StartError. Exit codes: 0 stopped as asked, or nothing wrong; 1 could not start, or not stop as it should: a line
+    says why; 130 interrupted before it listened."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
+        if options.check:
+            print("\n".join([*guards_of(options).describe(), *check(options), "nothing is wrong"]))
+            return 0
         trio.run(run, options, _announcing(program))
     except (StartError, StopError) as error:
         print(f"{program}: {error}", file=sys.stderr)

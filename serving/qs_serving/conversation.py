@@ -50,6 +50,10 @@ class Conversation:
         if self._interruptible is not None:
             self._interruptible.cancel()
 
+    def rights_changed(self) -> None:
+        """The access file has been read again: what the client may not do any more has to end."""
+        raise NotImplementedError
+
     def dismiss(self, error: ErrorCode, text: str) -> None:
         """Ends the connection from this side, whatever it is at, and says why if the client reads."""
         self._refusal = error, text

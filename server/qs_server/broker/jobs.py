@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
-    said so; or until a call is done. Neither: it only lets others go first."""
+    said so; or until a call is done; or, without either, only so many seconds, or until others had their turn."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0

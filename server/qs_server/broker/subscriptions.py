@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from qs_schemas import Fault, GetMessage, Message
+from qs_schemas import ErrorCode, Fault, GetMessage, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
@@ -29,6 +29,10 @@ _RINGS = 100
 """Queues that a subscription can be taken out of in the time in which one message is given back, or in less."""
 _TRY_AGAIN = 1 * SECOND
 """Microseconds after which a queue that could not be read is tried again."""
+
+
+Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
+"""Says of queues why a client may not read them, None: it may."""
 
 
 class Source(Protocol):
@@ -144,6 +148,16 @@ class Subscriptions:
         except OSError as error:
             _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
         self._end(key)
+
+    def end_forbidden(self, subscriber: Subscriber, find: Refusals) -> None:
+        """Ends the subscriptions that the client may not have any more, and gives back what they hold. find: returns
+        why not, of the queues of one."""
+        for subscription in list(subscriber.subscriptions.values()):
+            refusal = None if subscription.closed else find(subscription.qids)
+            if refusal is not None:
+                self.close(subscription)
+                self._leaving.append((subscription, list(subscription.receives)[::-1]))
+                self._post(subscriber, Fault(*refusal, subscription.req).message(new_resp()))
 
     # -- what becomes of messages
 

@@ -32,7 +32,8 @@ class ServerOptions:
     root: the directory of the queues, made when missing; port: 0 for any free one; storage: the default engine;
     history: None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and
     port of each server that keeps queues of that storage; early: treats every client as one that ends its documents
-    with an empty line; tls: None for none.
+    with an empty line; tls: None for none; access: path of the access file, None if everybody may do everything; open:
+    everybody may, also from other machines; check: only look at the files and flags.
     """
 
     root: str
@@ -48,3 +49,6 @@ class ServerOptions:
     sqs: SqsOptions = field(default_factory=SqsOptions)
     early: bool = False
     tls: TlsFiles | None = None
+    access: str | None = None
+    open: bool = False
+    check: bool = False

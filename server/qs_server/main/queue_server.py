@@ -1,13 +1,14 @@
 """The command queue-server.py: reads flags, opens the engines, and serves until it is told to stop."""
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from qs_serving.command import run_command
-from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
+from qs_serving.command import guards_of, run_command
+from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import StopError, serve_until_signalled
-from qs_serving.tls import ServerTls
 
 from ..history.record import recording
 from ..storage.engine import Engine, UnfinishedError, wall_clock
@@ -26,20 +27,32 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
     options, verbose = read_options(arguments)
-    return run_command(flags.PROGRAM, verbose, run_server, options)
+    return run_command(flags.PROGRAM, verbose, run_server, options, check_root)
+
+
+def check_root(options: ServerOptions) -> list[str]:
+    """Returns a line about the root directory, which stays as it is. StartError when it cannot be used."""
+    root = os.path.abspath(options.root)
+    if not os.path.exists(root):
+        return [f"root {root}: is made at the start"]
+    if not os.path.isdir(root):
+        raise StartError(f"cannot use root {root}: it is a file; name a directory with --root")
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise StartError(f"cannot use root {root}: {os.strerror(errno.EACCES)}; name another with --root")
+    return [f"root {root}: is there"]
 
 
 async def run_server(options: ServerOptions, announce: Announce) -> None:
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
     raise_descriptor_limit(options.limits)
-    tls = None if options.tls is None else ServerTls(options.tls)
+    guards = guards_of(options)
     with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
         remotes = open_remotes(options, wall_clock, history)
         try:
             listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history, remotes=remotes, tls=tls)
-            serve, reloads = partial(server.serve, listeners), [] if tls is None else [tls]
-            await serve_until_signalled(server, serve, listeners, announce, options.limits.grace, reloads=reloads)
+            server = Server(storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access)
+            serve, grace = partial(server.serve, listeners), options.limits.grace
+            await serve_until_signalled(server, serve, listeners, announce, grace, reloads=guards.reloads)
         finally:
             remotes.close()
 

@@ -4,6 +4,7 @@ import trio
 
 from qs_schemas import Peer
 from qs_serving.acceptor import Acceptor
+from qs_serving.access.access import Access
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
@@ -33,10 +34,11 @@ class Server(Acceptor[Connection]):
         remotes: Remotes | None = None,
         *,
         tls: ServerTls | None = None,
+        access: Access | None = None,
     ) -> None:
         """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep;
-        tls: None to speak no TLS."""
-        super().__init__(options.limits, tls)
+        tls: None to speak no TLS; access: None if everybody may do everything."""
+        super().__init__(options.limits, tls, access)
         self._wire = options.wire
         self._early = options.early
         self._storage = storage
@@ -75,6 +77,7 @@ class Server(Acceptor[Connection]):
             committer=self._committer,
             waiters=self._waiters,
             remotes=self._remotes,
+            caller=self._caller_of(stream),
         )
 
     def _joined(self, conversation: Connection) -> None:

@@ -4,7 +4,7 @@ Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`
 `service.py` has what all of them need.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import qs_schemas as wire
 from qs_schemas import Message
@@ -37,7 +37,10 @@ def _bytes(payload: bytes | str | None) -> bytes:
 
 
 def list_queues(service: Service, request: wire.ListQueues) -> Message:
-    return wire.ListQueues(sorted(service.queues()))
+    qids: Iterable[str] = service.queues()
+    if service.caller is not None:
+        qids = filter(service.caller.may_see, qids)
+    return wire.ListQueues(sorted(qids))
 
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
@@ -218,7 +221,7 @@ def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
 
 
 def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
-    qids = sorted(service.storage.queues()) if request.qid is None else [request.qid]
+    qids = sorted(filter(service.may_see_stats, service.storage.queues())) if request.qid is None else [request.qid]
     for qid in qids:
         while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
             yield Pause()

@@ -30,7 +30,7 @@ _STATS_TIMEOUT = 5
 def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
     """Returns the handler of a request: `usual`, unless the request is about queues that another server keeps."""
     remotes = service.remotes
-    if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Ping):
+    if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Authenticate | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
         return _all_stats
@@ -159,18 +159,18 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     """Answers with the figures of the other servers' queues too; of one that cannot be asked, name and storage."""
     answer = cast(wire.QueueStats, (yield from queue_stats(service, request)))
     remotes = service.remotes
-    call = Call(lambda stop: _remote_stats(remotes))
+    call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))
     yield Pause(call=call)
     answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
     return answer
 
 
-def _remote_stats(remotes: Remotes) -> list[wire.QueueInfo]:
-    found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items()]
+def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.QueueInfo]:
+    found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items() if wanted(qid)]
     for engine in remotes.engines.values():
         until = time.monotonic() + _STATS_TIMEOUT
         failed = False
-        for qid in engine.queues():
+        for qid in filter(wanted, engine.queues()):
             try:
                 late = failed and time.monotonic() >= until
                 found.append(wire.QueueInfo(qid, storage=engine.name) if late else stats_of(qid, engine.queue(qid)))

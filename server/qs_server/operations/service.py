@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qs_schemas import Message
+from qs_serving.access.caller import Caller
+from qs_serving.access.principal import Right
 
 from ..broker.jobs import Pause
 from ..broker.remotes import Remotes
@@ -29,7 +31,8 @@ class BadRequestError(Exception):
 class Service:
     """Gives handlers what they work with, for one client. become_subscriber: makes the client's `subscriber`, when it
     first subscribes; list_length: messages and ids in one answer; document: bytes of payload in one answer, except for
-    its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep."""
+    its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep; caller:
+    who the client is, None if everybody may do everything."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -39,10 +42,15 @@ class Service:
     peer: str = ""
     subscriber: Subscriber | None = None
     remotes: Remotes = field(default_factory=Remotes)
+    caller: Caller | None = None
 
     def queues(self) -> Collection[str]:
         """Returns the names of all queues."""
         return {*self.storage.queues(), *self.remotes.queues()}
+
+    def may_see_stats(self, qid: str) -> bool:
+        """Returns whether the client may see the figures of a queue."""
+        return self.caller is None or self.caller.may(Right.STATS, qid)
 
 
 Answer = Generator[Pause, bool | None, Message]

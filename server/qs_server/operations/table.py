@@ -3,55 +3,52 @@
 docs/operations-reference.md shows the same table. An operation that is not in it is answered with 501.
 """
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import qs_schemas as wire
 from qs_schemas import Message
+from qs_serving.access.caller import Rights
+from qs_serving.access.principal import Right
 
 from ..storage.engine import Batches, Claims, Engine, Queue
-from . import claiming, messages, subscribing
+from . import authenticating, claiming, messages, subscribing
 from .service import Handler
 
 
-class Right(Enum):
-    """What a principal may do with a queue. READ: see and consume its messages; WRITE: add messages; CONFIGURE: make,
-    change, empty and delete it."""
-
-    READ = "read"
-    WRITE = "write"
-    CONFIGURE = "configure"
-
-
 class Operation(NamedTuple):
-    """One operation. rights: by each field of the request that names queues, the right that it needs to them; uses: the
-    methods of the storage by which it is done."""
+    """One operation. rights: by each field of the request that names queues, the right that it needs to them; EVERYBODY
+    or ANY_PRINCIPAL if it needs none; uses: the methods of the storage by which it is done."""
 
     handler: Handler
-    rights: Mapping[str, Right] = {}
+    rights: Rights | None
     uses: tuple[Callable[..., object], ...] = ()
 
 
+EVERYBODY = None
+"""Allowed also to those who may do nothing else."""
+ANY_PRINCIPAL: Rights = {}
+"""Allowed to every principal, and to clients that have said nothing if the access file has a section for them."""
 _READ = {"qid": Right.READ}
+_STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}
 _CONFIGURE = {"qid": Right.CONFIGURE}
 _READ_ALL = {"qid": Right.READ, "queues": Right.READ}
 _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 
 OPERATIONS: dict[type[Message], Operation] = {
-    wire.ListQueues: Operation(messages.list_queues, {}, (Engine.queues,)),
+    wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
     wire.NewQueue: Operation(messages.new_queue, _CONFIGURE, (Engine.create,)),
     wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),
     wire.PurgeQueue: Operation(messages.purge_queue, _CONFIGURE, (Queue.purge,)),
-    wire.QueueStats: Operation(messages.queue_stats, _READ, (Queue.prepare_stats, Queue.stats)),
+    wire.QueueStats: Operation(messages.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
     wire.PushMessage: Operation(messages.push_message, _WRITE, (Queue.push,)),
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),
     wire.DeleteMessage: Operation(messages.delete_message, _READ, (Queue.delete,)),
     wire.ReleaseMessage: Operation(messages.release_message, _READ, (Queue.release,)),
     wire.ExtendMessage: Operation(messages.extend_message, _READ, (Queue.extend,)),
     wire.Subscribe: Operation(subscribing.subscribe, _READ_ALL, (Engine.receive,)),
-    wire.Unsubscribe: Operation(subscribing.unsubscribe),
+    wire.Unsubscribe: Operation(subscribing.unsubscribe, ANY_PRINCIPAL),
     wire.CopyMessage: Operation(messages.copy_message, _COPY, (Engine.copy,)),
     wire.ClaimMessages: Operation(claiming.claim_messages, _READ, (Claims.claim,)),
     wire.GetClaim: Operation(claiming.get_claim, _READ, (Claims.part,)),
@@ -62,8 +59,6 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.PublishStaged: Operation(claiming.publish_staged, _WRITE, (Batches.publish,)),
     wire.ListMessages: Operation(messages.list_messages, _READ, (Queue.list_mids,)),
     wire.GetMessage: Operation(messages.get_message, _READ, (Queue.get, Queue.read)),
-    wire.Ping: Operation(messages.ping),
+    wire.Authenticate: Operation(authenticating.authenticate, EVERYBODY),
+    wire.Ping: Operation(messages.ping, EVERYBODY),
 }
-
-HANDLERS: dict[type[Message], Handler] = {message: each.handler for message, each in OPERATIONS.items()}
-"""The handler of each operation, from the table: looked up once for each request."""

@@ -4,12 +4,14 @@ Requests that can be answered at once never wake the connection's task: the hub 
 its next batch, and the answers go straight to the socket. The task takes over where something has to be waited for.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import trio
 
 from qs_schemas import Limits, Message, Peer, PushMessage
+from qs_serving.access.caller import Caller
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
@@ -51,7 +53,9 @@ class Connection(Conversation):
         committer: Committer,
         waiters: Waiters,
         remotes: Remotes,
+        caller: Caller | None = None,
     ) -> None:
+        """caller: who the client is, None if everybody may do everything."""
         super().__init__(stream, peer, limits, writers)
         self._subscriptions = subscriptions
         self._service = Service(
@@ -62,11 +66,13 @@ class Connection(Conversation):
             wire.document,
             stream.peer,
             remotes=remotes,
+            caller=caller,
         )
         self._committer = committer
         self._waiters = waiters
         self._requests: RequestBatch | None = None  # that is under way
         self._sent = True  # the answers that were made last have been taken by the socket
+        self._woken: Callable[[], None] | None = None  # ends the wait of the task
         self._landed: trio.Event | None = None  # set when the requests' batch is over, for a task that has to go
 
     # -- subscriptions --------------------------------------------------------------------------------------------
@@ -99,6 +105,15 @@ class Connection(Conversation):
         subscriber = self._service.subscriber
         if subscriber is not None:
             await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
+
+    def rights_changed(self) -> None:
+        """The access file has been read again: what the client may not do any more ends."""
+        requests, subscriber = self._requests, self._service.subscriber
+        if requests is not None and self._woken is not None and not requests.is_allowed():
+            self._woken()
+        if subscriber is not None and self._service.caller is not None:
+            find = self._service.caller.refusal_to_read
+            self._committer.post(Job(partial(self._subscriptions.end_forbidden, subscriber, find)))
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -223,10 +238,12 @@ class Connection(Conversation):
             requests.resume()
             return
         if pause is None or not pause.qids:
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(0 if pause is None else pause.wait)
             requests.resume()
             return
         woken = self._waiters.woken(requests)
+        self._woken = woken.set
+        self.rights_changed()  # they may have, while the batch was under way
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             if self._stopping or self._ended:
@@ -237,7 +254,7 @@ class Connection(Conversation):
             with trio.move_on_at(requests.deadline) as time:
                 await woken.wait()
             nursery.cancel_scope.cancel()
-        self._interruptible = None
+        self._interruptible = self._woken = None
         if self._stopping or self._ended:
             # Nobody may be there any more to take what comes: it answers with nothing, and the next in line is woken.
             self._waiters.leave(requests)
@@ -250,9 +267,10 @@ class Connection(Conversation):
         """Waits until the call is done. Tells it to stop when nobody wants to wait any longer."""
         if self._stopping or self._ended:
             call.stop.set()
+        self._woken = call.stop.set
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
             await run_call(call, _WAITS if call.waits else _CALLS)
             nursery.cancel_scope.cancel()
-        self._interruptible = None
+        self._interruptible = self._woken = None

@@ -27,6 +27,8 @@ from qs_schemas import (
     StageMessages,
 )
 from qs_schemas import errors as table
+from qs_serving.access.caller import NotAllowedError
+from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
 
 from ..broker.jobs import Pause
@@ -34,7 +36,7 @@ from ..operations.errors import disk_error, error_answer, refused, storage_error
 from ..operations.messages import first_mid
 from ..operations.remote_requests import handler_of
 from ..operations.service import Answer, BadRequestError, Service
-from ..operations.table import HANDLERS
+from ..operations.table import ANY_PRINCIPAL, OPERATIONS
 from ..storage import engine
 
 _logger = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class RequestBatch:
         self._held = 0
         self._over: bool | None = None  # what the handler is sent next
         self.closes = False
-        """Whether the last event is a fault, answered by now, after which the connection is closed."""
+        """Whether the connection is closed after the answers: what came behind them is not handled."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
         """When the pause ends, on the loop's clock; whoever lets it wait sets it."""
@@ -118,11 +120,14 @@ class RequestBatch:
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
+        caller = self._service.caller
         if self.pause is None and self._running is None and self._held <= self._outbox:
             for event in islice(self._events, len(self._events) - self.left, None):
                 if type(event) is not PushMessage or event.payload is None or event.messages:
                     break
                 if event.delay is not None or event.key is not None or (found and event.qid != found[0].qid):
+                    break
+                if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
                     break
                 found.append(event)
         return found
@@ -141,11 +146,13 @@ class RequestBatch:
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return
             try:
-                answer = self._handle(event) if self._running is None else self._continue()
+                answer = self._handle(event) if self._running is None else self._go_on(event)
             except Exception as error:
                 answer = self._refuse(event, error)
             if answer is not None:
                 self._add(answer, event.req)
+            if self.closes:
+                self.left = 0
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
         """Returns what is answered when a handler has raised an error."""
@@ -153,6 +160,9 @@ class RequestBatch:
             raise error
         if isinstance(error, engine.StorageError):
             return refused(request, error)
+        if isinstance(error, NotAllowedError):
+            self.closes = error.error.closes
+            return error_answer(request, error.error, str(error))
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
@@ -164,9 +174,12 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        handler = HANDLERS.get(type(request))  # type: ignore[arg-type] # a fault has none
-        if handler is None:
+        operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
+        if operation is None:
             return self._handle_unknown(request)
+        if service.caller is not None:
+            service.caller.check(operation.rights, cast(Message, request))
+        handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)
         answer = handler(service, request)
@@ -182,7 +195,31 @@ class RequestBatch:
             return request.message()
         if isinstance(request, Error):
             return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
+        if self._service.caller is not None:
+            self._service.caller.check(ANY_PRINCIPAL, request)
         return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+
+    def is_allowed(self) -> bool:
+        """Returns whether the request that waits is still allowed to the client."""
+        caller, request = self._service.caller, self._events[-self.left]
+        if caller is not None and not isinstance(request, Fault):
+            try:
+                caller.check(OPERATIONS[type(request)].rights, request)
+            except NotAllowedError:
+                return False
+        return True
+
+    def _go_on(self, request: Message | Fault) -> Message | None:
+        """Continues, unless the request is no longer allowed: the access file may have been read again."""
+        caller, running = self._service.caller, self._running
+        if caller is not None and running is not None and not isinstance(request, Fault):
+            try:
+                caller.check(OPERATIONS[type(request)].rights, request)
+            except NotAllowedError:
+                self._running = None
+                running.close()
+                raise
+        return self._continue()
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""

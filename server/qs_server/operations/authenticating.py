@@ -1,0 +1,24 @@
+"""The operation by which a client says who it is."""
+
+import qs_schemas as wire
+from qs_schemas import Message
+from qs_serving.access.caller import DELAY, NotAllowedError
+
+from ..broker.jobs import Pause
+from ..storage.engine import UnsupportedError
+from .service import Answer, Service
+
+
+def authenticate(service: Service, request: wire.Authenticate) -> Message | Answer:
+    if service.caller is None:
+        raise UnsupportedError("this server has no access file, and everybody may do everything: give it --access FILE")
+    try:
+        return wire.Authenticate(principal=service.caller.authenticate(request.token or ""))
+    except NotAllowedError as error:
+        return _refuse_slowly(error)
+
+
+def _refuse_slowly(error: NotAllowedError) -> Answer:
+    """Refuses after a while, so that one connection cannot try many tokens. Nobody else waits."""
+    yield Pause(wait=DELAY)
+    raise error

@@ -1,0 +1,114 @@
+"""Reads the access file: who may do what, in TOML. docs/security.md describes it."""
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from .principal import Principal, Right
+
+_LISTED = (Right.READ, Right.WRITE, Right.CONFIGURE)
+_LISTS = ("tokens", "certificates", *(right.value for right in _LISTED))
+_FLAGS = ("admin", "monitor")
+_TOKEN = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_NAME = 200
+"""Characters of a principal's name."""
+
+
+class AccessFileError(Exception):
+    """The access file cannot be used. The text says where it is wrong and what to do, and never shows a hash."""
+
+
+class AccessTable:
+    """What an access file says. Does not change."""
+
+    def __init__(self, path: str, content: Mapping[str, Any]) -> None:
+        """path: for error texts; content: as TOML has it. AccessFileError."""
+        self._path = path
+        self.principals: dict[str, Principal] = {}
+        """By name, in the order of the file."""
+        self.tokens: dict[bytes, str] = {}
+        """SHA-256 of a token -> name of its principal."""
+        self.certificates: dict[str, str] = {}
+        """Name in a client certificate -> name of its principal, in the order of the file."""
+        self.anonymous: Principal | None = None
+        """What everybody may do. None: to say who they are."""
+        self._refuse_unknown(content, ("principals", "anonymous"), "the file")
+        for name, section in self._table(content.get("principals", {}), "principals").items():
+            self._add(name, self._table(section, f"principals.{name}"))
+        if "anonymous" in content:
+            where = "anonymous"
+            section = self._table(content["anonymous"], where)
+            self._refuse_unknown(section, [right.value for right in _LISTED], where)
+            self.anonymous = Principal(None, self._patterns(section, where))
+
+    def _add(self, name: str, section: Mapping[str, Any]) -> None:
+        where = f"principals.{name}"
+        if not name or len(name) > _NAME or _CONTROL.search(name):
+            raise self._error(f"{name!r}", f"is no name of a principal: 1 to {_NAME} characters, no control characters")
+        self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)
+        flags = {flag: section.get(flag, False) for flag in _FLAGS}
+        for flag, value in flags.items():
+            if not isinstance(value, bool):
+                raise self._error(where, f"{flag} has to be true or false")
+        self.principals[name] = Principal(name, self._patterns(section, where), **flags)
+        for token in self._strings(section, "tokens", where):
+            found = _TOKEN.fullmatch(token)
+            if found is None:
+                raise self._error(where, "a token is written as sha256: and 64 hex digits; `qs token` makes one")
+            self._claim(self.tokens, bytes.fromhex(found[1]), name, "token")
+        for names in self._strings(section, "certificates", where):
+            self._claim(self.certificates, names, name, "certificate")
+
+    def _claim(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
+        other = known.setdefault(key, name)
+        if other != name:
+            raise self._error(f"principals.{name}", f"has a {what} that {other!r} has too; give each its own")
+
+    def _patterns(self, section: Mapping[str, Any], where: str) -> dict[Right, list[str]]:
+        return {right: self._strings(section, right.value, where) for right in _LISTED}
+
+    def _strings(self, section: Mapping[str, Any], key: str, where: str) -> list[str]:
+        value = section.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise self._error(where, f"{key} has to be a list of texts in quotes, none of them empty")
+        return value
+
+    def _table(self, value: object, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise self._error(where, "has to be a table: [principals.NAME] or [anonymous]")
+        return value
+
+    def _refuse_unknown(self, section: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
+        for key in section:
+            if key not in known:
+                raise self._error(where, f"has {key!r}, which is unknown: it may have {', '.join(known)}")
+
+    def _error(self, where: str, text: str) -> AccessFileError:
+        return AccessFileError(f"{self._path}: {where} {text}" if where else f"{self._path}: {text}")
+
+
+def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
+    """Returns what the file says, and warnings. AccessFileError when it cannot be read, or is wrong."""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = tomllib.load(file)
+    except OSError as error:
+        raise AccessFileError(f"cannot read --access {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise AccessFileError(f"{path}: is not text in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise AccessFileError(f"{path}: is not TOML: {error}") from None
+    table = AccessTable(path, content)
+    warnings = []
+    if mode & stat.S_IWOTH:
+        warnings.append(f"{path} can be changed by everybody on this machine: chmod 600 {path}")
+    elif mode & stat.S_IROTH:
+        warnings.append(f"{path} can be read by everybody on this machine: chmod 600 {path}")
+    if not any(table.tokens) and not table.certificates and table.anonymous is None:
+        warnings.append(f"{path} lets nobody in: no principal has a token or a certificate")
+    return table, warnings

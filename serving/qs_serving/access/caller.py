@@ -1,0 +1,126 @@
+"""Whose requests those of one connection are."""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from qs_schemas import ErrorCode, Message
+from qs_schemas import errors as table
+
+from .access import Access
+from .access_file import AccessTable
+from .principal import Principal, Right
+from .tokens import owner_of
+
+Rights = Mapping[str, Right]
+"""Field of a request that names queues -> the right that it needs to each of them."""
+DELAY = 0.1
+"""Seconds after which a wrong token is answered."""
+_MOST_WRONG = 10
+"""Wrong tokens of one connection. The last one closes it."""
+_FIRST = "authenticate with a token first"
+
+
+class NotAllowedError(Exception):
+    """A request is refused. error: row of the table of errors; the text says what is missing."""
+
+    def __init__(self, error: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.error = error
+
+
+class _How(Enum):
+    """How a connection has said who it is."""
+
+    NOT = "not at all"
+    TOKEN = "by a token"  # noqa: S105 - not a token
+    CERTIFICATE = "by a client certificate"
+    WRONGLY = "by a wrong token"
+
+
+class Caller:
+    """One connection, and what it may do now: that changes when it authenticates, and when the access file is read
+    again. Used by one thread at a time."""
+
+    def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
+        """peer: address of the client, for the log; certificate: the names in the client's certificate."""
+        self._access = access
+        self._peer = peer
+        self._certificate = tuple(certificate)
+        self._how = _How.CERTIFICATE if self._certificate else _How.NOT
+        self._digest = b""
+        self._wrong = 0
+        self._table: AccessTable | None = None
+        self._principal: Principal | None = None
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who it is: a principal, the anonymous one, or None for a client that may do nothing but authenticate."""
+        current = self._access.table
+        if current is not self._table:
+            self._principal = self._find(current)
+            self._table = current
+        return self._principal
+
+    def _find(self, current: AccessTable) -> Principal | None:
+        if self._how is _How.TOKEN:
+            return current.principals.get(current.tokens.get(self._digest, ""))
+        if self._how is _How.CERTIFICATE:
+            for listed, name in current.certificates.items():
+                if listed in self._certificate:
+                    return current.principals[name]
+        return None if self._how is _How.WRONGLY else current.anonymous
+
+    def authenticate(self, token: str) -> str:
+        """Becomes the principal of a token, and returns its name. NotAllowedError: it is nobody from now on; the answer
+        to that is to be given after `DELAY`, and a 429 closes the connection."""
+        found = owner_of(token, self._access.table.tokens)
+        self._table = None
+        if found is not None:
+            self._how = _How.TOKEN
+            self._digest, name = found
+            return name
+        self._how = _How.WRONGLY
+        self._wrong += 1
+        self._access.failures.note(self._peer)
+        if self._wrong >= _MOST_WRONG:
+            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed")
+        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it")
+
+    def check(self, rights: Rights | None, request: Message) -> None:
+        """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
+        principal may."""
+        if rights is None:
+            return
+        principal = self.principal
+        if principal is None:
+            raise self._refused("is needed for this")
+        for field, right in rights.items():
+            named = getattr(request, field)
+            for qid in (named,) if isinstance(named, str) else named or ():
+                if not principal.may(right, qid):
+                    raise self._refused(f"may not {right.value} the queue {qid!r}")
+
+    def may(self, right: Right, qid: str) -> bool:
+        """Returns whether it has a right to a queue now."""
+        principal = self.principal
+        return principal is not None and principal.may(right, qid)
+
+    def may_see(self, qid: str) -> bool:
+        """Returns whether it may know that a queue exists."""
+        principal = self.principal
+        return principal is not None and principal.may_see(qid)
+
+    def refusal_to_read(self, qids: Iterable[str]) -> tuple[ErrorCode, str] | None:
+        """Returns why it may not read all of the queues, None if it may."""
+        for qid in qids:
+            if not self.may(Right.READ, qid):
+                error = self._refused(f"may not {Right.READ.value} the queue {qid!r}")
+                return error.error, str(error)
+        return None
+
+    def _refused(self, what: str) -> NotAllowedError:
+        principal = self.principal
+        if principal is None or principal.name is None:
+            text = _FIRST if principal is None else f"a client that has not authenticated {what}: {_FIRST}"
+            return NotAllowedError(table.UNAUTHORIZED, text)
+        return NotAllowedError(table.FORBIDDEN, f"the principal {principal.name!r} {what}")

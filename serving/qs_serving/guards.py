@@ -1,0 +1,51 @@
+"""Who is let in: what the flags say of TLS, of the access file, and of other machines."""
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from .access.access import Access
+from .listening import StartError
+from .stopping import Reloadable
+from .tls import ServerTls, TlsFiles
+
+
+class Guards:
+    """What a server has read of the files that say who may connect and what they may do."""
+
+    def __init__(self, host: str, tls: TlsFiles | None, access: str | None, *, is_open: bool) -> None:
+        """host: that the server listens on; access: path of the access file; is_open: everybody may do everything.
+        StartError if a file cannot be used, or if nothing says who may connect from other machines."""
+        self.host = host
+        if access is None and not is_open and not is_loopback(host):
+            raise StartError(
+                f"--host {host} lets other machines connect, and there is no access file: say who may do what with "
+                "--access FILE, or that everybody may do everything with --open"
+            )
+        self.tls = None if tls is None else ServerTls(tls)
+        self.access = None if access is None else Access(access)
+
+    @property
+    def reloads(self) -> Sequence[Reloadable]:
+        """What is read again on SIGHUP."""
+        return [each for each in (self.tls, self.access) if each is not None]
+
+    def describe(self) -> list[str]:
+        """Returns lines that say who is let in."""
+        reach = "only this machine can connect" if is_loopback(self.host) else "other machines can connect"
+        about = [f"host {self.host}: {reach}"]
+        about.append("no TLS: everything is sent in the clear" if self.tls is None else f"TLS: {self.tls.about}")
+        about.append("no access file: everybody may do everything" if self.access is None else self.access.about)
+        return about
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches every address of a host. True if it has none."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    try:
+        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return True  # nobody reaches it; listening says what is wrong
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
