@@ -16,6 +16,8 @@ _TOKEN = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _NAME = 200
 """Characters of a principal's name."""
+_SHOWN = 30
+"""Characters of an unknown key that an error shows: what is longer may be a token in the wrong place."""
 
 
 class AccessFileError(Exception):
@@ -85,7 +87,8 @@ class AccessTable:
     def _refuse_unknown(self, section: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
         for key in section:
             if key not in known:
-                raise self._error(where, f"has {key!r}, which is unknown: it may have {', '.join(known)}")
+                shown = repr(key) if len(key) <= _SHOWN else f"a key of {len(key)} characters"
+                raise self._error(where, f"has {shown}, which is unknown: it may have {', '.join(known)}")
 
     def _error(self, where: str, text: str) -> AccessFileError:
         return AccessFileError(f"{self._path}: {where} {text}" if where else f"{self._path}: {text}")
