@@ -158,7 +158,6 @@ def test_a_server_that_is_reloaded_and_killed(world: World) -> None:
         text=True,
     )
     try:
-        until(lambda: "127.0.0.1" in server.log(), world.folder)
         world.note_processes()
         for path, text in (
             (world.access, f'[principals.a]\ntokens = ["{TOKEN}"]\n'),
