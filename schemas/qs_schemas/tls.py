@@ -98,12 +98,13 @@ class TlsChannel:
             self._kept += data
             return
         try:
-            count = self._tls.write(data)  # one record at most
-            if count < len(data):
-                rest = memoryview(data)[count:]
-                while rest:
-                    self._sealed.append(self._outgoing.read())
-                    rest = rest[self._tls.write(rest) :]
+            if len(data) <= _RECORD:
+                self._tls.write(data)
+                return
+            view = memoryview(data)
+            for at in range(0, len(view), _RECORD):
+                self._tls.write(view[at : at + _RECORD])
+                self._sealed.append(self._outgoing.read())
         except ssl.SSLError as error:
             _fail(error)
 

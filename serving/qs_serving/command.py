@@ -102,7 +102,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
 
 def _add_tls(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("TLS", "All files are in PEM form, and are read again on SIGHUP.")
-    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate (default: no TLS)")
+    group.add_argument("--tls-cert", metavar="FILE", help="speak TLS, with this certificate")
     group.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     group.add_argument("--tls-client-ca", metavar="FILE", help="accept only clients with a certificate of this CA")
 
@@ -149,22 +149,11 @@ def guards_of(options: Any) -> Guards:
     return Guards(options.host, options.tls, options.access, is_open=options.open)
 
 
-def run_command(
-    program: str,
-    verbose: int,
-    run: Callable[[Any, Announce], Awaitable[None]],
-    options: Any,
-    check: Callable[[Any], list[str]] = lambda options: [],
-) -> int:
-    """Runs a server, or, with --check, only says what it would do. check: lines about the command's own options, or a
-    StartError. Exit codes: 0 stopped as asked, or nothing wrong; 1 could not start, or not stop as it should: a line
-    says why; 130 interrupted before it listened."""
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
+    """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
+    interrupted before it listened."""
+    _log_to_stderr(verbose)
     try:
-        if options.check:
-            print("\n".join([*guards_of(options).describe(), *check(options), "nothing is wrong"]))
-            return 0
         trio.run(run, options, _announcing(program))
     except (StartError, StopError) as error:
         print(f"{program}: {error}", file=sys.stderr)
@@ -172,3 +161,21 @@ def run_command(
     except KeyboardInterrupt:
         return 130  # before the server had begun to listen for it
     return 0
+
+
+def check_command(program: str, verbose: int, options: Any, more: Callable[[], list[str]]) -> int:
+    """Reads the files that the flags name, as --check asks, and prints what is in them. more: lines about the command's
+    own options, or a StartError. Exit codes: 0 a server would start with them; 1 a line says why not."""
+    _log_to_stderr(verbose)
+    try:
+        lines = [*guards_of(options).describe(), *more()]
+    except StartError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
+def _log_to_stderr(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

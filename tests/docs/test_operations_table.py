@@ -13,8 +13,9 @@ from support.serving import PROJECT
 
 import qs_schemas
 from qs_schemas import Message
-from qs_server.operations.table import OPERATIONS, Operation, Right
+from qs_server.operations.table import EVERYBODY, OPERATIONS, Operation
 from qs_server.storage.engine import Batches, Claims, Queue
+from qs_serving.access.principal import Right
 
 PAGE = PROJECT / "docs" / "operations-reference.md"
 PROTOCOL = (PROJECT / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -32,6 +33,10 @@ def rendered() -> list[str]:
 
     def rights(operation: Operation) -> str:
         needed = operation.rights
+        if needed is EVERYBODY:
+            return "none"
+        if not needed:
+            return "any"
         if len(set(needed.values())) < 2:
             return next((right.value for right in needed.values()), "")
         return ", ".join(f"{right.value} (`{name}`)" for name, right in needed.items())
@@ -74,7 +79,7 @@ def test_row(op: str) -> None:
     assert qs_schemas.OPERATIONS[op] is message
     assert get_type_hints(operation.handler)["request"] is message
     named = {field.name for field in fields(message)} & {"qid", "queues"}
-    assert set(operation.rights) == (named - {"queues"} if op in ONLY_ANSWERED else named)
+    assert set(operation.rights or ()) == (named - {"queues"} if op in ONLY_ANSWERED else named)
 
 
 @pytest.mark.parametrize("op", [op for op in ROWS if op not in ("list-queues", "subscribe")])
@@ -104,9 +109,21 @@ def test_every_method_of_a_queue_is_of_some_operation() -> None:
         assert methods <= used, kind
 
 
+def test_rights_on_the_protocol_page() -> None:
+    """The page's table of rights is that of the operations."""
+    page = PROTOCOL.partition("\n## Who may do what\n")[2].partition("\n## ")[0]
+    found = {name.strip("`"): ops for name, ops in re.findall(r"^\| ([^|]*) \| (`.*) \|$", page, re.MULTILINE)}
+    expected: dict[str, set[str]] = {}
+    for op, (_, operation) in ROWS.items():
+        words = {word for right in (operation.rights or {}).values() for word in right.value.split(" or ")}
+        for word in words or {"no right" if operation.rights is EVERYBODY else "any right"}:
+            expected.setdefault(word, set()).add(op)
+    assert {name: set(re.findall(r"`([\w-]+)`", ops)) for name, ops in found.items()} == expected
+
+
 def test_every_right_is_needed() -> None:
     """Each right is that of some operation."""
-    assert {right for _, operation in ROWS.values() for right in operation.rights.values()} == set(Right)
+    assert {right for _, operation in ROWS.values() for right in (operation.rights or {}).values()} == set(Right)
 
 
 def test_messages_without_a_row_have_no_handler() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import Crash
+from support.engines import Crash, maintenance_of
 
 from qs_server.storage import inotify
 from qs_server.storage.engine import SECOND, Draft, Durability, NoSuchQueueError, Receipt
@@ -292,7 +292,7 @@ def test_compaction_that_needs_a_segment_on_a_full_disk(make: Make, monkeypatch:
 def _due(make: Make, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place whose journal wants a checkpoint."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
-    monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.maintenance._CHECKPOINT", 1 << 16)
     place = make()
     place.queue("a")
     while len(place.segments()) < 4:
@@ -337,7 +337,7 @@ def test_a_checkpoint_that_cannot_be_completed(due: Place, caplog: pytest.LogCap
 def test_a_long_log_and_nothing_written_since_the_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was killed has much to write a checkpoint of: it begins with that when it writes anything."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
-    monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 16)
+    monkeypatch.setattr("qs_server.storage.journal.maintenance._CHECKPOINT", 1 << 16)
     place = make()
     place.queue("a")
     place.push("a", b"x")
@@ -358,7 +358,7 @@ def test_notes_wait_with_what_is_put_off(make: Make) -> None:
     place.push("a", b"x")
     place.upkeep_all()
     place.receive("a")
-    place.engine._journal._put_off(OSError(errno.ENOSPC, "No space left on device"))
+    maintenance_of(place.engine)._put_off(OSError(errno.ENOSPC, "No space left on device"))
     due = place.engine.effects().next_upkeep
     assert due is not None
     place.clock.now = due

@@ -39,7 +39,8 @@ def free_port() -> int:
 FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
-    "--max-list", "--max-connections", "--max-pipeline", "--document-time", "--linger", "--grace", "--end-of-document",
+    "--max-list", "--max-connections", "--max-handshakes", "--max-pipeline", "--document-time", "--linger", "--grace",
+    "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from support.examples import examples
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
-from qs_server.storage.journal import compaction, keeper, supply
+from qs_server.storage.journal import compaction, maintenance, supply
 from qs_server.storage.journal.checkpoint import NAME as CHECKPOINT
 from qs_server.storage.journal.store import Store
 
@@ -204,7 +204,7 @@ class ColdMachine(JournalMachine):
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("FIRST_SEGMENT", 20480), ("LARGEST_SEGMENT", 20480), ("SMALLEST", 4096)):
         monkeypatch.setattr(supply, name, size)
-    monkeypatch.setattr(keeper, "_CHECKPOINT", 1 << 15)
+    monkeypatch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     monkeypatch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)
 

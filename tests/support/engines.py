@@ -17,6 +17,7 @@ from qs_server.storage.directories import (
 )
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Draft, Durability, Effects, Engine, Options
+from qs_server.storage.journal.maintenance import Maintenance
 
 EPOCH = 1_760_000_000_000_000
 """What the tests' clock says at its start: microseconds."""
@@ -178,19 +179,26 @@ class FaultyDisk(Disk):
 _effects = DirectoriesEngine.effects
 
 
+def maintenance_of(engine: DirectoriesEngine) -> Maintenance:
+    """Returns what maintains the engine's log, which has to be open."""
+    maintenance = engine._journal.maintenance
+    assert maintenance is not None
+    return maintenance
+
+
 def _overlooks_work(engine: DirectoriesEngine) -> bool:
     """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
-    commit, as only some states make the keeper look. Changes nothing."""
-    keeper = engine._journal
-    store = keeper._store
-    if store is None or keeper._running is not None or store.log.failed is not None:
+    commit, as only some states make the maintenance look. Changes nothing."""
+    maintenance = engine._journal.maintenance
+    if maintenance is None or maintenance._running is not None or maintenance._store.log.failed is not None:
         return False
-    state, written = dict(vars(keeper)), store.usage.written
-    keeper._look(store)
-    found = keeper._has_work
-    vars(keeper).update(state)
-    store.usage.written = written
-    return found is not keeper._has_work
+    state, usage = dict(vars(maintenance)), maintenance._store.usage
+    written = usage.written
+    maintenance._look()
+    found = maintenance._has_work
+    vars(maintenance).update(state)
+    usage.written = written
+    return found is not maintenance._has_work
 
 
 def _kept_effects(engine: DirectoriesEngine) -> Effects:

@@ -8,7 +8,7 @@ import pytest
 from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Durability, Engine
-from qs_server.storage.journal import compaction, keeper, supply
+from qs_server.storage.journal import compaction, maintenance, supply
 from support.engines import WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make
@@ -93,7 +93,7 @@ def small_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(supply, "FIRST_SEGMENT", 1 << 15)
     patch.setattr(supply, "LARGEST_SEGMENT", 1 << 16)
     patch.setattr(supply, "SMALLEST", 4096)
-    patch.setattr(keeper, "_CHECKPOINT", 1 << 15)
+    patch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     patch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1000)  # slices are the same each time
 

@@ -324,7 +324,8 @@ class _Run:
 def copied_by(engine: Engine) -> int:
     """Bytes that compaction has copied, as far as there is a journal."""
     journal = getattr(engine, "_journal", None)
-    return 0 if journal is None or journal._compaction is None else int(journal._compaction.total)
+    maintenance = None if journal is None else journal.maintenance
+    return 0 if maintenance is None else int(maintenance.compaction.total)
 
 
 def shown(options: Options) -> object:

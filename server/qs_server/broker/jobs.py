@@ -18,8 +18,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why a handler cannot answer yet: it waits for a message in one of the queues, so many seconds from when it first
-    said so; or until a call is done; or, without either, only so many seconds, or until others had their turn."""
+    """Says why a handler cannot answer yet. With qids, it waits for a message in one of these queues, for `wait`
+    seconds from its first pause; with call, until that call is done; with neither, for `wait` seconds, or only until
+    others had their turn."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
@@ -29,23 +30,23 @@ class Pause:
 
 
 class Work(Protocol):
-    """What a batch advances."""
+    """The part of a request batch or a job that the committer uses."""
 
     @property
     def weight(self) -> int:
-        """How much work it is, in messages."""
+        """Amount of work, in messages."""
 
     @property
     def runnable(self) -> bool:
-        """Whether there is something to do now."""
+        """True if there is something to do now."""
 
     @property
     def pause(self) -> Pause | None:
-        """What it waits for, if that is why it is not runnable."""
+        """The reason why it waits, None if it does not."""
 
     @property
     def left(self) -> int:
-        """How many requests have no answer yet; of a job, 1 until it has run."""
+        """Number of requests without an answer; for a job, 1 until it has run."""
 
     ended: Callable[[], None] | None
     """What the committer calls in the loop when a batch that it was in is over; it sets this to None before."""
@@ -55,28 +56,27 @@ class Work(Protocol):
 
     @property
     def peer(self) -> str:
-        """The address of the client whose requests these are; empty when it is nobody's."""
+        """Address of the client that sent the requests, empty for the server itself."""
 
     def pushes(self) -> list[PushMessage]:
-        """The requests with which it goes on, as far as each pushes one message to the same queue, and nothing else is
-        asked of it."""
+        """Returns the next requests, up to the first that is not a push of one message to the same queue."""
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """Answers what `pushes` gave, as it has been done. mids: the id of each."""
+        """Answers the requests that `pushes` returned, as they are done. mids: their ids."""
 
     def advance(self, *, pushing: bool | None) -> None:
-        """Does what there is to do: up to the next that is of the other kind, if only pushes or only others are
-        wanted; None: all."""
+        """Runs the next requests. pushing: True to stop before the first that is no push, False before the first push,
+        None to run all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """Pushes have come to nothing after they were answered."""
+        """Answers pushes with the error that has undone them."""
 
     def fail(self, error: Exception) -> None:
-        """The commit has failed: nothing that was done can be answered for."""
+        """Answers everything with the error of a commit that has failed."""
 
 
 class Job:
-    """A function to run once on the engine, for nobody in particular."""
+    """Runs a function on the engine once, in a batch of its own or with requests."""
 
     pause = None
     peer = ""
@@ -98,7 +98,7 @@ class Job:
         return []
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """Does nothing, as `pushes` gives none."""
+        """Does nothing, as `pushes` returns nothing."""
 
     def advance(self, *, pushing: bool | None) -> None:
         if not pushing:
@@ -109,7 +109,7 @@ class Job:
                 self.fail(error)  # no fault of the others in the batch
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """None are its own."""
+        """Does nothing, as a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
         self.failed = True

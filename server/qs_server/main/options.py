@@ -17,8 +17,8 @@ PORT = 9876
 
 @dataclass(frozen=True, slots=True)
 class SqsOptions:
-    """Says where queues of the storage `sqs` are. endpoint: a URL, None for Amazon's; region: None for that of the
-    environment; prefix: what all names begin with there."""
+    """Says where queues of the storage `sqs` are. endpoint: a URL, None for Amazon's; region: None for the
+    environment's; prefix: of all queue names at the service."""
 
     endpoint: str | None = None
     region: str | None = None

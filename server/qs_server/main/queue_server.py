@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from qs_serving.command import guards_of, run_command
+from qs_serving.command import check_command, guards_of, run_command
 from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import StopError, serve_until_signalled
 
@@ -27,7 +27,9 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
     options, verbose = read_options(arguments)
-    return run_command(flags.PROGRAM, verbose, run_server, options, check_root)
+    if options.check:
+        return check_command(flags.PROGRAM, verbose, options, partial(check_root, options))
+    return run_command(flags.PROGRAM, verbose, run_server, options)
 
 
 def check_root(options: ServerOptions) -> list[str]:

@@ -174,11 +174,11 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
+        if service.caller is not None:
+            self._check(request)
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
             return self._handle_unknown(request)
-        if service.caller is not None:
-            service.caller.check(operation.rights, cast(Message, request))
         handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)
@@ -195,30 +195,33 @@ class RequestBatch:
             return request.message()
         if isinstance(request, Error):
             return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
-        if self._service.caller is not None:
-            self._service.caller.check(ANY_PRINCIPAL, request)
         return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
     def is_allowed(self) -> bool:
         """Returns whether the request that waits is still allowed to the client."""
-        caller, request = self._service.caller, self._events[-self.left]
-        if caller is not None and not isinstance(request, Fault):
-            try:
-                caller.check(OPERATIONS[type(request)].rights, request)
-            except NotAllowedError:
-                return False
+        try:
+            self._check(self._events[-self.left])
+        except NotAllowedError:
+            return False
         return True
+
+    def _check(self, request: Message | Fault) -> None:
+        """Raises NotAllowedError unless the client may make the request."""
+        caller = self._service.caller
+        if caller is not None and not isinstance(request, Fault):
+            operation = OPERATIONS.get(type(request))
+            caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
         """Continues, unless the request is no longer allowed: the access file may have been read again."""
-        caller, running = self._service.caller, self._running
-        if caller is not None and running is not None and not isinstance(request, Fault):
-            try:
-                caller.check(OPERATIONS[type(request)].rights, request)
-            except NotAllowedError:
-                self._running = None
+        running = self._running
+        try:
+            self._check(request)
+        except NotAllowedError:
+            if running is not None:
                 running.close()
-                raise
+            self._running = None
+            raise
         return self._continue()
 
     def _continue(self) -> Message | None:

@@ -189,11 +189,12 @@ class DirectoriesEngine(Engine):
         first = self._first_expiry() if activity.expiries else None
         arrived = self._take_arrivals() if activity.arrived or self._root.gone else {}
         has_files = len(self._queues) > len(journal.queues)
+        maintenance = journal.maintenance
         return Effects(
             arrived,
             failed,
             None if first is None else first[0],
-            journal.next_upkeep(),
+            None if maintenance is None else maintenance.next_due(),
             commit_is_cheap=not has_files and journal.commit_is_cheap,
             pushes_first=has_files,
         )
@@ -246,10 +247,12 @@ class DirectoriesEngine(Engine):
         return sync if files or journal is not None else None
 
     def begin_upkeep(self) -> Background | None:
-        return self._journal.begin_upkeep()
+        maintenance = self._journal.maintenance
+        return None if maintenance is None else maintenance.begin()
 
     def finish_upkeep(self, upkeep: Background) -> None:
-        self._journal.finish_upkeep(upkeep)
+        if self._journal.maintenance is not None:
+            self._journal.maintenance.finish(upkeep)
 
     def refresh(self) -> None:
         self._watch.refresh()

@@ -9,7 +9,7 @@ _CLEAR = "\r\x1b[K"
 
 
 def counted(number: int, what: str) -> str:
-    """`1 message`, `2 messages`."""
+    """Returns a count with its noun: `1 message`, `2 messages`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

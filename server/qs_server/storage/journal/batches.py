@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..capacity import require_room
-from ..engine import NoSuchPartError, Options
+from ..engine import Clock, NoSuchPartError
 from ..names import check_name
 from . import records
 from .claim_records import EMPTY, Published, Staged
@@ -19,24 +19,18 @@ Name = tuple[int, int, int]
 """Identifies an attempt at a part: batch, part, attempt."""
 
 
-class _Table(Protocol):
+class Publishing(Protocol):
+    """The part of a queue's message table that batches use."""
+
+    qid: str
     number: int
 
     def __len__(self) -> int: ...
+    def free_ids(self, count: int, now: int, /) -> range: ...
+    def push_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int], /) -> None: ...
+    def saw(self, mid: int, /) -> None: ...
     def is_news(self, mid: int, place: int, /) -> bool: ...
     def restore(self, mid: int, place: int, size: int, state: tuple[int, int, bool], /) -> None: ...
-
-
-class Publishing(Protocol):
-    """The part of a queue that batches use."""
-
-    qid: str
-    options: Options
-
-    @property
-    def table(self) -> _Table: ...
-    def free_range(self, count: int) -> range: ...
-    def add_published(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None: ...
 
 
 class Publication:
@@ -76,8 +70,11 @@ class LogBatches:
     """Stages and publishes the batches of one queue. Every method may raise OSError, and BadQueueNameError for the
     producer's name."""
 
-    def __init__(self, queue: Publishing, store: Store) -> None:
-        self._queue = queue
+    def __init__(self, table: Publishing, store: Store, clock: Clock, capacity: int | None) -> None:
+        """capacity: of the queue, None for no bound."""
+        self._table = table
+        self._clock = clock
+        self._capacity = capacity
         self._store = store
         self.producers: dict[str, Producer] = {}
 
@@ -87,7 +84,7 @@ class LogBatches:
         state = self.producers.setdefault(producer, Producer())
         if name[0] <= state.last:
             return
-        template = Staged(self._queue.table.number, *name, EMPTY, producer, b"")
+        template = Staged(self._table.number, *name, EMPTY, producer, b"")
         size = len(template.body()) + records.HEAD.size
         self._store.log.reserve(sum(map(len, payloads)) + max(len(payloads), 1) * size, push=True)
         part = state.staged.get(name)
@@ -125,13 +122,13 @@ class LogBatches:
             if (batch, number, attempt) not in state.staged:
                 raise NoSuchPartError(
                     f"producer {producer!r} has not staged part {number} of batch {batch}, attempt {attempt}, on queue "
-                    f"{self._queue.qid!r}"
+                    f"{self._table.qid!r}"
                 )
         counted = [(number, attempt, len(state.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)
-        require_room(self._queue.qid, self._queue.options.capacity, self._queue.table.__len__, count)
-        mids = self._queue.free_range(count)
-        record = Published(self._queue.table.number, batch, mids.start, producer, counted)
+        require_room(self._table.qid, self._capacity, self._table.__len__, count)
+        mids = self._table.free_ids(count, self._clock())
+        record = Published(self._table.number, batch, mids.start, producer, counted)
         body = record.body()
         self._store.log.reserve(records.HEAD.size + len(body))
         place = self._store.log.append(body)
@@ -151,7 +148,14 @@ class LogBatches:
             mid += count
         self._set_last(producer, record, place)
         if mids:
-            self._queue.add_published(mids, [where for where, _ in published], [size for _, size in published])
+            self._store.undo.append((self._stage_again, published))
+            self._table.push_run(mids, [where for where, _ in published], [size for _, size in published])
+            self._table.saw(mids[-1])
+
+    def _stage_again(self, published: Sequence[tuple[int, int]]) -> None:
+        """Counts messages again whose publication is taken back: (place, size)."""
+        for where, size in published:
+            self._store.usage.add(where, record_size(size))
 
     def _set_last(self, producer: Producer, record: Published, place: int) -> None:
         """Makes a batch the producer's last published one, and drops what is still staged for it or an earlier one."""
@@ -200,8 +204,8 @@ class LogBatches:
         for number, attempt, count in record.parts:
             for position, (where, size) in state.staged.pop((record.batch, number, attempt), {}).items():
                 self._store.usage.drop(where, record_size(size))
-                if self._queue.table.is_news(mid + position, place):
-                    self._queue.table.restore(mid + position, where, size, READY)
+                if self._table.is_news(mid + position, place):
+                    self._table.restore(mid + position, where, size, READY)
             mid += count
         self._set_last(state, record, place)
 
@@ -230,12 +234,12 @@ class LogBatches:
         """Appends again the records that would be lost with the segments up to this one. OSError."""
         for producer, state in self.producers.items():
             if state.last >= 0 and segment_of(state.place) <= segment:
-                body = Published(self._queue.table.number, state.last, 0, producer, ()).body()
+                body = Published(self._table.number, state.last, 0, producer, ()).body()
                 self._store.log.reserve(records.HEAD.size + len(body))
                 self._store.undo.append((setattr, state, "place", state.place))
                 state.place = self._store.log.append(body)
             for name in [name for name, part in state.staged.items() if not part]:
-                self._append(Staged(self._queue.table.number, *name, EMPTY, producer, b""))
+                self._append(Staged(self._table.number, *name, EMPTY, producer, b""))
 
     def forget_publications(self, segment: int) -> None:
         """Forgets the publications up to a removed segment: their staged records are removed too."""

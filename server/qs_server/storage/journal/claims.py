@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError
+from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError, Stats
 from ..index.message_index import Index
 from ..index.midmap import MidMap
+from ..lifecycle import Event, Lifecycle
 from ..names import WITHHELD, check_name
 from . import claim_records, records
 from .places import segment_of
@@ -22,29 +23,24 @@ _PAGE = 1000
 """Messages that are read from the index at a time."""
 
 
-class _Table(Protocol):
+class Claimed(Protocol):
+    """The part of a queue's message table that claims use."""
+
+    qid: str
     number: int
     index: Index
     places: MidMap
     receives: dict[int, int]
+    counts: Stats
+    lifecycle: Lifecycle | None
 
+    def time(self, number: int, /) -> int: ...
+    def expire(self, count: int | None = None) -> int: ...
     def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
+    def delete(self, mid: int, expiry: int, /) -> None: ...
+    def note(self, event: Event, mid: int, /, *, more: int = 0) -> None: ...
     def is_news(self, mid: int, place: int, /) -> bool: ...
     def restore_deletion(self, mid: int, /) -> None: ...
-
-
-class Claimed(Protocol):
-    """The part of a queue that claims use."""
-
-    qid: str
-
-    @property
-    def table(self) -> _Table: ...
-    def expire(self, count: int | None = None) -> int: ...
-    def time(self, number: int, /) -> int: ...
-    def remove_claimed(self, mids: Sequence[int]) -> None: ...
-    def note_claimed(self, mids: Sequence[int]) -> None: ...
-    def note_unclaimed(self, mids: Sequence[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -77,8 +73,8 @@ class LogClaims:
     most = 100_000
     """The most messages that one claim can have."""
 
-    def __init__(self, queue: Claimed, store: Store, clock: Clock) -> None:
-        self._queue = queue
+    def __init__(self, table: Claimed, store: Store, clock: Clock) -> None:
+        self._table = table
         self._store = store
         self._clock = clock
         self.consumers: dict[str, Consumer] = {}
@@ -92,28 +88,28 @@ class LogClaims:
         existing = self._existing(consumer, seq)
         if existing is not None:
             return _described(existing.record)
-        self._queue.expire()
+        self._table.expire()
         mids, size = self._choose(min(count, self.most), max_bytes, upto)
         now = self._clock()
         if mids:
-            self._make(claim_records.Claim(self._queue.table.number, seq, now, size, consumer, mids))
+            self._make(claim_records.Claim(self._table.number, seq, now, size, consumer, mids))
         return _describe(consumer, seq, mids, size, now)
 
     def _existing(self, consumer: str, seq: int) -> OpenClaim | None:
         state = self.consumers.get(consumer, Consumer())
         if seq <= state.acked:
             raise StaleReceiptError(
-                f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} is acknowledged: the next one is "
+                f"claim {seq} of consumer {consumer!r} on queue {self._table.qid!r} is acknowledged: the next one is "
                 f"{self._last(state) + 1}"
             )
         if seq in state.claims:
             return state.claims[seq]
         following = self._last(state) + 1
         if seq < following:
-            raise NoSuchClaimError(f"claim {seq} of consumer {consumer!r} on queue {self._queue.qid!r} was released")
+            raise NoSuchClaimError(f"claim {seq} of consumer {consumer!r} on queue {self._table.qid!r} was released")
         if seq > following:
             raise ClaimOrderError(
-                f"consumer {consumer!r} has made {following - 1} claims on queue {self._queue.qid!r}: the next one is "
+                f"consumer {consumer!r} has made {following - 1} claims on queue {self._table.qid!r}: the next one is "
                 f"{following}, not {seq}"
             )
         return None
@@ -122,7 +118,7 @@ class LogClaims:
         return max([consumer.acked, *consumer.claims])
 
     def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> tuple[list[int], int]:
-        index = self._queue.table.index
+        index = self._table.index
         chosen: list[int] = []
         total, after = 0, -1
         while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
@@ -138,12 +134,17 @@ class LogClaims:
 
     def _make(self, record: claim_records.Claim) -> None:
         place = self._append(record.body())
-        new = [mid for mid in record.mids if mid in self._queue.table.index.new]
-        self._queue.table.index.withhold_all(record.mids)
+        new = [mid for mid in record.mids if mid in self._table.index.new]
+        self._table.index.withhold_all(record.mids)
         consumer = self.consumers.setdefault(record.consumer, Consumer())
         consumer.claims[record.seq] = OpenClaim(record, place, set())
         self._store.undo.append((self._unmake, record, new))
-        self._queue.note_claimed(record.mids)
+        self._count_received(record.mids)
+
+    def _count_received(self, mids: Sequence[int]) -> None:
+        self._table.counts.delivered += len(mids)
+        for mid in mids if self._table.lifecycle is not None else ():
+            self._table.note("received", mid, more=1)
 
     def _append(self, body: bytes) -> int:
         """Appends a record to the log. Returns its place. OSError if there is no room."""
@@ -153,9 +154,9 @@ class LogClaims:
     def _unmake(self, record: claim_records.Claim, new: Sequence[int]) -> None:
         del self.consumers[record.consumer].claims[record.seq]
         for mid in record.mids:
-            self._queue.table.show(mid, 0, delayed=False)
+            self._table.show(mid, 0, delayed=False)
         for mid in new:
-            self._queue.table.index.new.add(mid)
+            self._table.index.new.add(mid)
 
     def part(
         self, consumer: str, seq: int, part_of: tuple[int, int], count: int, max_bytes: int
@@ -169,18 +170,18 @@ class LogClaims:
         slice_ = mids[len(mids) * part // parts : len(mids) * (part + 1) // parts]
         if len(slice_) > count:
             return None
-        queue = self._queue
+        table = self._table
         messages: list[Message] = []
         room = max_bytes
         for mid in slice_:
             if mid in claim.gone:
                 continue
-            payload = self._store.payload(queue.table.places.get(mid) or 0)
+            payload = self._store.payload(table.places.get(mid) or 0)
             room -= len(payload)
             if room < 0 and messages:
                 return None
-            receives = queue.table.receives.get(mid, 0) + 1
-            messages.append(Message(queue.qid, mid, "delivered", receives, queue.time(mid), None, payload))
+            receives = table.receives.get(mid, 0) + 1
+            messages.append(Message(table.qid, mid, "delivered", receives, table.time(mid), None, payload))
         return messages
 
     def _open_claim(self, consumer: str, seq: int) -> OpenClaim:
@@ -188,7 +189,7 @@ class LogClaims:
         claim = self.consumers.get(consumer, Consumer()).claims.get(seq)
         if claim is None:
             raise NoSuchClaimError(
-                f"consumer {consumer!r} has no claim {seq} on queue {self._queue.qid!r}: it was never made, is "
+                f"consumer {consumer!r} has no claim {seq} on queue {self._table.qid!r}: it was never made, is "
                 "acknowledged, or was released"
             )
         return claim
@@ -201,17 +202,19 @@ class LogClaims:
             return
         if seq > self._last(state):
             raise ClaimOrderError(
-                f"consumer {consumer!r} has made {self._last(state)} claims on queue {self._queue.qid!r}: there is no "
+                f"consumer {consumer!r} has made {self._last(state)} claims on queue {self._table.qid!r}: there is no "
                 f"claim {seq} to acknowledge"
             )
         done = {number: claim for number, claim in sorted(state.claims.items()) if number <= seq}
         mids = [mid for claim in done.values() for mid in claim.remaining()]
-        place = self._append(claim_records.Acked(self._queue.table.number, seq, consumer, mids).body())
+        place = self._append(claim_records.Acked(self._table.number, seq, consumer, mids).body())
         for number in done:
             del state.claims[number]
         self._store.undo.append((self._unacknowledge, state, state.acked, state.place, done))
         state.acked, state.place = seq, place
-        self._queue.remove_claimed(mids)
+        for mid in mids:
+            self._table.delete(mid, WITHHELD)
+        self._table.counts.deleted += len(mids)
 
     def _unacknowledge(self, consumer: Consumer, acked: int, place: int, done: dict[int, OpenClaim]) -> None:
         consumer.acked, consumer.place = acked, place
@@ -222,23 +225,24 @@ class LogClaims:
         NoSuchClaimError."""
         claim = self._open_claim(consumer, seq)
         mids = claim.remaining()
-        self._append(claim_records.Unclaimed(self._queue.table.number, seq, consumer, mids).body())
+        self._append(claim_records.Unclaimed(self._table.number, seq, consumer, mids).body())
         del self.consumers[consumer].claims[seq]
         self._store.undo.append((self._unrelease, claim, mids))
         self._make_visible(mids)
-        self._queue.note_unclaimed(mids)
+        for mid in mids if self._table.lifecycle is not None else ():
+            self._table.note("released", mid)
         return len(claim.record.mids)
 
     def _make_visible(self, mids: Sequence[int]) -> None:
         for mid in mids:
-            self._queue.table.receives[mid] = self._queue.table.receives.get(mid, 0) + 1
-            self._queue.table.show(mid, 0, delayed=False)
+            self._table.receives[mid] = self._table.receives.get(mid, 0) + 1
+            self._table.show(mid, 0, delayed=False)
 
     def _unrelease(self, claim: OpenClaim, mids: Sequence[int]) -> None:
         self.consumers[claim.record.consumer].claims[claim.record.seq] = claim
         for mid in mids:
-            self._queue.table.receives[mid] -= 1
-            self._queue.table.index.withhold(mid)
+            self._table.receives[mid] -= 1
+            self._table.index.withhold(mid)
 
     def removed(self, mid: int) -> None:
         """Records that a message has been removed, in the claim that has it."""
@@ -267,8 +271,8 @@ class LogClaims:
         claim = OpenClaim(record, place, set(record.gone))
         consumer.claims[record.seq] = claim
         for mid in claim.remaining():
-            if self._queue.table.index.expiry(mid) is not None and self._queue.table.is_news(mid, place):
-                self._queue.table.index.withhold(mid)
+            if self._table.index.expiry(mid) is not None and self._table.is_news(mid, place):
+                self._table.index.withhold(mid)
 
     def settle(self) -> None:
         """Call it after a replay. Counts the missing messages of a claim as removed, and makes messages visible whose
@@ -280,17 +284,17 @@ class LogClaims:
                 claimed.update(claim.remaining())
         lost = [
             mid
-            for mids, expiries in self._queue.table.index.hidden.pages(-1)
+            for mids, expiries in self._table.index.hidden.pages(-1)
             for mid, expiry in zip(mids, expiries, strict=True)
             if expiry == WITHHELD and mid not in claimed
         ]
         for mid in lost:
-            self._queue.table.show(mid, 0, delayed=False)
+            self._table.show(mid, 0, delayed=False)
 
     def restore_end(self, place: int, record: claim_records.Acked | claim_records.Unclaimed) -> None:
         """Replays the record of an acknowledgement or a release."""
         consumer = self.consumers.setdefault(record.consumer, Consumer())
-        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._queue.table.is_news(mid, place)]
+        withheld = [mid for mid in record.mids if self._is_withheld(mid) and self._table.is_news(mid, place)]
         if isinstance(record, claim_records.Unclaimed):
             consumer.claims.pop(record.seq, None)
             self._make_visible(withheld)
@@ -299,16 +303,16 @@ class LogClaims:
         for seq in [seq for seq in consumer.claims if seq <= record.seq]:
             del consumer.claims[seq]
         for mid in withheld:
-            self._queue.table.restore_deletion(mid)
+            self._table.restore_deletion(mid)
 
     def _is_withheld(self, mid: int) -> bool:
-        return self._queue.table.index.expiry(mid) == WITHHELD
+        return self._table.index.expiry(mid) == WITHHELD
 
     def carry(self, segment: int) -> None:
         """Appends again the records that would be lost with the segments up to this one. OSError."""
         for consumer, state in self.consumers.items():
             if state.acked and segment_of(state.place) <= segment:
-                place = self._append(claim_records.Acked(self._queue.table.number, state.acked, consumer).body())
+                place = self._append(claim_records.Acked(self._table.number, state.acked, consumer).body())
                 self._store.undo.append((setattr, state, "place", state.place))
                 state.place = place
             for claim in state.claims.values():

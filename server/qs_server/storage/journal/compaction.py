@@ -15,7 +15,7 @@ from . import records
 from .claim_records import Staged
 from .frames import BLOCK, DamagedError
 from .places import place_of
-from .queue import LogQueue
+from .queue_state import QueueState
 from .records import BadRecordError, Kind
 from .scanning import open_segment
 from .store import SLICE, Holder, Store, record_size
@@ -31,7 +31,7 @@ _PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
 class Compaction:
     """Compacts the log of one store."""
 
-    def __init__(self, store: Store, queues: Callable[[], Iterable[LogQueue]], clock: Clock) -> None:
+    def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], clock: Clock) -> None:
         """queues: returns all queues of the log."""
         self._store = store
         self._queues = queues
@@ -110,11 +110,7 @@ class Compaction:
     def _copy(self, segment: int) -> Iterator[None]:
         """Copies what is needed of a segment. Yields where a slice may end."""
         for queue in list(self._queues()):
-            yield from queue.carry_keys(segment, self._clock())
-            queue.claims.carry(segment)
-            queue.batches.carry(segment)
-            queue.carry_taken(segment)
-            yield
+            yield from queue.carry(segment, self._clock())
         if self._store.usage.live.get(segment):
             yield from self._copy_payloads(segment)
 

@@ -6,7 +6,6 @@ work, on one directory and a bounded number of files at a time. Files wait in th
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -89,7 +88,7 @@ class Door:
         self._clock = clock
         self._owner = owner
         self.in_place = DirectoryIdentity(path, disk).in_place
-        self._names: deque[bytes] = deque()
+        self._names: list[bytes] = []
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
         self._listed_for: set[int] = set()  # tokens that the log had when the listing began
@@ -163,7 +162,7 @@ class Door:
             self._list_again = False
             self._listing = _oldest_first(self._disk.file_blocks_in(self.path))
             self._listed_for = tokens
-        names, self._names = list(self._names), deque()
+        names, self._names = self._names, []
         work = Intake(self.path, self._disk, names, self._listing, max(self._owner.room(), 0), self._doors.open_states)
         work.before, work.committed_tokens = before, tokens
         if self._appended is not None:
@@ -183,7 +182,7 @@ class Door:
             self.list_again()
             self.put_off(work.error)
             return
-        self._names.extendleft(reversed(work.postponed))
+        self._names[:0] = work.postponed
         if self._appended is not None:
             self._owner.note_unlinked([self._appended.token])
             self._appended = None

@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
     @property
     def life(self) -> bytes:
-        """The same for all segments of one start of a server, in which a number means one queue."""
+        """Identifies one start of a server: the same in all its segments. Within it, a number means one queue."""
         return self.salt[:_LIFE]
 
 
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """Where the next frame begins."""
         return padded(self.start + FRAME_HEAD + self.length)
 
 
@@ -74,23 +74,23 @@ class Gap(NamedTuple):
 
 
 def new_salt(other: bytes) -> bytes:
-    """A random one. other: that of a segment of the same start, or nothing."""
+    """Returns a random salt. other: the salt of a segment of the same start, or nothing."""
     return other[:_LIFE] + secrets.token_bytes(8 - len(other[:_LIFE]))
 
 
 def padded(length: int) -> int:
-    """Up to the end of the block."""
+    """Rounds up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
 
 
 def pack_header(header: Header) -> bytes:
-    """The first block of a segment."""
+    """Packs the first block of a segment."""
     fields = _HEADER.pack(_MAGIC, *header, 0)[:-4]
     return (fields + struct.pack("<I", crc32(fields))).ljust(BLOCK, b"\0")
 
 
 def read_header(data: memoryview, size: int | None) -> Header:
-    """The header at the start of these bytes. size: of the file; None: whatever it says. DamagedError."""
+    """Reads the header at the start of these bytes. size: of the file, None to trust the header. DamagedError."""
     if len(data) < _HEADER.size:
         raise DamagedError(f"it has {len(data)} bytes, and no header")
     magic, *fields, checksum = _HEADER.unpack_from(data)
@@ -105,7 +105,8 @@ def read_header(data: memoryview, size: int | None) -> Header:
 
 
 def seed(salt: bytes) -> int:
-    """What the checksums in a segment begin with; those of records, with this XOR the place of the record."""
+    """Returns the initial value of checksums in a segment. For a record, it is combined (XOR) with the record's
+    place."""
     return crc32(salt)
 
 
@@ -116,7 +117,7 @@ def pack_frame_head(begin: int, sequence: int, synced: int, length: int, count: 
 
 
 def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
-    """The frame whose head stands there, if one does. Its records are not looked at."""
+    """Reads the head of the frame at a byte, None if there is none. Does not look at the records."""
     if data[start : start + 4] != FRAME_MAGIC or start + FRAME_HEAD > len(data):
         return None
     _, length, sequence, synced, _, checksum = _FRAME.unpack_from(data, start)
@@ -126,12 +127,12 @@ def frame_at(data: memoryview, start: int, salt: bytes) -> Frame | None:
 
 
 def count_of(data: memoryview, frame: Frame) -> int:
-    """How many records its head says that it has."""
+    """Reads the number of records from the frame's head."""
     return int(_FRAME.unpack_from(data, frame.start)[4])
 
 
 def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
-    """What is wrong with the records of a frame, if anything is."""
+    """Checks the records of a frame. Returns what is wrong, None if nothing is."""
     if frame.start + FRAME_HEAD + frame.length > len(data):
         return f"frame {frame.sequence} is said to reach beyond the end"
     count = count_of(data, frame)
@@ -143,20 +144,20 @@ def fault_of(data: memoryview, frame: Frame, salt: bytes) -> str | None:
 
 
 def bodies_of(data: memoryview, frame: Frame, salt: bytes) -> Iterator[memoryview]:
-    """The bodies of its records, each checked. BadRecordError."""
+    """Yields the bodies of a frame's records, each checked. BadRecordError."""
     start = frame.start + FRAME_HEAD
     return split(data[start : start + frame.length], seed(salt), start)
 
 
 def is_end(data: memoryview, start: int, header: Header) -> bool:
-    """Whether no frame was ever written from there on."""
+    """Tells whether no frame was ever written from this byte on."""
     if header.recycled:
         return data[start : start + BLOCK] == bytes(len(data[start : start + BLOCK]))
     return is_zero(data, start)
 
 
 def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int) -> Gap:
-    """The gap that begins there, where frame `expected` should be. why: what is wrong, unless there are only zeros."""
+    """Describes the gap at a byte where frame `expected` should be. why: what is wrong, unless only zeros follow."""
     if is_end(data, start, header):
         return Gap(start, None, None)
     behind = (frame_at(data, at, header.salt) for at in range(start, len(data), BLOCK))
@@ -165,6 +166,6 @@ def gap_at(data: memoryview, header: Header, start: int, why: str, expected: int
 
 
 def is_zero(data: memoryview, start: int) -> bool:
-    """Whether nothing was ever written from there on."""
+    """Tells whether only zeros follow from this byte on."""
     zeros = bytes(_CHUNK)
     return all(bytes(data[at : at + _CHUNK]) == zeros[: len(data) - at] for at in range(start, len(data), _CHUNK))

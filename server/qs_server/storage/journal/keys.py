@@ -4,14 +4,14 @@ A remembered key counts as live bytes of its record's segment, like a message. O
 of nothing but keys again and again.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
 from ..engine import SECOND
-from .places import place_of
-from .records import KEY_SIZE
+from .places import place_of, segment_of
+from .records import KEY_SIZE, key_of
 from .store import Store
 
 WINDOW = 300 * SECOND
@@ -44,7 +44,7 @@ class Keys:
         self._store = store
         self.entries: dict[bytes, KeyEntry] = {}
         """The remembered keys by their digests."""
-        self._pages: deque[list[KeyEntry]] = deque()  # in the order of `note`; also entries forgotten or replaced since
+        self._pages: list[list[KeyEntry]] = []  # in the order of `note`; also entries forgotten or replaced since
 
     def find(self, key: bytes, now: int) -> int | None:
         """Returns the id of the message that was pushed with a key within `WINDOW`, else None."""
@@ -79,7 +79,7 @@ class Keys:
                 self.forget(first.key)
             del self._pages[0][0]
             if not self._pages[0]:
-                self._pages.popleft()
+                del self._pages[0]
         return True
 
     def __bool__(self) -> bool:
@@ -97,3 +97,18 @@ class Keys:
             self._store.usage.drop(place_of(segment, 0), count * KEY_SIZE)
         self.entries.clear()
         self._pages.clear()
+
+    def carry(self, number: int, segment: int, now: int) -> Iterator[None]:
+        """Appends again the keys whose records would be lost with the segments up to this one, and forgets expired
+        ones. Yields between pages. number: what the queue is called in the log. OSError."""
+        store = self._store
+        for page in self.pages():
+            for entry in page:
+                if entry.at <= now - WINDOW:
+                    self.forget(entry.key)
+                elif entry.segment <= segment:
+                    store.log.reserve(KEY_SIZE)
+                    place = store.log.append(key_of(number, entry.mid, entry.key, entry.at))
+                    store.undo.append((self.note, *entry))
+                    self.note(entry.key, entry.mid, entry.at, segment_of(place))
+            yield

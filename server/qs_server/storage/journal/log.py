@@ -40,7 +40,8 @@ class LogFailedError(OSError):
 
 
 class Log:
-    """Written by one process, in one thread at a time; a background sync may run in another."""
+    """Appends records to segments. Used by one process, in one thread at a time; a background sync may run in
+    another."""
 
     def __init__(self, directory: str, disk: Disk, durability: Durability, clock: Callable[[], float]) -> None:
         """directory: made if missing. clock: seconds that only go forward, to time commits by. InUseError, OSError."""
@@ -210,7 +211,7 @@ class Log:
             self.left_to_pushes -= length
 
     def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-        """Adds PUSH records, with the sizes of their payloads; their places. The room is reserved."""
+        """Adds PUSH records, with the sizes of their payloads. Returns their places. The room is reserved."""
         self._wanted = True
         first = self._start + self._length
         places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=first))
@@ -222,8 +223,8 @@ class Log:
         return places
 
     def commit(self, *, notes: bool = False) -> None:
-        """Writes what was appended as one frame; durable when the log is synced at each commit. notes: also if there is
-        nothing but notes. OSError: none of it counts; whoever appended it takes back what he did."""
+        """Writes what was appended as one frame; durable if the log is synced at each commit. notes: True to write
+        notes although nothing else is pending. OSError: none of it counts, and the caller takes its changes back."""
         if not self.pending or not (self._wanted or notes or self._length > _NOTES):
             return
         if self.failed is not None:
@@ -343,25 +344,25 @@ class Log:
         return True
 
     def path_of(self, number: int) -> str:
-        """The path of a segment."""
+        """Returns the path of a segment."""
         return f"{self.directory}/{segment_name(number)}"
 
     @property
     def position(self) -> Position:
-        """Where the next frame goes. Something was written since the start."""
+        """Where the next frame goes. Valid once something was written since the start."""
         if self._writer is None:
             raise RuntimeError("nothing was written")
         return Position(self.number, self._writer.end, self.sequence + 1)
 
     @property
     def used(self) -> bool:
-        """Whether anything was written since the start."""
+        """True if anything was written since the start."""
         return self._writer is not None
 
     @property
     def wants_spare(self) -> int | None:
-        """The size of the segment that should be made ready; None: there is one, or no need of it yet. It is made early
-        when a segment can be recycled."""
+        """Bytes of the spare segment to make now, None if there is one or it is too early. It is made earlier if a
+        segment can be recycled."""
         return self.supply.wanted if self.room < self.spare_below else None
 
     @property
@@ -374,7 +375,7 @@ class Log:
 
     @property
     def wants_reserve(self) -> int | None:
-        """The size of the reserve that should be made; None: it is there, or it is too soon."""
+        """Bytes of the reserve to make now, None if there is one or it is too early."""
         return None if self._writer is None else self.supply.wanted_reserve(max(self.sizes.values()))
 
     @property
@@ -398,8 +399,8 @@ class Log:
         self.changes += 1
 
     def take_garbage(self, *, all_of_it: bool) -> list[str]:
-        """Files that are not needed any more, for the caller to remove in whatever thread, the newest last. One is kept
-        to be recycled later, unless all are asked for."""
+        """Returns paths of obsolete segments, the newest last, which the caller removes in any thread. Keeps one to
+        recycle, unless all are asked for."""
         kept = [] if all_of_it else self._obsolete[-1:]
         garbage, self._obsolete = self._obsolete[: len(self._obsolete) - len(kept)], kept
         return garbage
@@ -411,7 +412,7 @@ class Log:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether `take_garbage` has something to give, one that is kept aside."""
+        """True if `take_garbage` has anything to return."""
         return len(self._obsolete) > 1
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class RecordLog(Segments, Protocol):
 
     @property
     def position(self) -> Position:
-        """Where the next frame goes. Something was written since the start."""
+        """Where the next frame goes. Valid once something was written since the start."""
 
     def reserve(self, size: int, *, push: bool = False, copy: bool = False) -> None:
         """Makes sure that records of that many bytes, heads included, can be appended to one frame. OSError."""

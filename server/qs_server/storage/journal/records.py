@@ -170,67 +170,67 @@ Record = OfQueue | Checkpoint
 
 
 def queue(number: int, last_mid: int, qid: str) -> bytes:
-    """The body of a QUEUE."""
+    """Packs the body of a QUEUE record."""
     return _QUEUE.pack(Kind.QUEUE, number, last_mid) + qid.encode()
 
 
 def push(number: int, mid: int, visible: int, key: bytes | None, at: int) -> bytes:
-    """The body of a PUSH, as far as its payload, which follows."""
+    """Packs the body of a PUSH record, which its payload follows."""
     return _PUSH.pack(2, number, mid, visible, key or NO_KEY, at)
 
 
 def pushes(number: int, mids: Iterable[int], at: int) -> list[bytes]:
-    """Returns what `push` gives for each, visible at once and without a key."""
+    """Packs the bodies of PUSH records for messages that are visible at once and have no key."""
     return list(map(_PUSH.pack, repeat(2), repeat(number), mids, repeat(0), repeat(NO_KEY), repeat(at)))
 
 
 def state(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """The body of a STATE."""
+    """Packs the body of a STATE record."""
     return _STATE.pack(4, number, mid, receives, visible, delayed)
 
 
 def delete(number: int, mid: int) -> bytes:
-    """The body of a DELETE."""
+    """Packs the body of a DELETE record."""
     return _DELETE.pack(5, number, mid)
 
 
 def remove(number: int) -> bytes:
-    """The body of a REMOVE."""
+    """Packs the body of a REMOVE record."""
     return _REMOVE.pack(Kind.REMOVE, number)
 
 
 def key_of(number: int, mid: int, key: bytes, at: int) -> bytes:
-    """The body of a KEY."""
+    """Packs the body of a KEY record."""
     return _KEY.pack(Kind.KEY, number, mid, key, at)
 
 
 def checkpoint(oldest: int) -> bytes:
-    """The body of a CHECKPOINT."""
+    """Packs the body of a CHECKPOINT record."""
     return _CHECKPOINT.pack(Kind.CHECKPOINT, oldest)
 
 
 def moved(number: int, mid: int, receives: int, visible: int, delayed: bool) -> bytes:
-    """The body of a MOVED, as far as its payload, which follows."""
+    """Packs the body of a MOVED record, which its payload follows."""
     return _MOVED.pack(Kind.MOVED, number, mid, receives, visible, delayed)
 
 
 def shared(record: Shared) -> bytes:
-    """The body of a SHARED."""
+    """Packs the body of a SHARED record."""
     return _SHARED.pack(Kind.SHARED, *record)
 
 
 def taken(number: int, token: int) -> bytes:
-    """The body of a TAKEN."""
+    """Packs the body of a TAKEN record."""
     return _TOKEN.pack(Kind.TAKEN, number, token)
 
 
 def unlinked(number: int, token: int) -> bytes:
-    """The body of an UNLINKED."""
+    """Packs the body of an UNLINKED record."""
     return _TOKEN.pack(Kind.UNLINKED, number, token)
 
 
 def payload_of(body: memoryview) -> memoryview | None:
-    """The payload in a record's body; None for a kind that has none. struct.error when the body is too short."""
+    """Returns the payload in a record's body, None for a kind without one. struct.error if the body is too short."""
     kind = body[0]
     if kind == Kind.PUSH:
         return body[_PUSH.size :]
@@ -240,8 +240,8 @@ def payload_of(body: memoryview) -> memoryview | None:
 
 
 def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
-    """The bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its file the
-    bytes stand. BadRecordError."""
+    """Yields the bodies of the records that fill these bytes, each checked. seed: of the segment; start: where in its
+    file the bytes stand. BadRecordError."""
     at = 0
     while at < len(data):
         if len(data) - at < HEAD.size:
@@ -264,13 +264,14 @@ class Identity(NamedTuple):
 
 
 def identify(body: memoryview) -> Identity:
-    """The queue and the message that a record with a payload is about. struct.error."""
+    """Returns the queue and the message of a record with a payload. struct.error."""
     _, number, mid = _DELETE.unpack_from(body)
     return Identity(number, None if body[0] == Kind.STAGED else mid)
 
 
 def plain_push(body: memoryview) -> tuple[int, int, int] | None:
-    """Queue number, id and size of a message that was pushed without a delay or a key, or None. BadRecordError."""
+    """Returns queue number, id and size of a message that was pushed without a delay or a key; None for any other
+    record. BadRecordError."""
     if body[0] != 2:
         return None
     try:
@@ -281,7 +282,7 @@ def plain_push(body: memoryview) -> tuple[int, int, int] | None:
 
 
 def parse_one(body: memoryview) -> Record:
-    """The record with that body. BadRecordError."""
+    """Parses the body of a record. BadRecordError."""
     kind = body[0]
     known = _PARSERS.get(kind)
     if known is None:
@@ -293,12 +294,12 @@ def parse_one(body: memoryview) -> Record:
 
 
 def parse(bodies: Iterable[memoryview]) -> Iterator[Record]:
-    """The records with these bodies. BadRecordError."""
+    """Parses the bodies of records. BadRecordError."""
     return map(parse_one, bodies)
 
 
 def pack(record: Record) -> bytes:
-    """The body of a record, with its payload."""
+    """Packs the body of a record and its payload."""
     match record:
         case Push(number, mid, visible, payload, key, at):
             return push(number, mid, visible, key, at) + payload

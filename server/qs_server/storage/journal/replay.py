@@ -4,23 +4,27 @@ Every record is idempotent, as a checkpoint may already cover some of the record
 """
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from . import records
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .places import place_of, segment_of
-from .queue import LogQueue
+from .queue_state import QueueState
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
 
 _OF_MESSAGES = (Push, Moved, Shared, State, Delete)
 
 
-class Replay:
+Q = TypeVar("Q", bound=QueueState)
+
+
+class Replay(Generic[Q]):
     """Makes the queues that records name, and applies records to them."""
 
-    def __init__(self, make: Callable[[str, int], LogQueue]) -> None:
+    def __init__(self, make: Callable[[str, int], Q]) -> None:
         """make: makes a queue from its name and its number."""
         self.make = make
-        self.queues: dict[int, LogQueue] = {}
+        self.queues: dict[int, Q] = {}
         self.last_number = 0
         """The greatest queue number."""
         self.oldest = 0
@@ -108,7 +112,7 @@ class _Run:
         self.mids, self.places, self.sizes = ([each[at] for each in new] for at in range(3))
 
 
-def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
+def _apply_to(queue: QueueState, place: int, record: Record) -> None:
     table = queue.table
     match record:
         case Push(mid=mid, visible=visible, payload=payload, key=key, at=at):
@@ -133,7 +137,7 @@ def _apply_to(queue: LogQueue, place: int, record: Record) -> None:
             _apply_to_claims(queue, place, record)
 
 
-def _apply_to_claims(queue: LogQueue, place: int, record: Record) -> None:
+def _apply_to_claims(queue: QueueState, place: int, record: Record) -> None:
     match record:
         case Claim():
             queue.claims.restore(place, record)

@@ -2,10 +2,10 @@
 
 import struct
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..index.message_index import Index
 from ..index.midmap import MidMap
@@ -17,10 +17,11 @@ from .claims import Consumer, OpenClaim
 from .keys import WINDOW
 from .log_interface import RecordLog
 from .places import Position, place_of, segment_of
-from .queue import LogQueue
+from .queue_state import QueueState
 from .store import SLICE, Store, record_size
 from .table import MessageTable
 
+Q = TypeVar("Q", bound=QueueState)
 _KEY = struct.Struct("<QQ")
 
 _PAGES = 1
@@ -68,7 +69,7 @@ class Snapshot:
 
 
 def write_snapshot(
-    writer: CheckpointWriter, position: Position, queues: Iterable[LogQueue], store: Store, numbers: int
+    writer: CheckpointWriter, position: Position, queues: Iterable[QueueState], store: Store, numbers: int
 ) -> Iterator[None]:
     """Writes the queues piece by piece, while they change. Claims and batches of a queue come before its messages. Each
     piece of messages has the place up to which it covers the log: a start applies to them only later records. numbers:
@@ -100,7 +101,7 @@ def write_snapshot(
 
 
 def _write_messages(
-    writer: CheckpointWriter, queue: LogQueue, log: RecordLog
+    writer: CheckpointWriter, queue: QueueState, log: RecordLog
 ) -> Generator[None, None, list[list[Any]]]:
     """Returns entries: the last id of the entry, the place of the next record when the entry was made, and columns:
     ids, sizes, places, (id, end of the window) of hidden messages, ids of delayed ones, and (id, receives) of received
@@ -148,7 +149,7 @@ def _write_parts(writer: CheckpointWriter, rows: Iterable[Iterable[int]]) -> Gen
     return columns
 
 
-def _write_consumers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
+def _write_consumers(writer: CheckpointWriter, queue: QueueState) -> Generator[None, None, dict[str, Any]]:
     written: dict[str, Any] = {}
     for name, consumer in list(queue.claims.consumers.items()):
         claims: list[list[Any]] = []
@@ -160,7 +161,7 @@ def _write_consumers(writer: CheckpointWriter, queue: LogQueue) -> Generator[Non
     return written
 
 
-def _write_producers(writer: CheckpointWriter, queue: LogQueue) -> Generator[None, None, dict[str, Any]]:
+def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[None, None, dict[str, Any]]:
     """Writes the producers. If a batch is published meanwhile, its record comes after the checkpoint's position."""
     written: dict[str, Any] = {}
     for name, producer in list(queue.batches.producers.items()):
@@ -181,12 +182,10 @@ def _write_producers(writer: CheckpointWriter, queue: LogQueue) -> Generator[Non
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_snapshot(
-    reader: CheckpointReader, make: Callable[[str, int], LogQueue], store: Store, now: int
-) -> dict[int, LogQueue]:
+def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store: Store, now: int) -> dict[int, Q]:
     """Makes the queues of a checkpoint. make: from name and number; now: microseconds since the Epoch. Returns the
     queues by their numbers."""
-    queues: dict[int, LogQueue] = {}
+    queues: dict[int, Q] = {}
     for entry in reader.content["queues"]:
         queue = queues[entry["number"]] = make(entry["qid"], entry["number"])
         _read_messages(reader, queue, entry, store)
@@ -206,7 +205,7 @@ def read_snapshot(
     return queues
 
 
-def _read_messages(reader: CheckpointReader, queue: LogQueue, entry: dict[str, Any], store: Store) -> None:
+def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str, Any], store: Store) -> None:
     table = queue.table
     mids, sizes, places, hidden, delayed, receives = (array("Q") for _ in range(6))
     for last, stamp, *columns in entry["messages"]:
@@ -242,7 +241,7 @@ def _count(store: Store, places: "array[int]", sizes: "array[int]") -> None:
                 store.usage.add(place, record_size(size))
 
 
-def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
+def _discount_shared(queues: Mapping[int, QueueState], store: Store) -> None:
     """Makes a payload that several queues share count once in the usage of its segment."""
     for family in {id(family): family for family in store.families.values()}.values():
         seen: set[int] = set()
@@ -254,7 +253,7 @@ def _discount_shared(queues: dict[int, LogQueue], store: Store) -> None:
                     seen.add(place)
 
 
-def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, written: dict[str, Any]) -> Consumer:
+def _read_consumer(reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any]) -> Consumer:
     consumer = Consumer(written["acked"], written["place"])
     for seq, place, since, size, mids, gone in written["claims"]:
         record = Claim(queue.number, seq, since, size, name, reader.column(mids))
@@ -264,7 +263,7 @@ def _read_consumer(reader: CheckpointReader, queue: LogQueue, name: str, written
 
 
 def _read_producer(
-    reader: CheckpointReader, queue: LogQueue, name: str, written: dict[str, Any], store: Store
+    reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any], store: Store
 ) -> Producer:
     producer = Producer(written["last"], written["place"])
     for batch, columns in written["staged"]:

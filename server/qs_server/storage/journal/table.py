@@ -1,16 +1,19 @@
-"""The messages of one queue in memory: which are visible, which hidden until when, how often received, and where each
-stands in the log.
+"""Holds the messages of one queue in memory: which are visible, which hidden until when, how often received, and where
+each stands in the log.
 
-Changes of the table are not recorded here: see `queue.py` for those of requests, `replay.py` for those of a start.
+The table appends no records. Whoever changes it does: `pushing`, `delivery`, `windows`, `deletion`, `claims` and
+`batches` for requests; `replay` applies records that exist already.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ..activity import Activity
+from ..engine import NoSuchMessageError, Options, QueueFullError, Receipt, StaleReceiptError, Stats
 from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
-from ..names import FAR, WITHHELD
+from ..lifecycle import Event
+from ..names import FAR, MAX_MID, WITHHELD
+from ..shared import Shared
 from .store import READY, State, Store, record_size
 
 Dropped = tuple[int, int, int, bool]
@@ -21,17 +24,22 @@ subscriber held it."""
 class MessageTable:
     """The messages of one queue. Sizes and places are counted in the store's usage."""
 
-    def __init__(self, qid: str, number: int, store: Store, activity: Activity, unit: int) -> None:
-        """number: what the queue is called in the log; unit: microseconds of 1 in an id."""
+    def __init__(self, qid: str, number: int, options: Options, shared: Shared, store: Store) -> None:
+        """number: what the queue is called in the log."""
         self.qid = qid
         self.number = number
+        self.unit = 1000 if options.timestamps == "ms" else 1
+        """Microseconds of 1 in an id."""
+        self.counts = Stats(storage=options.storage)
+        self.lifecycle = shared.lifecycle
+        self._visibility = options.visibility
         self._store = store
-        self._activity = activity
-        self._unit = unit
+        self._activity = shared.activity
+        self._clock = shared.clock
         self.reset()
 
     def reset(self) -> None:
-        """Holds nothing, and counts nothing."""
+        """Drops everything, and counts nothing."""
         self.index = Index()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
@@ -52,22 +60,97 @@ class MessageTable:
 
     def hidden(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
-        self._activity.announce(self.qid, expiry * self._unit)
+        self._activity.announce(self.qid, expiry * self.unit)
 
     def saw(self, mid: int) -> None:
         """Makes later ids greater than this one, unless it is so large that none could follow."""
         if self.last_mid < mid < FAR:
             self.last_mid = mid
 
+    def note(self, event: Event, mid: int, *, more: int = 0, peer: str | None = None) -> None:
+        """Tells the lifecycle record what has happened to a message that is here. more: receives that the table does
+        not count yet."""
+        if self.lifecycle is not None:
+            receives = self.receives.get(mid, 0) + more
+            self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
+
+    # -- ids and times --------------------------------------------------------------------------------------------
+
+    def time(self, number: int) -> int:
+        """Returns when a message was pushed, from its id: microseconds since the Epoch."""
+        return number * self.unit
+
+    def window_end(self, visibility: int | None) -> int:
+        """Returns the end of a window that begins now, in the unit of ids. visibility: microseconds, None for the
+        queue's own."""
+        window = self._visibility if visibility is None else visibility
+        return max(min((self._clock() + window) // self.unit, MAX_MID), 1)
+
+    def free_ids(self, count: int, now: int) -> range:
+        """Returns adjacent ids that no message has, greater than all that were given. QueueFullError if none are
+        left."""
+        first = max(now // self.unit, self.last_mid + 1)
+        last = self.index.messages.last()
+        if last is not None and last >= first:  # copies can have greater ids
+            while (taken := self.index.messages.after(first - 1, 1)) and taken[0] < first + count:
+                first = taken[0] + 1
+        if first + count > MAX_MID:
+            raise QueueFullError(f"queue {self.qid!r} has seen the message {self.last_mid}: no greater id is left")
+        return range(first, first + count)
+
+    def expiry_of(self, mid: int) -> int:
+        """Returns until when a message is hidden, 0: it is visible. NoSuchMessageError."""
+        expiry = self.index.expiry(mid)
+        if expiry is None:
+            raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}")
+        return expiry
+
+    def held_until(self, receipt: Receipt) -> int:
+        """Returns the expiry of a message that is in no claim and not received again since the receipt.
+        NoSuchMessageError, StaleReceiptError."""
+        mid, seen = receipt
+        expiry = self.index.expiry(mid)
+        if expiry is None:
+            expiry = self.expiry_of(mid)  # raises
+        if seen is not None and (receives := self.receives.get(mid, 0)) != seen:
+            raise StaleReceiptError(
+                f"message {mid} of queue {self.qid!r} has been received {receives} times by now, not {seen}"
+            )
+        if expiry == WITHHELD:
+            raise StaleReceiptError(f"message {mid} of queue {self.qid!r} is in a claim: list-claims says whose")
+        return expiry
+
+    def next_expiry(self) -> int | None:
+        """Returns when the next hidden message is due, in microseconds since the Epoch."""
+        number = self.index.next_expiry()
+        return None if number is None else number * self.unit
+
+    def expire(self, count: int | None = None) -> int:
+        """Makes visible what is due, at most count messages. Returns how many. No record says so: the time has
+        passed."""
+        done = 0
+        now = self._clock() // self.unit
+        index = self.index
+        if not index.may_be_due(now):
+            return 0
+        while (count is None or done < count) and (mid := index.due(now)) is not None:
+            done += 1
+            delayed = index.is_delayed(mid)
+            self.show(mid, 0, delayed=False)
+            if not delayed:
+                self.counts.expired += 1
+                self.note("expired", mid, peer="")
+        return done
+
     # -- adding and removing --------------------------------------------------------------------------------------
 
     def add(self, mid: int, place: int, size: int, visible: int) -> None:
-        """Takes a message in. visible: from when on, 0: at once. Its payload is counted already."""
+        """Adds a message. visible: from when on, 0: at once. Its payload is counted already."""
         self.index.add(mid, visible, size)
         self.places.set(mid, place)
 
     def add_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Takes visible messages in, with increasing ids."""
+        """Adds visible messages with increasing ids."""
         last = self.index.messages.last()
         if last is not None and last >= mids[0]:
             for mid, place, size in zip(mids, places, sizes, strict=True):
@@ -75,6 +158,29 @@ class MessageTable:
         else:
             self.index.add_run(mids, sizes)
             self.places.set_run(mids, places)
+
+    def push_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
+        """Adds visible messages of which this batch's records say so: a roll-back removes them."""
+        self._store.undo.append((self.unpush, mids))
+        self.add_run(mids, places, sizes)
+        self.counts.pushed += len(mids)
+        self._activity.arrived.add(self.qid)
+        if self.lifecycle is not None:
+            for mid in mids:
+                self.note("pushed", mid)
+
+    def unpush(self, mids: Sequence[int]) -> None:
+        """Takes back the push of messages."""
+        for mid in mids:
+            self.drop(mid)
+        self.counts.pushed -= len(mids)
+
+    def delete(self, mid: int, expiry: int) -> None:
+        """Removes a message of which a record of this batch says so: a roll-back puts it back. expiry: until when it
+        is hidden."""
+        if self.lifecycle is not None:
+            self.note("deleted", mid, more=expiry == WITHHELD)  # that it was in a claim counts
+        self._store.undo.append((self.put_back, mid, expiry, self.drop(mid)))
 
     def drop(self, mid: int) -> Dropped:
         """Removes a message, and returns what `put_back` needs."""
@@ -87,7 +193,7 @@ class MessageTable:
         return place, receives, facts, held
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
-        """Takes a message in again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
+        """Adds a message again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
         place, receives, facts, held = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
@@ -115,19 +221,19 @@ class MessageTable:
             self.arrived()
 
     def state_of(self, mid: int) -> State:
-        """The state of a message that is here, as the log should have it."""
+        """Returns the state of a message as the log should have it."""
         expiry = 0 if mid in self.held else self.index.expiry(mid) or 0
         return self.receives.get(mid, 0), expiry, expiry != 0 and self.index.is_delayed(mid)
 
     # -- a start --------------------------------------------------------------------------------------------------
 
     def is_news(self, mid: int, place: int) -> bool:
-        """Whether the record at a place says something of a message that the checkpoint did not know."""
+        """Tells whether the record at a place says more of a message than the checkpoint did."""
         known = self.known_upto
         return not known or place >= known[-1][1] or place >= known[bisect_left(known, (mid, 0))][1]
 
     def restore_run(self, mids: Sequence[int], places: Sequence[int], sizes: Sequence[int]) -> None:
-        """Takes up messages that were pushed, visible at once, side by side in one segment."""
+        """Restores messages that were pushed, visible at once, side by side in one segment."""
         last = self.index.messages.last()
         copied = bool(self.known_upto) and self.number in self._store.families  # a checkpoint may have copies of them
         if copied or (last is not None and last >= mids[0]):
@@ -139,7 +245,7 @@ class MessageTable:
         self.saw(mids[-1])
 
     def restore(self, mid: int, place: int, size: int, state: State) -> None:
-        """Takes up a message, whatever is known of it."""
+        """Restores a message, whatever is known of it."""
         if mid in self.index.messages:
             self.drop(mid)
         self._store.keep(self, mid, place, size)
@@ -147,7 +253,7 @@ class MessageTable:
         self.restore_state(mid, state)
 
     def restore_state(self, mid: int, state: State) -> None:
-        """Takes up the state of a message, if it is here."""
+        """Restores the state of a message, if it is here."""
         self.saw(mid)
         if mid not in self.index.messages:
             return

@@ -8,7 +8,7 @@ _GAIN = 32 << 10
 
 
 class Usage:
-    """The live bytes of each segment: those of the records whose payloads are needed."""
+    """Counts the live bytes of each segment: those of the records whose payloads are needed."""
 
     def __init__(self) -> None:
         self.live: dict[int, int] = {}
@@ -40,12 +40,13 @@ class Usage:
         self.total -= self.live.pop(segment, 0)
 
     def segments(self) -> set[int]:
-        """The segments in which anything is needed."""
+        """Returns the segments that have live bytes."""
         return {segment for segment, size in self.live.items() if size}
 
     def wants_compaction(self, sizes: dict[int, int], *, tight: bool) -> bool:
-        """Whether the oldest segment should go: it holds nothing that is needed, or more is dead than alive. sizes: of
-        all segments, oldest first; the last one is being written. tight: the disk is full, and any gain is welcome."""
+        """Tells whether the oldest segment should go: it has no live bytes, or the log has more dead bytes than live
+        ones. sizes: of all segments, oldest first; the last one is being written. tight: the disk is full, and any gain
+        is welcome."""
         if len(sizes) <= 1:
             return False
         return not self.live.get(next(iter(sizes))) or self.total < self.least(sizes, tight=tight)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import Place, segments_of
-from support.engines import Bench, journal_engine
+from support.engines import Bench, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import SECOND, Draft, Durability, Receipt, State
@@ -43,13 +43,13 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     _fill(bench)
     bench.reopen()
     assert isinstance(bench.engine, DirectoriesEngine)
-    assert bench.engine._journal._checkpointed is not None
+    assert maintenance_of(bench.engine).checkpointed is not None
     with_checkpoint = _seen(bench)
     bench.engine._journal.close()  # as at the end of a process that is killed
     bench.engine._watch.close()
     (tmp_path / ".journal" / "checkpoint").unlink()
     bench.engine = bench.make(bench.clock)
-    assert bench.engine._journal._checkpointed is None
+    assert maintenance_of(bench.engine).checkpointed is None
     assert _seen(bench) == with_checkpoint
     bench.engine.close()
 
@@ -73,7 +73,7 @@ def test_no_slice_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What makes a checkpoint durable, and the log before it, is done in a thread; until then nobody finds it."""
-    monkeypatch.setattr("qs_server.storage.journal.keeper._CHECKPOINT", 1 << 18)
+    monkeypatch.setattr("qs_server.storage.journal.maintenance._CHECKPOINT", 1 << 18)
     segments_of(monkeypatch, 1 << 18, 1 << 18)
     place = Place(tmp_path / "root", durability)
     place.queue("q")
@@ -95,7 +95,7 @@ def test_no_slice_waits_for_the_disk(
                 break
     assert not caplog.records
     place.crash()
-    assert place.engine._journal._checkpointed is not None
+    assert maintenance_of(place.engine).checkpointed is not None
     place.leave()
 
 

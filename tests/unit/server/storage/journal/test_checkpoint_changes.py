@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.crashing import LOTS, Place, segments_of
+from support.engines import maintenance_of
 
 from qs_server.storage.engine import Draft, Durability, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset
@@ -133,8 +134,7 @@ def test_what_changes_while_a_checkpoint_is_written(
     place.queue(*QUEUES)
     churn = Churn(place, seed)
     keeper = place.engine._journal
-    compaction, store = keeper._compaction, keeper.open()
-    assert compaction is not None
+    compaction, store = maintenance_of(place.engine).compaction, keeper.open()
     for _ in range(400):
         churn.step()
     place.engine.commit()
@@ -155,12 +155,12 @@ def test_what_changes_while_a_checkpoint_is_written(
     place.engine.commit()
     store.commit_early()
     place.crash()
-    assert place.engine._journal._checkpointed is not None
+    assert maintenance_of(place.engine).checkpointed is not None
     found = _seen(place)
     place.leave()
     (place.root / ".journal/checkpoint").unlink()
     place.start()
-    assert place.engine._journal._checkpointed is None
+    assert maintenance_of(place.engine).checkpointed is None
     assert found == _seen(place)
     place.leave()
 
@@ -183,6 +183,6 @@ def test_a_record_that_a_checkpoint_knows_is_not_applied_again(tmp_path: Path, m
         continue
     snapshot.publish()
     place.crash()
-    assert place.engine._journal._checkpointed is not None
+    assert maintenance_of(place.engine).checkpointed is not None
     assert place.engine.queue("q").get(mid, peek=True, visibility=None).receives == 1
     place.leave()

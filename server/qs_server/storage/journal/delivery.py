@@ -1,0 +1,169 @@
+"""Hands out messages of a queue of the log. A receive is a note in the log that nobody waits for: losing the note only
+makes the message visible again."""
+
+import logging
+from collections.abc import Sequence
+
+from ..engine import Message, Receipt, StorageError
+from ..names import WITHHELD
+from . import records
+from .reader import DamagedRecordError
+from .store import Store
+from .table import MessageTable
+
+_logger = logging.getLogger(__name__)
+
+
+class Delivery:
+    """Hands out the messages of one queue."""
+
+    __slots__ = ("_log", "_store", "_table")
+
+    def __init__(self, table: MessageTable, store: Store) -> None:
+        self._table = table
+        self._store = store
+        self._log = store.log
+
+    def take(
+        self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
+    ) -> Message | None:
+        """Receives a visible message. Returns None when its payload is over max_bytes or damaged. held: for a
+        subscriber; if the process ends, the message is visible again. OSError."""
+        table, index = self._table, self._table.index
+        if max_bytes is not None and index.size(mid) > max_bytes:
+            return None
+        try:
+            payload = self._store.payload(table.places.get(mid) or 0)
+        except DamagedRecordError as error:
+            self._withhold(mid, error)
+            return None
+        expiry = table.window_end(visibility)
+        receives = table.receives.get(mid, 0) + 1
+        if self._log.left_to_pushes < records.SMALL:
+            self._store.make_room_for_notes()
+        self._log.note(records.state(table.number, mid, receives, 0 if held else expiry, delayed=False))
+        table.receives[mid] = receives
+        index.take(mid, expiry, retrieved=receives > 1)
+        if held:
+            table.held.add(mid)
+        table.hidden(expiry)
+        table.counts.delivered += 1
+        if table.lifecycle is not None:
+            table.note("received", mid)
+        unit = table.unit
+        return Message(table.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
+
+    def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
+        """Receives the oldest visible messages, at most count: the first whatever its size, the others as long as all
+        payloads together have at most max_bytes. If a payload cannot be read, returns the messages before it, and the
+        next call raises. Leaves out damaged messages. OSError: none is received."""
+        if count == 1:
+            return self._take_one(visibility, held=held)
+        table, index, unit = self._table, self._table.index, self._table.unit
+        mids, payloads = self._first_readable(count, max_bytes)
+        if not mids:
+            return []
+        expiry = table.window_end(visibility)
+        receives = [table.receives.get(mid, 0) + 1 for mid in mids]
+        self._note_states(mids, receives, 0 if held else expiry)
+        table.receives.update(zip(mids, receives, strict=True))
+        index.take_all(mids, expiry)
+        if held:
+            table.held.update(mids)
+        table.hidden(expiry)
+        table.counts.delivered += len(mids)
+        for mid in mids if table.lifecycle is not None else ():
+            table.note("received", mid)
+        until = expiry * unit
+        return [
+            Message(table.qid, mid, "delivered", times, mid * unit, until, payload)
+            for mid, times, payload in zip(mids, receives, payloads, strict=True)
+        ]
+
+    def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
+        """Receives the oldest visible message, in a quarter of the time that the way for lists takes."""
+        while (mid := self._table.index.ready.first()) is not None:
+            try:
+                message = self.take(mid, visibility, held=held)
+            except (OSError, StorageError):
+                self._table.arrived()  # it is there still, for whoever comes next
+                raise
+            if message is not None:
+                return [message]
+        return []
+
+    def _withhold(self, mid: int, error: DamagedRecordError) -> None:
+        """Hides a message that cannot be read, until the next start."""
+        _logger.error("message %d of queue %r is given to nobody: %s", mid, self._table.qid, error)
+        self._table.index.withhold(mid)
+
+    def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
+        """Returns the oldest visible messages and their payloads: see `take_first`. Hides damaged ones."""
+        while True:
+            mids = self._table.index.ready.after(-1, count)
+            try:
+                payloads = self._payloads(mids, max_bytes)
+            except DamagedRecordError as error:
+                self._withhold(mids[0], error)
+            else:
+                return mids[: len(payloads)], payloads
+
+    def _payloads(self, mids: Sequence[int], max_bytes: int) -> list[bytes]:
+        """Returns the payloads of the first of these messages, in increasing order: see `take_first`."""
+        found: list[bytes] = []
+        room = max_bytes
+        for place, size in zip(self._table.places.values_of(mids), self._table.index.sizes(mids), strict=True):
+            room -= size or 0
+            if found and room < 0:
+                break
+            try:
+                found.append(self._store.payload(place or 0))
+            except (OSError, StorageError):
+                if found:
+                    break
+                self._table.arrived()  # the message is there still, for whoever comes next
+                raise
+        return found
+
+    def _note_states(self, mids: Sequence[int], receives: Sequence[int], visible: int) -> None:
+        """Notes a receive of several messages, for the next commit to write."""
+        self._store.make_room_for_notes(len(mids))
+        self._log.note_all(
+            [
+                records.state(self._table.number, mid, times, visible, delayed=False)
+                for mid, times in zip(mids, receives, strict=True)
+            ]
+        )
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
+        """Receives a message if it is visible and not peeked at. Returns a hidden one without its payload.
+        NoSuchMessageError."""
+        table = self._table
+        table.expire()
+        expiry = table.expiry_of(mid)
+        if not expiry and not peek:
+            message = self.take(mid, visibility)
+            if message is not None:
+                return message
+        receives = table.receives.get(mid, 0)
+        if not expiry:
+            return Message(table.qid, mid, "ready", receives, table.time(mid), None, self.payload_of(mid))
+        status = "delayed" if table.index.is_delayed(mid) else "in-flight"
+        if expiry == WITHHELD:
+            return Message(table.qid, mid, status, receives + 1, table.time(mid))
+        return Message(table.qid, mid, status, receives, table.time(mid), table.time(expiry))
+
+    def read(self, receipt: Receipt) -> Message:
+        """Returns a message with its payload, for the holder of the receipt. NoSuchMessageError, StaleReceiptError."""
+        table, mid = self._table, receipt.mid
+        expiry = table.held_until(receipt)
+        payload = self.payload_of(mid)
+        visible_at = table.time(expiry) if expiry else None
+        return Message(table.qid, mid, "delivered", table.receives.get(mid, 0), table.time(mid), visible_at, payload)
+
+    def payload_of(self, mid: int) -> bytes:
+        """Returns the payload of a message, in whatever state it is. NoSuchMessageError."""
+        self._table.expiry_of(mid)
+        return self._store.payload(self._table.places.get(mid) or 0)

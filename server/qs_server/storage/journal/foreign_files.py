@@ -1,0 +1,78 @@
+"""Makes messages of the files that other programs put into the directory of a queue of the log, for its `Door`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from operator import itemgetter
+
+from ..engine import Clock
+from ..names import MAX_MID
+from . import records
+from .intake import File
+from .store import Store
+from .table import MessageTable
+
+_AppendRun = Callable[[Sequence[int], Sequence[bytes], int], None]
+
+
+class ForeignFiles:
+    """The files of one queue's directory that become messages."""
+
+    __slots__ = ("_append_run", "_clock", "_store", "_table", "capacity", "taken")
+
+    def __init__(  # noqa: PLR0917
+        self,
+        table: MessageTable,
+        taken: dict[int, int],
+        append_run: _AppendRun,
+        store: Store,
+        clock: Clock,
+        capacity: int | None,
+    ) -> None:
+        """taken: tokens of files that are messages and may still be there: places of their records; append_run: stores
+        messages of these ids and payloads; capacity: of the queue, None for no bound."""
+        self._table = table
+        self.taken = taken
+        self._append_run = append_run
+        self._store = store
+        self._clock = clock
+        self.capacity = capacity
+
+    def room(self) -> int:
+        """Returns how many more messages the queue may hold."""
+        return MAX_MID if self.capacity is None else self.capacity - len(self._table)
+
+    def take_in_files(self, files: Sequence[File], token: int) -> None:
+        """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""
+        now = self._clock()
+        table, log = self._table, self._store.log
+        size = sum(len(file.payload) + records.PUSH_SIZE + records.SMALL for file in files) + records.SMALL
+        log.reserve(size, push=True)  # all of it in one frame
+        kept: dict[int, File] = {}
+        others: list[File] = []
+        for file in sorted(files, key=itemgetter(1)):
+            if file.mid in kept or file.mid in table.index.messages:
+                others.append(file)
+            else:
+                kept[file.mid] = file
+        self._take_in_run(list(kept), list(kept.values()), now)
+        self._take_in_run(table.free_ids(len(others), now), others, now)
+        self.taken[token] = log.append(records.taken(table.number, token))
+        self._store.undo.append((self.taken.pop, token))
+
+    def _take_in_run(self, mids: Sequence[int], files: Sequence[File], now: int) -> None:
+        if not files:
+            return
+        self._append_run(mids, [file.payload for file in files], now)
+        self._table.saw(mids[-1])
+        for mid, file in zip(mids, files, strict=True):
+            if any(file.state):
+                self._store.log.append(records.state(self._table.number, mid, *file.state))
+                self._table.restore_state(mid, file.state)
+
+    def note_unlinked(self, tokens: Iterable[int]) -> None:
+        """Notes that the files of these tokens are gone. Losing the note does no harm: a start finds no such files."""
+        for token in tokens:
+            del self.taken[token]
+            with suppress(OSError):  # of what was asked for before: that fails with its batch
+                self._store.make_room_for_notes()
+            self._store.log.note(records.unlinked(self._table.number, token))

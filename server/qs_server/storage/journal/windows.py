@@ -1,0 +1,64 @@
+"""Ends and moves the visibility windows of messages in a queue of the log."""
+
+from ..engine import Clock, Receipt, StaleReceiptError
+from ..names import MAX_MID
+from . import records
+from .store import Store
+from .table import MessageTable
+
+
+class Windows:
+    """The visibility windows of one queue. Every method may raise OSError: then nothing has changed."""
+
+    __slots__ = ("_clock", "_store", "_table")
+
+    def __init__(self, table: MessageTable, store: Store, clock: Clock) -> None:
+        self._table = table
+        self._store = store
+        self._clock = clock
+
+    def release(self, receipt: Receipt, delay: int) -> int | None:
+        """Makes a message visible now (returns None), or after delay (returns the time). NoSuchMessageError,
+        StaleReceiptError."""
+        table, mid = self._table, receipt.mid
+        table.expire()
+        expiry = table.held_until(receipt)
+        until = min((self._clock() + delay) // table.unit, MAX_MID) if delay else 0
+        if not until and not expiry:
+            return None  # it was visible before
+        self._change(mid, expiry, until, delayed=bool(until))
+        table.note("released", mid)
+        return table.time(until) if until else None
+
+    def extend(self, receipt: Receipt, visibility: int | None) -> int:
+        """Moves the end of the window of a message in flight. Returns the new end. NoSuchMessageError,
+        StaleReceiptError."""
+        table, mid = self._table, receipt.mid
+        table.expire()
+        expiry = table.held_until(receipt)
+        if not expiry or table.index.is_delayed(mid):
+            raise StaleReceiptError(f"message {mid} of queue {table.qid!r} is not in flight")
+        until = table.window_end(visibility)
+        self._change(mid, expiry, until, delayed=False, held=mid in table.held)
+        table.note("extended", mid)
+        return table.time(until)
+
+    def _change(self, mid: int, old: int, new: int, *, delayed: bool, held: bool = False) -> None:
+        table, log = self._table, self._store.log
+        log.reserve(records.SMALL)
+        visible = 0 if held else new
+        log.append(records.state(table.number, mid, table.receives.get(mid, 0), visible, delayed))
+        was_delayed = old != 0 and table.index.is_delayed(mid)
+        was_new = mid in table.index.new
+        was_held = mid in table.held
+        self._store.undo.append((self._change_back, mid, old, was_delayed, was_new, was_held))
+        table.show(mid, new, delayed=delayed)
+        if held:
+            table.held.add(mid)
+
+    def _change_back(self, mid: int, old: int, delayed: bool, new: bool, held: bool) -> None:
+        self._table.show(mid, old, delayed=delayed)
+        if held:
+            self._table.held.add(mid)
+        if new:
+            self._table.index.new.add(mid)
