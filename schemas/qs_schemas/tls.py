@@ -155,24 +155,22 @@ class TlsChannel:
             self._shake_hands()
             if not self.established or not incoming.pending:
                 return b""
+        parts: list[bytes] = []
         try:
-            plain = self._tls.read(_RECORD)
-            if not incoming.pending and plain:
-                return plain  # nearly always
-            parts = [plain]
-            while plain and incoming.pending:
-                with suppress(ssl.SSLWantReadError):  # the rest of a record is still to come
-                    plain = self._tls.read(_RECORD)
-                    parts.append(plain)
+            while plain := self._tls.read(_RECORD):
+                if not incoming.pending and not parts:
+                    return plain  # nearly always
+                parts.append(plain)
+                if not incoming.pending:
+                    break
+            self.ended = not plain
         except ssl.SSLWantReadError:
-            return b""
+            pass  # the rest of a record is still to come
         except ssl.SSLZeroReturnError:
-            plain, parts = b"", []
+            self.ended = True
         except ssl.SSLError as error:
-            if self._closed:
-                return b""  # what still arrives is of no use
-            _fail(error)
-        self.ended = not plain
+            if not self._closed:  # else what still arrives is of no use
+                _fail(error)
         return b"".join(parts)
 
 

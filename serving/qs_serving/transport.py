@@ -60,6 +60,7 @@ class Transport(ABC):
         self._sink: Sink | None = None  # None: received bytes are left in the kernel
         self._feeding: Sink | None = None
         self._most = CHUNK
+        self._encrypted = 0  # bytes of ciphertext in the last read
         self._task: trio.lowlevel.Task | None = None  # the task that sleeps until it is roused
 
     # -- what a subclass implements
@@ -151,7 +152,8 @@ class Transport(ABC):
         self._wake(outcome.Value(None) if error is None else outcome.Error(error))
 
     def ready(self) -> int:
-        """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns their number."""
+        """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns their number: with TLS
+        that of the ciphertext, as a record of many bytes may have one of plaintext."""
         sink = self._sink
         if sink is None:
             self._hub.drop(self)  # until a reader watches again
@@ -159,7 +161,7 @@ class Transport(ABC):
         try:
             data = self._receive_now(self._most)
         except BlockingIOError:
-            return 0
+            return self._encrypted
         except OSError as error:
             broken = trio.BrokenResourceError("connection lost")
             broken.__cause__ = error
@@ -171,7 +173,7 @@ class Transport(ABC):
             sink(data)
         except Exception as error:  # raised in the task that reads, not in the hub's
             self.rouse(error)
-        return len(data)
+        return self._encrypted or len(data)
 
     # -- the task that reads
 
@@ -278,6 +280,7 @@ class SocketTransport(Transport):
 
     def _decrypt(self, channel: TlsChannel, received: memoryview) -> bytes:
         """Returns the plaintext of what was received. BlockingIOError if no record is complete."""
+        self._encrypted = len(received)
         if channel.ended:
             return b""
         try:
@@ -298,7 +301,7 @@ class SocketTransport(Transport):
         """Does what `send_now` does. Bytes count as sent when the socket has taken all the ciphertext they are in:
         so until then the caller has them left, and comes back."""
         sent = 0
-        while self._flush(channel):
+        while not self._sealed or self._flush(channel):
             sent += self._sealed
             piece = memoryview(data)[sent : sent + CHUNK]
             self._sealed = len(piece)

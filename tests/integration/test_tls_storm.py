@@ -59,7 +59,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.slow  # some 20 s each
+@pytest.mark.slow  # some 10 s each
 @pytest.mark.parametrize("most", ["256", "3000"])
 def test_half_handshakes_while_clients_work(tmp_path: Path, many_files: None, most: str) -> None:
     """Clients that are connected cost the server at most a tenth more while they stand, whether the server keeps all of

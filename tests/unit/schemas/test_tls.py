@@ -108,6 +108,19 @@ def test_the_end(session: Session) -> None:
         client.send(b"more")
 
 
+def test_the_last_answer(session: Session) -> None:
+    """What comes together with the end is received, also by a side that has ended itself before."""
+    client, server = session
+    client.close()
+    assert server.receive(client.take()) == b""
+    assert server.ended
+    server.send(b"last ")
+    server.send(b"answer")
+    server.close()
+    assert client.receive(server.take()) == b"last answer"
+    assert client.ended
+
+
 def test_closed_while_more_arrives(session: Session) -> None:
     """What arrives after `close` does no harm, whether it can still be read or not."""
     client, server = session

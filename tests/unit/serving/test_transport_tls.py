@@ -70,6 +70,29 @@ async def test_nothing_waits_for_the_next_bytes(ends: Ends) -> None:
     other.close()
 
 
+async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
+    """A read counts as many bytes as the socket gave, also where nearly all of them are TLS's own, or none is
+    complete: the hub bounds its turns by that."""
+    transport, other = ends
+    seen: list[bytes] = []
+    nursery.start_soon(transport.feed, seen.append)
+    await settled()
+    for _ in range(100):
+        other.channel.send(b"x")
+    data = other.channel.take()
+    assert len(data) > 2000
+    for part in (data[:-1], data[-1:]):
+        other.socket.sendall(part)
+        assert transport.ready() == len(part)
+    assert b"".join(seen) == b"x" * 100
+    other.channel.send(b"x" * 1000)
+    other.socket.sendall(other.channel.take()[:900])
+    assert transport.ready() == 900
+    transport.rouse()
+    await transport.aclose()
+    other.close()
+
+
 async def test_the_end_of_a_client_that_does_not_close(ends: Ends, nursery: trio.Nursery) -> None:
     """What comes with the end is received first. Then the end is there for every read, and answers can be sent."""
     transport, other = ends
