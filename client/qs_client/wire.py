@@ -13,7 +13,7 @@ from .stream_errors import TlsFailed
 if TYPE_CHECKING:
     from .tls_layer import TlsLayer
 
-_PIECE = 256 * 1024  # bytes of a read
+_PIECE = 64 * 1024  # bytes of a read: the system maps a larger buffer anew each time
 LONGEST = 86400.0
 """Seconds of one wait: the system counts milliseconds in 31 bits."""
 
