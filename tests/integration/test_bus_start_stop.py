@@ -41,6 +41,7 @@ FLAGS = [
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
     "--max-list", "--max-connections", "--max-handshakes", "--max-pipeline", "--document-time", "--linger", "--grace",
     "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca",
+    "--server-tls", "--server-ca", "--server-cert", "--server-key", "--server-token-file", "--server-tls-insecure",
 ]  # fmt: skip
 
 

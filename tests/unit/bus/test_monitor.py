@@ -38,7 +38,7 @@ def counts() -> FakeCounts:
 @pytest.fixture
 def monitor(counts: FakeCounts, nursery: trio.Nursery) -> Monitor:
     """Without a server."""
-    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, text: None)
+    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, error, text: None)
     monitor._counts, monitor._background = counts, nursery
     return monitor
 
