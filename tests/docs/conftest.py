@@ -139,8 +139,10 @@ class Console:
         if step.command.startswith("qs tail "):
             return self._start_tail(step)
         if step.command.startswith(_RELOAD):
+            tails = [tail for _, tail in self._tails]
             for server in self._servers:
-                server.send_signal(signal.SIGHUP)
+                if server not in tails:
+                    server.send_signal(signal.SIGHUP)
             return ""
         command = self._hide(step.command)
         if command.startswith("export "):  # for `qs tail`, which the shell does not start
@@ -166,7 +168,7 @@ class Console:
         return printed
 
     def _start_server(self, command: str) -> str:
-        program, *words = shlex.split(self._hide(command.removesuffix("&")))
+        program, *words = shlex.split(self._hide(command.removesuffix("&").replace("\\\n", " ")))
         while "--port" in words:
             at = words.index("--port")
             assert words[at + 1 : at + 2] == [self.port], f"show port {PORT}, which the tests replace: {command}"
