@@ -1,0 +1,243 @@
+"""Tokens and rights on a real server: what a client sees, what ends when the access file is read again, what the flags
+refuse."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.access import Caller, authenticate, hashed, principal, section, write_access
+from support.documents import code, push, receive, request, subscribe, text
+from support.serving import COMMAND, FAST, ServerProcess, serving
+
+NAMES = ("a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "Ärger-日本", "abc")
+
+
+def new(qid: str) -> str:
+    return request("new-queue", f"<qid>{qid}</qid>")
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Path:
+    return write_access(
+        tmp_path / "access.toml",
+        [
+            principal("admin", admin=True),
+            principal("reader", read=["a*", "a[b]c", "bus:*"]),
+            principal("writer", write=["abc"]),
+            principal("monitor", monitor=True),
+        ],
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path, access: Path) -> Iterator[ServerProcess]:
+    with serving(tmp_path / "root", *FAST, "--access", str(access), "-v") as running:
+        with Caller(running, "admin-token") as admin:
+            for name in NAMES:
+                assert code(admin.ask(new(name))) == 0
+        yield running
+
+
+def queues(line: str) -> set[str]:
+    """The queues that an answer lists."""
+    return {part.partition("</queue>")[0].rpartition(">")[2] for part in line.split("<queue")[1:] if "</queue>" in part}
+
+
+def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
+    """list-queues: any right; queue-stats: read, or all for a monitor, whose list of queues is empty."""
+    readable = {"a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "abc"}
+    for name, listed, figures in (
+        ("admin", {*NAMES}, {*NAMES}),
+        ("reader", readable, readable),
+        ("writer", {"abc"}, set()),
+        ("monitor", set(), {*NAMES}),
+    ):
+        with Caller(server, f"{name}-token") as caller:
+            assert queues(caller.ask(request("list-queues"))) == listed, name
+            assert queues(caller.ask(request("queue-stats"))) == figures, name
+
+
+def test_requests_in_one_piece(server: ServerProcess) -> None:
+    """What comes behind an `authenticate`, in the same packet, is its principal's; what comes before is not."""
+    with Caller(server) as caller:
+        caller.send(push("abc", "1"), authenticate("writer-token"), *[push("abc", "2")] * 20, push("a.c", "3"))
+        codes = [code(caller.line()) for _ in range(23)]
+    assert codes == [401, 0, *[0] * 20, 403]
+
+
+def test_another_principal(server: ServerProcess) -> None:
+    """Authenticating again replaces the principal; a wrong token leaves nobody."""
+    with Caller(server, "writer-token") as caller:
+        assert "<principal>writer</principal>" in caller.greeting
+        assert code(caller.ask(push("abc", "x"))) == 0
+        assert code(caller.ask(authenticate("reader-token"))) == 0
+        assert code(caller.ask(push("abc", "x"))) == 403
+        assert code(caller.ask(authenticate("Reader-token"))) == 401
+        assert code(caller.ask(receive("abc"))) == 401
+        assert code(caller.ask(authenticate("reader-token"))) == 0
+        assert code(caller.ask(receive("abc"))) == 0
+
+
+@pytest.mark.parametrize("token", ["", "x", "reader-toke", "reader-token2", "é" * 600, "a" * 1_000_000, "&#x10FFFF;"])
+def test_wrong_tokens(server: ServerProcess, token: str) -> None:
+    """Whatever is said as a token and is none: 401, or 400 where the element is empty. Others go on."""
+    with Caller(server) as caller, Caller(server, "writer-token") as other:
+        caller.send(authenticate(token))
+        assert code(other.ask(push("abc", "x"))) == 0
+        answer = caller.line()
+        assert code(answer) == 401, answer
+        assert token not in answer or len(token) < 2
+
+
+def test_a_token_that_xml_cannot_carry(server: ServerProcess) -> None:
+    """A NUL is no XML: the connection ends as for any such document."""
+    with Caller(server) as caller:
+        assert code(caller.ask(authenticate("reader\0token"))) == 400
+        assert caller.line() == ""
+
+
+def test_the_tenth_wrong_token(server: ServerProcess) -> None:
+    """It closes the connection with 429, whatever was right in between; what came behind it is not done."""
+    with Caller(server) as caller:
+        caller.send(*[authenticate("wrong")] * 9, authenticate("writer-token"), authenticate("wrong"), push("abc", "x"))
+        assert [code(caller.line()) for _ in range(11)] == [*[401] * 9, 0, 429]
+        assert caller.line() == ""
+    with Caller(server, "admin-token") as admin:
+        assert 'ready="0"' in admin.ask(request("queue-stats", "<qid>abc</qid>"))
+
+
+def test_the_log_of_wrong_tokens(server: ServerProcess) -> None:
+    """The first is logged at once, with an address and without the token; those of the next second are one line."""
+    connections = [Caller(server) for _ in range(20)]
+    for caller in connections:
+        caller.send(*[authenticate("WRONG-TOKEN")] * 9)
+    for caller in connections:
+        assert [code(caller.line()) for _ in range(9)] == [401] * 9
+        caller.close()
+    server.stop()
+    lines = [line for line in server.log().splitlines() if "wrong token" in line]
+    assert 1 <= len(lines) <= 4
+    assert all("127.0.0.1:" in line for line in lines)
+    counts = [int(line.partition(": ")[2].split()[0]) for line in lines if "wrong tokens" in line]
+    assert sum(counts) + (len(lines) - len(counts)) == 180
+    assert "WRONG-TOKEN" not in server.log()
+
+
+def reload(server: ServerProcess, times: int = 1) -> None:
+    server.process.send_signal(signal.SIGHUP)
+    server.until_logged("after SIGHUP", times)
+
+
+def test_a_principal_that_is_taken_out(server: ServerProcess, access: Path) -> None:
+    """Its open connections lose their rights at SIGHUP: a subscription and a receive that waits end with an error, and
+    what the subscriber held is visible again."""
+    with (
+        Caller(server, "admin-token") as admin,
+        Caller(server, "reader-token") as idle,
+        Caller(server, "reader-token") as waiting,
+        Caller(server, "reader-token") as subscriber,
+    ):
+        admin.ask(push("abc", "held"))
+        assert code(subscriber.ask(subscribe("abc", req="s"))) == 0
+        assert "held" in subscriber.line()
+        waiting.send(request("ping"), receive("a.c", wait=20, req="w"))
+        assert code(waiting.line()) == 0
+        write_access(access, [principal("admin", admin=True)])
+        reload(server)
+        ended, refused = subscriber.line(), waiting.line()
+        assert (code(ended), 'req="s"' in ended) == (401, True)
+        assert (code(refused), 'req="w"' in refused) == (401, True)
+        assert code(idle.ask(receive("abc"))) == 401
+        assert "held" in admin.ask(receive("abc", wait=10))
+
+
+def test_rights_that_are_taken_away(server: ServerProcess, access: Path) -> None:
+    """A principal that stays keeps what it may still do; the rest is 403."""
+    with Caller(server, "reader-token") as caller, Caller(server, "reader-token") as subscriber:
+        assert code(subscriber.ask(subscribe("abc", "a.c", req="both"))) == 0
+        assert code(subscriber.ask(subscribe("a.c", req="one"))) == 0
+        write_access(access, [principal("admin", admin=True), principal("reader", read=["a.c"])])
+        reload(server)
+        ended = subscriber.line()
+        assert (code(ended), 'req="both"' in ended) == (403, True)
+        assert code(caller.ask(receive("abc"))) == 403
+        assert code(caller.ask(receive("a.c"))) == 0
+        with Caller(server, "admin-token") as admin:
+            admin.ask(push("a.c", "still"))
+        assert "still" in subscriber.line()
+
+
+def test_a_token_that_is_replaced(server: ServerProcess, access: Path) -> None:
+    """Two tokens of one principal work side by side; the one that is taken out ends what was begun with it."""
+    both = section("principals.reader", tokens=[hashed("reader-token"), hashed("second")], read=["abc"])
+    write_access(access, [both])
+    reload(server)
+    with Caller(server, "reader-token") as old, Caller(server, "second") as fresh:
+        assert code(old.ask(receive("abc"))) == code(fresh.ask(receive("abc"))) == 0
+        write_access(access, [section("principals.reader", tokens=[hashed("second")], read=["abc"])])
+        reload(server, 2)
+        assert code(old.ask(receive("abc"))) == 401
+        assert code(fresh.ask(receive("abc"))) == 0
+
+
+def test_a_bad_file_changes_nothing(server: ServerProcess, access: Path) -> None:
+    """It is logged, without the hashes in it, and what was read before stays in use."""
+    write_access(access, [principal("reader", reads=["abc"])])
+    reload(server)
+    assert "'reads', which is unknown" in server.log()
+    assert "sha256" not in server.log()
+    with Caller(server, "writer-token") as caller:
+        assert code(caller.ask(push("abc", "x"))) == 0
+
+
+def test_without_an_access_file(tmp_path: Path) -> None:
+    """Everybody may do everything, and `authenticate` is 501."""
+    with serving(tmp_path / "root", *FAST) as server, Caller(server, "x") as caller:
+        assert (code(caller.greeting), "--access" in text(caller.greeting)) == (501, True)
+        assert code(caller.ask(new("q"))) == 0
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_closed_by_default(tmp_path: Path, host: str) -> None:
+    """Listening where other machines can connect needs one of two flags."""
+    ended = run("--host", host, "--port", "0", "--root", str(tmp_path / "root"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "--access FILE" in ended.stderr
+    assert "--open" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "root").exists()
+
+
+def test_open(tmp_path: Path) -> None:
+    with serving(tmp_path / "root", *FAST, "--host", "0.0.0.0", "--open") as server:
+        server.host = "127.0.0.1"
+        with Caller(server) as caller:
+            assert code(caller.ask(new("q"))) == 0
+
+
+def test_check(tmp_path: Path, access: Path) -> None:
+    """It says what is in the files, listens nowhere and makes nothing; what is wrong is one line and exit code 1."""
+    root = tmp_path / "root"
+    ended = run("--check", "--access", str(access), "--root", str(root), "--host", "0.0.0.0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "4 principals, 4 tokens" in ended.stdout
+    assert "other machines can connect" in ended.stdout
+    assert not root.exists()
+    access.write_text("[principals]\nreader = 3\n")
+    ended = run("--check", "--access", str(access), "--root", str(root))
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert "principals.reader has to be a table" in ended.stderr
+
+
+def test_flags_that_contradict(access: Path) -> None:
+    ended = run("--access", str(access), "--open")
+    assert ended.returncode == 2
+    assert "give one of them" in ended.stderr
+    assert sys.executable not in ended.stderr

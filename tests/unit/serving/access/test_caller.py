@@ -1,0 +1,133 @@
+"""Who a connection is, and what it may do: by a model of five lines, over random access files."""
+
+import fnmatch
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.access import principal, section, write_access
+
+from qs_schemas import CopyMessage, Message, Ping
+from qs_serving.access.access import Access
+from qs_serving.access.access_file import AccessTable
+from qs_serving.access.caller import Caller, NotAllowedError
+from qs_serving.access.principal import Right
+
+PATTERN = st.text(st.sampled_from("ab*?"), min_size=1, max_size=3)
+NAME = st.text(st.sampled_from("ab"), min_size=1, max_size=3)
+LISTS = dict.fromkeys(("read", "write", "configure"), st.lists(PATTERN, max_size=2))
+RIGHTS = st.fixed_dictionaries({}, optional=LISTS)
+PRINCIPAL = st.fixed_dictionaries({"admin": st.booleans(), "monitor": st.booleans()}, optional=LISTS)
+REQUEST = st.dictionaries(st.sampled_from(["qid", "queues"]), st.sampled_from(list(Right)), max_size=2)
+
+
+def model(section: dict[str, Any], rights: dict[str, Right], request: Message) -> bool:
+    """Whether a principal may make a request."""
+    for right, qid in ((right, qid) for field, right in rights.items() for qid in named(request, field)):
+        lists = [
+            pattern for word in right.value.split(" or ") if word != "monitor" for pattern in section.get(word, [])
+        ]
+        known = section.get("admin") or ("monitor" in right.value and section.get("monitor"))
+        if not known and not any(fnmatch.fnmatchcase(qid, pattern) for pattern in lists):
+            return False
+    return True
+
+
+def named(request: Message, field: str) -> list[str]:
+    value = getattr(request, field)
+    return [value] if isinstance(value, str) else value
+
+
+def caller_of(table: AccessTable, token: str | None, certificate: tuple[str, ...] = ()) -> Caller:
+    notes = SimpleNamespace(note=lambda peer: None)
+    caller = Caller(cast(Access, SimpleNamespace(table=table, failures=notes)), "peer", certificate)
+    if token is not None:
+        caller.authenticate(token)
+    return caller
+
+
+def code(caller: Caller, rights: dict[str, Right] | None, request: Message) -> int:
+    try:
+        caller.check(rights, request)
+    except NotAllowedError as error:
+        return error.error.code
+    return 0
+
+
+@given(st.lists(PRINCIPAL, min_size=1, max_size=3), st.none() | RIGHTS, REQUEST, NAME, st.lists(NAME, max_size=3))
+def test_allowed_if_the_file_says_so(
+    principals: list[dict[str, Any]],
+    anonymous: dict[str, Any] | None,
+    rights: dict[str, Right],
+    qid: str,
+    queues: list[str],
+) -> None:
+    """Every principal of a random file, and everybody else, with a random request: allowed by `check` if and only if
+    by the model; else 403, or 401 for those who have not authenticated."""
+    content: dict[str, Any] = {"principals": {}}
+    for number, each in enumerate(principals):
+        token = "sha256:" + hashlib.sha256(f"t{number}".encode()).hexdigest()
+        content["principals"][f"p{number}"] = {**each, "tokens": [token]}
+    if anonymous is not None:
+        content["anonymous"] = anonymous
+    table = AccessTable("access.toml", content)
+    request = CopyMessage(qid, 1, queues)
+    for number, each in enumerate(principals):
+        assert code(caller_of(table, f"t{number}"), rights, request) == (0 if model(each, rights, request) else 403)
+    expected = 0 if anonymous is not None and model(anonymous, rights, request) else 401
+    assert code(caller_of(table, None), rights, request) == expected
+    assert code(caller_of(table, None), None, request) == 0
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Access:
+    sections = [
+        principal("first", certificates=["b.example", "a.example"], read=["*"]),
+        principal("second", certificates=["c.example"], write=["*"]),
+        section("anonymous", read=["public"]),
+    ]
+    return Access(str(write_access(tmp_path / "access.toml", sections)))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(("a.example",), "first"), (("c.example", "a.example"), "first"), (("c.example",), "second"), (("x",), None)],
+)
+def test_certificates(access: Access, names: tuple[str, ...], expected: str | None) -> None:
+    """The first name that the file lists, in its order; a certificate that nobody lists is anybody's."""
+    found = Caller(access, "peer", names).principal
+    assert found is not None
+    assert found.name == expected
+    assert (found is access.table.anonymous) is (expected is None)
+
+
+def test_a_token_replaces_a_certificate(access: Access) -> None:
+    caller = Caller(access, "peer", ("c.example",))
+    assert caller.authenticate("first-token") == "first"
+    with pytest.raises(NotAllowedError):
+        caller.authenticate("wrong")
+    assert caller.principal is None
+    assert code(caller, {}, Ping()) == 401
+
+
+def test_a_file_that_is_read_again(access: Access) -> None:
+    """What connections are is looked up anew; a name that has moved to another principal makes it that one."""
+    token, certificate = Caller(access, "peer"), Caller(access, "peer", ("c.example",))
+    token.authenticate("first-token")
+    write_access(Path(access.path), [principal("first", certificates=["c.example"], configure=["*"])])
+    access.reload()
+    assert token.may(Right.CONFIGURE, "q")
+    assert certificate.may(Right.CONFIGURE, "q")
+    write_access(Path(access.path), [principal("other")])
+    access.reload()
+    assert token.principal is certificate.principal is None
+
+
+def test_nothing_secret_is_shown(access: Access) -> None:
+    caller = Caller(access, "peer")
+    caller.authenticate("first-token")
+    assert "token" not in repr(caller) + repr(access) + repr(access.table)

@@ -1,0 +1,39 @@
+"""The log of wrong tokens, on a clock of its own."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from qs_serving.access.failures import Failures
+
+
+async def test_one_line_a_second(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """The first is logged at once; ten thousand a second are a line a second with their number, and none is lost."""
+    failures = Failures()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(failures.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        failures.note("a:1")
+        await trio.sleep(0.5)
+        assert [record.getMessage() for record in caplog.records] == ["a wrong token, the last from a:1"]
+        for _ in range(30):
+            for number in range(1000):
+                failures.note(f"b:{number}")
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    counts = [int(record.getMessage().split()[0]) for record in caplog.records[1:]]
+    assert len(counts) <= 5
+    assert sum(counts) == 30_000 == failures.total - 1
+
+
+async def test_it_sleeps(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """After a second without any, the next one is logged at once again."""
+    failures = Failures()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(failures.serve)
+        for _ in range(2):
+            await trio.sleep(10)
+            failures.note("a:1")
+        await trio.sleep(0.1)
+        assert len(caplog.records) == 2
+        nursery.cancel_scope.cancel()
