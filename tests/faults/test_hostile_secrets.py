@@ -9,68 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_serving import lasting_port
-from support.certificates import Certificate, authority, local
+from support.bus_serving import BusProcess
+from support.certificates import authority
 from support.changes import until
-from support.marked import OTHER_TOKEN, TOKEN, WRONG_TOKEN, access_file, digest, files_below, leaks, marks, token_files
+from support.marked import OTHER_TOKEN, TOKEN, WRONG_TOKEN, access_file, digest, leaks, marks
 from support.marked import write_secret as write
-from support.serving import COMMAND, FAST, WITH_SUPPORT, ServerProcess, Wire
+from support.marked_world import CA, OTHER_CA, QS, World
+from support.serving import COMMAND, FAST, ServerProcess, Wire
 
-QS = str(Path(sys.executable).parent / "qs")
-CA = str(authority().cert)
-OTHER_CA = str(authority("another CA").cert)
 OPEN = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op>'
-
-
-class World:
-    """A server and a bus with TLS and access files, at `-vv`, and all that was printed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.secrets = folder / "secrets"
-        self.secrets.mkdir()
-        self.tokens = token_files(self.secrets)
-        self.access = access_file(self.secrets / "access.toml", "orders", "bus:*")
-        given = local()
-        self.certificate = Certificate(self.secrets / "server.pem", write(self.secrets / "server.key", ""))
-        self.certificate.cert.write_text(given.cert.read_text())
-        self.certificate.key.write_text(given.key.read_text())
-        self.sought = marks(given.key)
-        self.told: list[tuple[str, str | bytes]] = []
-        tls = ["--tls-cert", str(self.certificate.cert), "--tls-key", str(self.certificate.key)]
-        self.closing = [*tls, "--access", str(self.access)]
-        history = ["--history", str(folder / "history"), "--history-age", "0.1"]
-        self.server = ServerProcess(folder / "root", *FAST, "-vv", *history, *self.closing, port=lasting_port())
-        self.secure = ["--server", f"qss://localhost:{self.server.port}", "--ca", CA]
-        self.with_token = [*self.secure, "--token-file", self.tokens["token"]]
-
-    def run(self, *command: str, code: int, told: str = "", **environment: str) -> str:
-        """Runs a program, keeps what it prints, and compares its exit code. told: is to be in it."""
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**WITH_SUPPORT, **environment},
-        )
-        self.told += [(f"stdout of {command}", done.stdout), (f"stderr of {command}", done.stderr)]
-        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert told in done.stdout + done.stderr, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def note_processes(self) -> None:
-        """Keeps the command lines of all processes, as everybody on the machine can see them."""
-        for each in Path("/proc").glob("[0-9]*/cmdline"):
-            if int(each.parent.name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    self.told.append((str(each), each.read_bytes().replace(b"\0", b" ")))
-
-    def leaks(self) -> list[str]:
-        """Where a mark was printed, logged or written."""
-        given = [self.folder / "secrets" / each.name for each in self.secrets.iterdir()]
-        return leaks([*self.told, *files_below(self.folder, but=given)], self.sought)
 
 
 @pytest.fixture
@@ -95,6 +42,7 @@ def test_the_search_finds_marks(world: World) -> None:
         assert not world.leaks()
 
 
+@pytest.mark.slow  # some 5 seconds: 14 commands
 def test_commands_that_fail(world: World) -> None:
     """qs with wrong tokens, CAs, keys and addresses says what is wrong, and never shows a token."""
     files = world.tokens
@@ -121,6 +69,7 @@ def test_commands_that_fail(world: World) -> None:
     assert world.leaks() == []
 
 
+@pytest.mark.slow  # some 8 seconds: 14 starts
 def test_flags_and_files_of_the_server_that_are_wrong(world: World) -> None:
     """A start, and --check, with files that are confused with each other or hold the token itself."""
     command = [*COMMAND, "--root", str(world.folder / "other"), "--port", "0", "--check"]
@@ -131,14 +80,14 @@ def test_flags_and_files_of_the_server_that_are_wrong(world: World) -> None:
     )
     broken = str(write(world.secrets / "broken.toml", f'[principals.a]\ntokens = ["{digest(TOKEN)}"\n{TOKEN}\n'))
     named = str(write(world.secrets / "named.toml", f"[principals.a]\n{TOKEN} = true\n"))
-    for words in ([], command[-1:]):
-        start = [*command[:-1], *words]
-        for wrong in (plain, twice, broken, named, key, world.tokens["token"]):
-            world.run(*start, "--access", wrong, code=1)
-        world.run(*start, "--tls-cert", key, "--tls-key", cert, code=1)
-        world.run(*start, "--tls-cert", cert, "--tls-key", str(authority().sign("DNS:other").key), code=1)
-        world.run(*start, "--tls-cert", cert, "--tls-key", world.tokens["token"], code=1)
-        world.run(*start, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", key, "--access", access, code=1)
+    for wrong in (plain, twice, broken, named, key, world.tokens["token"]):
+        world.run(*command, "--access", wrong, code=1)
+    world.run(*command[:-1], "--access", plain, code=1)
+    world.run(*command, "--tls-cert", key, "--tls-key", cert, code=1)
+    world.run(*command[:-1], "--tls-cert", key, "--tls-key", cert, code=1)
+    world.run(*command, "--tls-cert", cert, "--tls-key", str(authority().sign("DNS:other").key), code=1)
+    world.run(*command, "--tls-cert", cert, "--tls-key", world.tokens["token"], code=1)
+    world.run(*command, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", key, "--access", access, code=1)
     world.run(*command, *world.closing, code=0)
     assert world.leaks() == []
 
@@ -177,6 +126,41 @@ def test_a_server_that_is_reloaded_and_killed(world: World) -> None:
     finally:
         waiting.kill()
         world.told.append(("the program that waits", waiting.communicate()[0]))
+    assert world.leaks() == []
+
+
+@pytest.mark.slow  # some 10 seconds
+def test_the_bus_and_the_python_clients(world: World) -> None:
+    """Python programs fail against the server and the bus, and print tracebacks, logs and repr; one bus has a wrong
+    token, another loses its server and gets bad files."""
+    tokens = world.tokens
+    towards = ["-q", "orders", "-vv", "--server-ca", CA, "--server-token-file"]
+    mistaken = BusProcess(world.server, *towards, tokens["wrong"])
+    bus = BusProcess(world.server, *towards, tokens["token"], *world.closing)
+    try:
+        mistaken.until_logged("401")
+        ports = [str(port) for port in (world.server.port, bus.port, mistaken.port)]
+        printed = world.run(
+            sys.executable, "-m", "support.secret_clients", "localhost", *ports, CA, OTHER_CA,
+            code=1, told="Forbidden", MARK=TOKEN, WRONG=WRONG_TOKEN,
+        )  # fmt: skip
+        assert printed.count("failed as it should") == 14
+        world.run(
+            QS, "tail", "orders", "--bus", f"qss://localhost:{bus.port}", "--ca", CA, code=1, QS_TOKEN=WRONG_TOKEN
+        )
+        world.note_processes()
+        good = world.access.read_text()
+        write(world.access, good.replace(digest(TOKEN), TOKEN))
+        bus.process.send_signal(signal.SIGHUP)
+        bus.until_logged("after SIGHUP")
+        write(world.access, good)
+        world.server.kill()
+        bus.until_logged("no queue server")
+        world.server.start()
+        assert (bus.stop(), mistaken.stop()) == (0, 0)
+    finally:
+        for each in (bus, mistaken):
+            each.kill()
     assert world.leaks() == []
 
 
