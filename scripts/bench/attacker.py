@@ -17,6 +17,8 @@ from open_files import room_for
 _TOKENS = 10
 """Wrong tokens that a connection sends at once: after so many, the server closes it."""
 _STEP = 0.01
+_BURST = 50
+"""Connections that are begun between two looks at the answers."""
 
 
 def half_handshake() -> bytes:
@@ -54,20 +56,21 @@ class _Tokens:
         self.answered = 0
 
     def run(self) -> None:
-        """Until stdin ends. Each connection is as many tokens; the rate is kept if the server and the machine can."""
-        started, begun, told = time.monotonic(), 0, False
+        """Until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
+        started = due = time.monotonic()
         most = room_for(self._rate)
-        while True:
+        told = False
+        while not self._read():
             now = time.monotonic()
-            due = int((now - started) * self._rate / _TOKENS) - begun
-            for _ in range(min(due, most - len(self._selector.get_map()))):
+            for _ in range(_BURST):
+                if due > now or len(self._selector.get_map()) > most:
+                    break
                 self._begin()
-                begun += 1
+                due += _TOKENS / self._rate
+            due = max(due, now - _STEP)
             if not told and now - started > 2:
                 print("ready", flush=True)
                 told = True
-            if self._read():
-                return
 
     def _begin(self) -> None:
         connection = socket.create_connection(self._address)

@@ -10,9 +10,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
 from load import Client, document, push_document, rate_of_many
 from processes import Listening, queue_server
@@ -66,7 +68,7 @@ def _beside_tokens(folder: Path, rounds: int, seconds: float) -> Row:
         attacked, calm, answered = _in_turns(server, clients, ("tokens", _TOKENS), rounds, seconds)
     name = f"pushes, {_CLIENTS} clients, beside {_TOKENS:,} wrong tokens a second / alone"
     row = ratio_row(name, attacked, calm, _TARGET)
-    return row._replace(figures=f"{row.figures}; {answered:,} wrong tokens were answered")
+    return row._replace(figures=f"{row.figures}; {answered:,.0f} wrong tokens a second were answered")
 
 
 class _TlsClient(Client):
@@ -80,28 +82,30 @@ class _TlsClient(Client):
 
 def _in_turns(
     server: Listening, clients: list[Client], attack: tuple[str, int], rounds: int, seconds: float
-) -> tuple[list[float], list[float], int]:
-    """The rates under attack, the rates in peace, and how many wrong tokens were answered in all."""
+) -> tuple[list[float], list[float], float]:
+    """The rates under attack, the rates in peace, and how many wrong tokens were answered a second."""
     rate_of_many(clients, _PUSH, 1)
-    attacked, calm, answered = [], [], 0
+    attacked, calm, answered = [], [], []
     for _ in range(rounds):
         calm.append(rate_of_many(clients, _PUSH, seconds))
         with _attacking(server, *attack) as result:
             attacked.append(rate_of_many(clients, _PUSH, seconds))
-        answered += result[0]
-    return attacked, calm, answered
+        answered += result
+    return attacked, calm, median(answered)
 
 
 @contextmanager
-def _attacking(server: Listening, kind: str, number: int) -> Iterator[list[int]]:
-    """Attacks the server. What is yielded has, in the end, the number of wrong tokens that were answered."""
+def _attacking(server: Listening, kind: str, number: int) -> Iterator[list[float]]:
+    """Attacks the server. What is yielded has, in the end, the wrong tokens that were answered a second."""
     host, port = server.address
     command = [sys.executable, str(Path(__file__).with_name("attacker.py")), kind, host, str(port), str(number)]
-    result: list[int] = []
+    result: list[float] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdin is not None
         assert attacker.stdout is not None
+        started = time.monotonic()
         assert attacker.stdout.readline() == "ready\n"
         yield result
         attacker.stdin.close()
-        result.append(int(attacker.stdout.read() or 0))
+        ended = time.monotonic()
+        result.append(int(attacker.stdout.read() or 0) / (ended - started))
