@@ -38,10 +38,10 @@ def open_connection(
     *,
     security: Security = PLAIN,
 ) -> "Connection":
-    """Connects within timeout seconds, TLS included. limits: of what is read; security: whose token is not sent yet.
-    ServerUnavailable when nothing answers, or the server's certificate is not the right one."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    """Connects. timeout: seconds for each address of the host, and for the handshake of TLS; limits: of what is read;
+    security: whose token is not sent yet. ServerUnavailable when nothing answers, or TLS cannot begin."""
     sock = _connected_socket(host, port, place, timeout)
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     try:
         tune(sock)
         wire = Wire(sock, security.layer(host))

@@ -12,14 +12,17 @@ _UNKNOWN = "whether the request was carried out is not known"
 
 _PLAIN = "leave TLS out, as in qs://HOST:PORT, or check the port"
 _SIGNED = "give one that the server's CA has signed: --cert and --key, or a context as tls"
+_CA = "give the CA that has signed it: tls='ca.pem', --ca or QS_CA"
 _ADVICE = (
     ("does not speak TLS", _PLAIN),
+    ("this side's certificate", _SIGNED),
+    ("client certificate", _SIGNED),
     ("mismatch", "connect by a name or an address that is in the certificate"),
     ("certificate has expired", "renew the certificate of the server, or set the clock of this machine"),
     ("not yet valid", "set the clock of this machine"),
-    ("is not accepted", "give the CA that has signed it: tls='ca.pem', --ca or QS_CA"),
-    ("client certificate", _SIGNED),
-    ("this side's certificate", _SIGNED),
+    ("issuer certificate", _CA),
+    ("self-signed", _CA),
+    ("verify the first certificate", _CA),
 )
 """Words of an error of TLS, and what to do about it. The first that fits counts."""
 

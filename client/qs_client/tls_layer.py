@@ -19,7 +19,7 @@ class TlsLayer:
         self._lock = threading.Lock()
         self._plain = bytearray()  # decrypted, and not read yet
         try:
-            self._channel = TlsChannel(context, host=host)
+            self._channel = TlsChannel(context, host=host.partition("%")[0])  # without the zone of an IPv6 address
         except TlsError as error:
             raise TlsFailed(str(error)) from None
 

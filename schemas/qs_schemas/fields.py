@@ -19,6 +19,7 @@ from .messages import (
     QueueOptions,
     QueueStats,
     Receipt,
+    SetQueue,
 )
 from .text import from_base64
 from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of, strip
@@ -111,6 +112,21 @@ def _queue_info(element: Element) -> QueueInfo:
     return QueueInfo(_text(element), **_values(element, _QUEUE))
 
 
+def _options_reader(removes: bool) -> _Read:
+    """Makes the reader of `options`. removes: whether an empty value is allowed, as it removes the option."""
+
+    def options(element: Element) -> QueueOptions:
+        given = [(_OPTIONS[name], value) for name, value in element.items() if name in _OPTIONS]
+        removed = frozenset(field for (field, _), value in given if field != "storage" and not strip(value))
+        if removed and not removes:
+            name = attribute(min(removed))
+            raise RefusedError(f"'{name}' of 'options' is empty: only set-queue takes that, and removes the option")
+        values = {field: read(value) for (field, read), value in given if field not in removed}
+        return QueueOptions(**values, removed=removed)
+
+    return options
+
+
 # -- payloads ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +170,6 @@ def _delivery_reader(payload: _Read) -> _Read:
 # child of qs: (field, how it is read)
 _FIELDS: dict[str, tuple[str, _Read]] = {
     "qid": ("qid", _text),
-    "options": ("options", lambda element: QueueOptions(**_values(element, _OPTIONS))),
     "count": ("count", _whole),
     "token": ("token", lambda element: element.text or ""),
     "principal": ("principal", lambda element: element.text or ""),
@@ -258,12 +273,14 @@ def plans(inline: Callable[[Element], str]) -> dict[str, Plan]:
 
 def _names(cls: type[Message], field: str) -> bool:
     """Returns whether the requests of a class say with this field which messages they mean."""
-    return any(field in group for group in cls.required)
+    return field in cls.selects or any(field in group for group in cls.required)
 
 
 def _plan(cls: type[Message], payload: _Read) -> Plan:
     fields = fields_of(cls)
     children = {name: _field_reader(field, read) for name, (field, read) in _FIELDS.items() if field in fields}
+    if "options" in fields:
+        children["options"] = _field_reader("options", _options_reader(removes=cls is SetQueue))
     if "payload" in fields:
         children["payload"] = _field_reader("payload", payload)
     if "mid" in fields:

@@ -34,7 +34,8 @@ class Draft:
 
 @dataclass(slots=True)
 class Delivery:
-    """An entry of a list-form answer: a message handed out. Times in microseconds since the Epoch."""
+    """An entry of a list-form answer: a message handed out. Times in microseconds since the Epoch. dead_from, dead_mid,
+    dead_receives, dead_at, dead_reason: of a dead letter, see `GetMessage`."""
 
     mid: int
     payload: bytes
@@ -42,6 +43,11 @@ class Delivery:
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
+    dead_from: str | None = None
+    dead_mid: int | None = None
+    dead_receives: int | None = None
+    dead_at: int | None = None
+    dead_reason: str | None = None
 
     @property
     def text(self) -> str:
@@ -51,7 +57,12 @@ class Delivery:
 
 @dataclass(slots=True)
 class QueueOptions:
-    """Options of `new-queue`. visibility: seconds; capacity: messages; retention: seconds."""
+    """Options of a queue: of `new-queue`, `set-queue` and the answer of `get-queue`; None for those that it does not
+    name. visibility, retention: seconds; capacity: messages; dead_letter: a queue; max_receives: 1 to 1000.
+
+    removed: the fields whose options a `set-queue` removes. It writes them with an empty value. A field that has a
+    value is not removed.
+    """
 
     storage: str | None = None
     visibility: float | None = None
@@ -59,11 +70,13 @@ class QueueOptions:
     retention: float | None = None
     dead_letter: str | None = None
     max_receives: int | None = None
+    removed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class QueueInfo:
-    """An entry of a `queue-stats` answer. oldest: seconds; pushed, delivered, expired, deleted: since the start."""
+    """An entry of a `queue-stats` answer. oldest: seconds; pushed, delivered, expired, deleted, dead, retired: since
+    the start; waiting: receives that wait."""
 
     qid: str
     new: int | None = None
@@ -77,6 +90,11 @@ class QueueInfo:
     expired: int | None = None
     deleted: int | None = None
     storage: str | None = None
+    dead: int | None = None
+    retired: int | None = None
+    paused: bool | None = None
+    subscribers: int | None = None
+    waiting: int | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +128,9 @@ class Message:
     op: ClassVar[str] = ""
     required: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The fields that a request must carry: at least one of each group."""
+    selects: ClassVar[tuple[str, ...]] = ()
+    """Further fields by which a request names messages, where it may leave them out. Without this, the parser ignores
+    ids in a request that does not need any."""
 
     type: str = "request"
     req: str | None = None
@@ -192,6 +213,26 @@ class NewQueue(Message):
 
 
 @dataclass(slots=True)
+class SetQueue(Message):
+    """Changes options of a queue. Those that `options` does not name stay."""
+
+    op: ClassVar[str] = "set-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("options",))
+    qid: str | None = None
+    options: QueueOptions | None = None
+
+
+@dataclass(slots=True)
+class GetQueue(Message):
+    """The options of a queue."""
+
+    op: ClassVar[str] = "get-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+    options: QueueOptions | None = None
+
+
+@dataclass(slots=True)
 class DeleteQueue(Message):
     """Deletes a queue; with force also one that is not empty."""
 
@@ -237,7 +278,11 @@ class PushMessage(Message):
 
 @dataclass(slots=True)
 class GetMessage(Message):
-    """One message by its id. The answer's status: ready (peeked), delivered, in-flight or delayed (no payload)."""
+    """One message by its id. The answer's status: ready (peeked), delivered, in-flight or delayed (no payload).
+
+    Of a dead letter, dead_from, dead_mid and dead_receives: the queue in which it was, its id there, and how often it
+    was received there; dead_at: when it was moved, in microseconds since the Epoch; dead_reason: why, `receives`.
+    """
 
     op: ClassVar[str] = "get-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -250,6 +295,15 @@ class GetMessage(Message):
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
+    dead_from: str | None = None
+    dead_mid: int | None = None
+    dead_receives: int | None = None
+    dead_at: int | None = None
+    dead_reason: str | None = None
+
+    if TYPE_CHECKING:
+        _dead_from: ClassVar[str | None]
+        _dead_reason: ClassVar[str | None]
 
     @property
     def text(self) -> str:
@@ -286,7 +340,8 @@ class DeleteMessage(Message):
 
 @dataclass(slots=True)
 class ReleaseMessage(Message):
-    """Gives a message back: visible again now, or after delay seconds."""
+    """Gives a message back: visible again now, or after delay seconds. uncounted: the receive does not count, as if the
+    message had not been received (`op/@count="no"`)."""
 
     op: ClassVar[str] = "release-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("mid",))
@@ -295,6 +350,7 @@ class ReleaseMessage(Message):
     receives: int | None = None
     delay: float | None = None
     visible_at: int | None = None
+    uncounted: bool = False
 
 
 @dataclass(slots=True)
@@ -329,6 +385,40 @@ class PurgeQueue(Message):
     op: ClassVar[str] = "purge-queue"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
     qid: str | None = None
+    count: int | None = None
+
+
+@dataclass(slots=True)
+class PauseQueue(Message):
+    """Lets a queue give nothing out until it is resumed. It takes pushes all the while."""
+
+    op: ClassVar[str] = "pause-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+
+
+@dataclass(slots=True)
+class ResumeQueue(Message):
+    """Lets a paused queue give messages out again."""
+
+    op: ClassVar[str] = "resume-queue"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    qid: str | None = None
+
+
+@dataclass(slots=True)
+class RedriveMessages(Message):
+    """Moves dead letters back into the queues that they came from, or into one queue. mids: those to move, none for
+    all, in the answer their new ids; queues: the one destination, none for each letter's `dead_from`; max: how many at
+    most. The answer's count: how many were moved."""
+
+    op: ClassVar[str] = "redrive-messages"
+    required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",),)
+    selects: ClassVar[tuple[str, ...]] = ("mids",)
+    qid: str | None = None
+    mids: list[int | Receipt] = field(default_factory=list)
+    queues: list[str] = field(default_factory=list)
+    max: int | None = None
     count: int | None = None
 
 
@@ -480,9 +570,10 @@ class PublishStaged(Message):
 OPERATIONS: dict[str, type[Message]] = {
     cls.op: cls
     for cls in (
-        ListQueues, NewQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage, DeleteMessage,
-        ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping,
-        ClaimMessages, GetClaim, AckClaim, ReleaseClaim, ListClaims, StageMessages, PublishStaged,
+        ListQueues, NewQueue, SetQueue, GetQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage,
+        DeleteMessage, ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, PauseQueue, ResumeQueue,
+        RedriveMessages, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping, ClaimMessages, GetClaim, AckClaim,
+        ReleaseClaim, ListClaims, StageMessages, PublishStaged,
     )
 }  # fmt: skip
 """The class of each operation's messages, by the name that stands in `op`."""

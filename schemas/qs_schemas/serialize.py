@@ -23,24 +23,42 @@ from .messages import (
     Receipt,
 )
 from .text import escape, escape_payload, escape_payloads, is_simple, to_base64
-from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of
+from .wire import (
+    CLAIM,
+    DELIVERY,
+    DRAFT,
+    MID,
+    NAMESPACE,
+    OP,
+    OPTIONS,
+    PART,
+    QUEUE,
+    YES_OR_NO,
+    Kind,
+    attribute,
+    fields_of,
+)
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
 LINE_END = b"\r\n"
 _END, _EARLY_END = b"</qs>" + LINE_END, b"</qs>" + EMPTY_LINE
 _BASE64 = b' encoding="base64"'
-_Named = tuple[tuple[str, str, Callable[[Any], str]], ...]
+_Named = tuple[tuple[str, str, Callable[[Any], str], bool | None], ...]
+"""Field, beginning of its attribute, writer of the value, and a value besides None that is not written."""
 
 
 def _named(kinds: Mapping[str, Kind]) -> _Named:
-    return tuple((field, f' {attribute(field)}="', write or escape) for field, (_, write) in kinds.items())
+    return tuple(
+        (field, f' {attribute(field)}="', kind[1] or escape, None if kind is YES_OR_NO else False)
+        for field, kind in kinds.items()
+    )
 
 
 def _attributes(source: object, named: _Named) -> str:
     written = ""
-    for field, start, write in named:
+    for field, start, write, omitted in named:
         value = getattr(source, field)
-        if value is not None and value is not False:
+        if value is not None and value is not omitted:
             written += f'{start}{write(value)}"'
     return written
 
@@ -105,7 +123,11 @@ def _queues(queues: Sequence[str | QueueInfo]) -> bytes:
 
 
 def _options(options: QueueOptions) -> bytes:
-    return f"<options{_attributes(options, _OPTIONS)}/>".encode()
+    written = _attributes(options, _OPTIONS)
+    for field, start, *_ in _OPTIONS:
+        if field in options.removed and getattr(options, field) is None:
+            written += f'{start}"'
+    return f"<options{written}/>".encode()
 
 
 def _claim(claim: Claim) -> bytes:
@@ -210,7 +232,7 @@ def _keep_empty(message: Message, field: str) -> bool:
     if message.type != "response" or isinstance(message, PublishStaged):
         return False
     if field == "messages":
-        return message.op in ("list-messages", "receive-message", "get-claim") or (
+        return message.op in ("list-messages", "receive-message", "get-claim", "redrive-messages") or (
             message.op in ("delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
         )
     return field == "claims" or (field == "queues" and message.op in ("list-queues", "queue-stats"))

@@ -143,6 +143,8 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     heads: list[bytes] = []
     payloads: list[bytes] = []
     for delivery in deliveries:
+        if _is_dead(delivery):
+            raise _UnusualError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
         if type(delivery) is not Delivery or type(mid) is not int:
             raise _UnusualError
@@ -162,6 +164,16 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
         parts += (head, payload, b"</message>")
     parts.append(b"</messages>")
     return b"".join(parts)
+
+
+def _is_dead(message: Delivery | GetMessage) -> bool:
+    return (
+        message.dead_from is not None
+        or message.dead_mid is not None
+        or message.dead_receives is not None
+        or message.dead_at is not None
+        or message.dead_reason is not None
+    )
 
 
 def _claim(message: GetClaim) -> Written:
@@ -194,7 +206,7 @@ def _delete(message: DeleteMessage) -> Written:
 
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
-    if type(message.peek) is not bool:
+    if type(message.peek) is not bool or _is_dead(message):
         raise _UnusualError
     attributes = (' peek="yes"' if message.peek else "") + _seconds("visibility", message.visibility)
     mid = (
@@ -210,6 +222,8 @@ def _get(message: GetMessage) -> Written:
 
 
 def _release(message: ReleaseMessage) -> Written:
+    if message.uncounted is not False:
+        raise _UnusualError
     return _seconds("delay", message.delay), _held(message), b""
 
 

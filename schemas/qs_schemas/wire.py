@@ -1,6 +1,7 @@
 """Says where each field of a message stands in its document, for the parser and the serializer alike.
 
-The attribute's name is the field's with dashes: `max_bytes` is `max-bytes`.
+The attribute's name is the field's with dashes: `max_bytes` is `max-bytes`. One is named otherwise: `uncounted` is
+`count="no"`.
 """
 
 from collections.abc import Callable
@@ -36,32 +37,43 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def _denial(text: str) -> bool:
+    return text == "no"
+
+
+def _no(value: bool) -> str:
+    return _yes(not value)
+
+
 Kind = tuple[Callable[[str], Any], Callable[[Any], str] | None]
 TEXT: Kind = (str, None)
 WHOLE: Kind = (int, _number)
 SECONDS: Kind = (float, seconds)
 BOOLEAN: Kind = (_truth, _yes)
+DENIAL: Kind = (_denial, _no)
+YES_OR_NO: Kind = (_truth, _yes)
 NAME: Kind = (strip, None)
 """The functions that read a value from an attribute and write it to one (None: the text is escaped, and that is
-all)."""
+all). False is written as YES_OR_NO only: for the others it is the same as no attribute."""
 
 OP: dict[str, Kind] = {
     "force": BOOLEAN, "peek": BOOLEAN, "state": TEXT, "max": WHOLE, "after": WHOLE, "delay": SECONDS, "key": TEXT,
     "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
     "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
+    "uncounted": DENIAL,
 }  # fmt: skip
-MID: dict[str, Kind] = {"status": TEXT, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE}
+DEAD: dict[str, Kind] = {
+    "dead_from": NAME, "dead_mid": WHOLE, "dead_receives": WHOLE, "dead_at": WHOLE, "dead_reason": TEXT,
+}  # fmt: skip
+MID: dict[str, Kind] = {"status": TEXT, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE, **DEAD}
 DRAFT: dict[str, Kind] = {"delay": SECONDS, "key": TEXT}
 DELIVERY: dict[str, Kind] = {
-    "qid": NAME,
-    "mid": WHOLE,
-    "receives": WHOLE,
-    "pushed_at": WHOLE,
-    "visible_at": WHOLE,
-}
+    "qid": NAME, "mid": WHOLE, "receives": WHOLE, "pushed_at": WHOLE, "visible_at": WHOLE, **DEAD,
+}  # fmt: skip
 QUEUE: dict[str, Kind] = {
     "new": WHOLE, "ready": WHOLE, "in_flight": WHOLE, "delayed": WHOLE, "bytes": WHOLE, "oldest": SECONDS,
-    "pushed": WHOLE, "delivered": WHOLE, "expired": WHOLE, "deleted": WHOLE, "storage": TEXT,
+    "pushed": WHOLE, "delivered": WHOLE, "expired": WHOLE, "deleted": WHOLE, "storage": TEXT, "dead": WHOLE,
+    "retired": WHOLE, "paused": YES_OR_NO, "subscribers": WHOLE, "waiting": WHOLE,
 }  # fmt: skip
 OPTIONS: dict[str, Kind] = {
     "storage": TEXT, "visibility": SECONDS, "capacity": WHOLE, "retention": SECONDS, "dead_letter": NAME,
@@ -76,7 +88,7 @@ PART: dict[str, Kind] = {"number": WHOLE, "attempt": WHOLE}
 
 def attribute(field: str) -> str:
     """Returns the name of the attribute that carries a field."""
-    return field.replace("_", "-")
+    return "count" if field == "uncounted" else field.replace("_", "-")
 
 
 def fields_of(cls: type[Message]) -> frozenset[str]:

@@ -15,8 +15,9 @@ from .handshakes import Handshakes
 from .hub import Hub
 from .options import ServerLimits
 from .patience import within
+from .socket_transport import SocketTransport
 from .tls import ServerTls
-from .transport import SocketTransport, Transport
+from .transport import Transport
 
 C = TypeVar("C", bound=Conversation)
 _logger = logging.getLogger(__name__)

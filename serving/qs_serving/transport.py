@@ -1,44 +1,25 @@
-"""A TCP stream with as little as possible between the socket and the event loop.
+"""A stream with as little as possible between its source and the event loop.
 
 `trio.SocketStream` passes through the scheduler twice for every answer. This stream passes through it once or never: it
 waits only when the socket would block, it can send without waiting, and the hub can hand received bytes to a callback
 while the task that reads sleeps on.
 """
 
-import fcntl
-import socket
-import sys
-import termios
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import outcome
 import trio
 
-from qs_schemas.tls import PeerNames, TlsChannel, TlsError
+from qs_schemas.tls import PeerNames
 
 from .hub import Hub
 
 CHUNK = 64 * 1024
 """The most bytes of one read, and of plaintext that is encrypted ahead of the socket."""
-_ALARMS = 64 * 1024
-"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate."""
 _TURNS = 16
 """Reads that may succeed at once before other tasks run: a client that never stops sending must not hold the loop."""
-
-_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # The kernel notices within half a minute that a client's machine is gone, and no process has to wake for it.
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-
-_buffer = memoryview(bytearray(CHUNK))
-"""The buffer for every read. Most reads are short, so copying them out is cheaper than a new buffer for each."""
 
 Sink = Callable[[bytes], None]
 """Takes received bytes: at least one, or none at the end of the stream."""
@@ -200,137 +181,3 @@ class Transport(ABC):
         """Ends reading. A subclass calls it before it closes the descriptor."""
         self._hub.drop(self)
         self._wake(outcome.Error(trio.ClosedResourceError("another task has closed the stream")))
-
-
-class SocketTransport(Transport):
-    """A transport over a connected socket, with a TLS session in between or without."""
-
-    def __init__(self, connected: socket.socket, hub: Hub, channel: TlsChannel | None = None) -> None:
-        """channel: has completed its handshake over this socket; None for no TLS."""
-        super().__init__(hub, _address(connected))
-        self._socket = connected
-        self._channel = channel
-        self._ciphertext: bytes | memoryview = b""  # that the socket has not taken
-        self._sealed = 0  # bytes that are in there, and that `send_now` has not counted yet
-        if channel is not None:
-            self.peer_names = channel.peer_names()
-        connected.setblocking(False)
-        if connected.family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError):  # the connection may be lost already; the first read will tell
-                for level, option, value in _OPTIONS:
-                    connected.setsockopt(level, option, value)
-
-    @classmethod
-    def adopt(cls, stream: trio.SocketStream, hub: Hub, channel: TlsChannel | None = None) -> "SocketTransport":
-        """Takes the socket out of a trio stream, which cannot be used any more."""
-        inner = stream.socket
-        return cls(socket.socket(inner.family, inner.type, inner.proto, inner.detach()), hub, channel)
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def _receive_now(self, max_bytes: int) -> bytes:
-        received = _buffer[: self._socket.recv_into(_buffer, max_bytes)]
-        return bytes(received) if self._channel is None else self._decrypt(self._channel, received)
-
-    def send_now(self, data: bytes | memoryview) -> int:
-        try:
-            if self._channel is not None:
-                return self._send_encrypted(self._channel, data)
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise trio.BrokenResourceError("connection lost") from error
-
-    async def send_all(self, data: bytes | memoryview) -> None:
-        sent = self.send_now(data)
-        rest = memoryview(data)[sent:]
-        while rest:
-            await trio.lowlevel.wait_writable(self._socket)
-            rest = rest[self.send_now(rest) :]
-
-    def backlog(self) -> int:
-        try:
-            return int.from_bytes(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-        except OSError:
-            return 0  # the connection is lost
-
-    async def send_eof(self) -> None:
-        try:
-            if self._channel is not None:
-                self._channel.close()
-                while not self._flush(self._channel):
-                    await trio.lowlevel.wait_writable(self._socket)
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            raise trio.BrokenResourceError("connection lost") from error
-
-    async def aclose(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._close_reading()
-            if self._channel is not None:
-                self._channel.close()
-                with suppress(OSError):
-                    self._flush(self._channel)
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
-
-    # -- TLS. All of these raise OSErrors.
-
-    def _decrypt(self, channel: TlsChannel, received: memoryview) -> bytes:
-        """Returns the plaintext of what was received. BlockingIOError if no record is complete."""
-        self._encrypted = len(received)
-        if channel.ended:
-            return b""
-        try:
-            data = channel.receive(received)
-        except TlsError as error:
-            self._flush(channel)  # it may have an alert
-            raise ConnectionError(str(error)) from None
-        if channel.ended:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RD)  # so that the kernel tells the end to the next one who reads
-        elif not data:
-            if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
-                raise ConnectionError("the client does not read what TLS has to say to it")
-            raise BlockingIOError
-        return data
-
-    def _send_encrypted(self, channel: TlsChannel, data: bytes | memoryview) -> int:
-        """Does what `send_now` does. Bytes count as sent when the socket has taken all the ciphertext they are in:
-        so until then the caller has them left, and comes back."""
-        sent = 0
-        while not self._sealed or self._flush(channel):
-            sent += self._sealed
-            piece = memoryview(data)[sent : sent + CHUNK]
-            self._sealed = len(piece)
-            if not piece:
-                break
-            try:
-                channel.send(piece)
-            except TlsError as error:
-                raise ConnectionError(str(error)) from None
-        return sent
-
-    def _flush(self, channel: TlsChannel) -> bool:
-        """Sends ciphertext without waiting. Returns True if there is none left."""
-        if made := channel.take():
-            self._ciphertext = b"".join((self._ciphertext, made)) if self._ciphertext else made
-        if not self._ciphertext:
-            return True
-        try:
-            count = self._socket.send(self._ciphertext)
-        except BlockingIOError:
-            return False
-        complete = count == len(self._ciphertext)
-        self._ciphertext = b"" if complete else memoryview(self._ciphertext)[count:]
-        return complete
-
-
-def _address(connected: socket.socket) -> str:
-    try:
-        host, port = connected.getpeername()[:2]
-    except (OSError, ValueError):
-        return "unknown"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,7 @@
 """What an engine says that it cannot, it cannot; the rest it can. So no test of the contract is skipped wrongly."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support.contract_bench import RemoteAsEngine, needs, unguarded
@@ -43,6 +44,7 @@ def receive(engine: Engine, *qids: str, visibility: int | None = None) -> list[M
 CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.KEY, "key", lambda engine, mid: engine.queue("q").push([Draft(b"y", key="k")])),
     (Feature.CAPACITY, "capacity", lambda engine, mid: engine.create("other", Options(capacity=1))),
+    (Feature.SET, "configure", lambda engine, mid: engine.configure("q", replace(engine.queue("q").options))),
     (Feature.GET, "peek", lambda engine, mid: engine.queue("q").get(mid, peek=True, visibility=None)),
     (Feature.GET, "get", lambda engine, mid: engine.queue("q").get(mid, peek=False, visibility=None)),
     (Feature.GET, "read", lambda engine, mid: engine.queue("q").read(Receipt(mid))),

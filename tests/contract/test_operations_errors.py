@@ -10,6 +10,8 @@ from qs_server.operations.table import OPERATIONS as IMPLEMENTED
 
 BODIES = {
     "authenticate": "<token>t</token>",
+    "set-queue": "<qid>q</qid><options capacity='1'/>",
+    **dict.fromkeys(("get-queue", "pause-queue", "resume-queue", "redrive-messages"), "<qid>q</qid>"),
     "claim-messages": "<qid>q</qid><consumer>c</consumer>",
     "get-claim": "<qid>q</qid><consumer>c</consumer>",
     "ack-claim": "<qid>q</qid><consumer>c</consumer>",
@@ -26,6 +28,14 @@ async def test_what_is_not_implemented(client: Client, autojump_clock: Clock, op
     line = await client.ask(request(op, BODIES.get(op, ""), **attributes))
     assert (code(line), 'type="not-implemented"' in line, op in text(line)) == (501, True, True), line
     assert mids(await client.ask(request("list-messages", "<qid>q</qid>", state="all"))) == []
+
+
+async def test_a_release_that_does_not_count(client: Client, autojump_clock: Clock) -> None:
+    """release-message with count="no": 501 while it would count all the same, and the message stays in flight."""
+    await client.ask(push("q", "x"))
+    [mid] = mids(await client.ask(receive("q")))
+    assert code(await client.ask(request("release-message", f"<qid>q</qid><mid>{mid}</mid>", count="no"))) == 501
+    assert mids(await client.ask(receive("q"))) == []
 
 
 NAMED = (

@@ -31,6 +31,7 @@ from qs_schemas import (
     Receipt,
     errors,
     serialize,
+    wire,
 )
 
 XS = "{http://www.w3.org/2001/XMLSchema}"
@@ -42,6 +43,7 @@ SCHEMA = etree.XMLSchema(XSD)
 VALUES: dict[str, Any] = {
     "type": "request", "req": "r\n<1>", "resp": "5" * 64, "state": "in-flight", "status": "delivered", "ack": "client",
     "qid": "a/\N{GRINNING FACE} &c", "payload": b"\x00<&>\r\n", "queues": ["a", "é"], "mids": [1, 2],
+    "dead_reason": "receives", "max_receives": 1000, "removed": frozenset(),
 }  # fmt: skip
 ENTRIES = (Draft, Delivery, QueueOptions, QueueInfo, Claim, Part, Receipt)
 
@@ -171,20 +173,29 @@ TABLE: dict[str, tuple[str, str]] = {
     "list-queues": ("", "queues/queue"),
     "new-queue": ("", ("qid options options/@storage options/@visibility options/@capacity options/@retention "
                   "options/@dead-letter options/@max-receives")),
+    "set-queue": ("", ("qid options options/@visibility options/@capacity options/@retention options/@dead-letter "
+                  "options/@max-receives")),
+    "get-queue": ("", "qid options options/@storage options/@dead-letter"),
     "delete-queue": ("force", "qid"),
     "list-messages": ("state max after", "qid messages/mid m/mid"),
     "push-message": ("delay key", ("qid payload payload/@encoding messages/message/payload message/@delay message/@key "
                      "mid messages/mid")),
-    "get-message": ("peek visibility", "qid mid payload mid/@status mid/@receives mid/@visible-at"),
+    "get-message": ("peek visibility", ("qid mid payload mid/@status mid/@receives mid/@visible-at mid/@dead-from "
+                    "mid/@dead-mid mid/@dead-receives mid/@dead-at mid/@dead-reason")),
     "receive-message": ("max wait visibility", ("qid queues/queue messages/message/payload message/@qid message/@mid "
-                        "message/@receives message/@pushed-at message/@visible-at")),
+                        "message/@receives message/@pushed-at message/@visible-at message/@dead-from "
+                        "message/@dead-mid message/@dead-receives message/@dead-at message/@dead-reason")),
     "delete-message": ("", "qid mid messages/mid mid/@receives"),
-    "release-message": ("delay", "qid mid mid/@receives"),
+    "release-message": ("delay count", "qid mid mid/@receives"),
     "extend-message": ("visibility", "qid mid mid/@receives mid/@visible-at"),
     "copy-message": ("", "qid mid messages/mid mid/@receives queues/queue"),
     "purge-queue": ("", "qid count"),
+    "pause-queue": ("", "qid"),
+    "resume-queue": ("", "qid"),
+    "redrive-messages": ("max", "qid messages/mid queues/queue count"),
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
-                    "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage")),
+                    "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage "
+                    "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting")),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
     "authenticate": ("", "token principal"),
@@ -212,7 +223,11 @@ def has(element: etree._Element, path: str) -> bool:
     step, _, rest = path.partition("/")
     content = declared(element)
     if step.startswith("@"):
-        return any(found.get("name") == step[1:] for found in content.iter(f"{XS}attribute"))
+        groups = {found.get("ref") for found in content.iter(f"{XS}attributeGroup")}
+        shared = [group for group in XSD.iterfind(f"{XS}attributeGroup") if group.get("name") in groups]
+        return any(
+            found.get("name") == step[1:] for part in (content, *shared) for found in part.iter(f"{XS}attribute")
+        )
     below = [found for found in content.iter(f"{XS}element") if found.get("name") == step and found is not element]
     return bool(below) and (not rest or has(below[0], rest))
 
@@ -235,8 +250,8 @@ def test_schema_has_what_the_table_names(op: str) -> None:
         whole = f"{tops[step]}/{rest}" if step in tops else path
         missing += [] if has(root, whole) else [path]
     assert missing == []
-    fields = set(OPERATIONS[op].__dataclass_fields__)
-    assert {name.replace("-", "_") for name in attributes.split()} <= fields
+    fields = {wire.attribute(field) for field in OPERATIONS[op].__dataclass_fields__}
+    assert set(attributes.split()) <= fields
 
 
 def test_has_can_fail() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.bus_clients import Where, acknowledge, subscribe
 from support.bus_serving import BusProcess, bus_serving, lasting_port
-from support.documents import PING, code, mids, new_queue, payloads, push, req, request
+from support.documents import PING, code, mids, new_queue, payloads, push, req, request, text
 from support.serving import FAST, ServerProcess, Wire, serving
 from support.stalls import pass_time
 
@@ -240,6 +240,7 @@ def test_the_queue_of_a_name_is_deleted(shared: Shared) -> None:
         at.ask(request("delete-queue", f"<qid>bus:{at.qid}:n</qid>", force="yes"))
         line = named.line()
         assert (code(line), req(line)) == (404, "named")
+        assert "'n'" in text(line)
         at.ask(push(at.qid, "one"))
         assert wire.handle() == "one"
         assert "<subscribe/>" in named.ask(subscribe(at.qid, name="n"))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.bus_calls import Connect
 from support.bus_serving import BusProcess, bus_serving
-from support.certificates import local
 from support.documents import code, new_queue
 from support.engines import ManualClock
 from support.serving import FAST, ServerProcess, Wire, serving
+from support.tls_serving import tls_flags
 
 from qs_client import QueueClient
 from qs_server.storage import vsqs
@@ -34,9 +34,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests of a file, which speaks TLS with a certificate of the tests' CA."""
-    certificate = local()
-    flags = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
-    with serving(tmp_path_factory.mktemp("tls") / "root", *FAST, *flags) as process:
+    with serving(tmp_path_factory.mktemp("tls") / "root", *FAST, *tls_flags()) as process:
         yield process
 
 

@@ -17,6 +17,10 @@ PAYLOADS = "<messages><message><payload>x</payload></message></messages>"
 REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
     "list-queues": ("", {}),
     "new-queue": (ONE, {}),
+    "set-queue": (ONE + "<options/>", {}),
+    "get-queue": (ONE, {}),
+    "pause-queue": (ONE, {}),
+    "resume-queue": (ONE, {}),
     "delete-queue": (ONE, {"force": "yes"}),
     "purge-queue": (ONE, {}),
     "queue-stats": (ONE, {}),

@@ -184,28 +184,6 @@ def test_a_subscriber_that_sends_garbage(shared_server: ServerProcess, producer:
         assert goes_on(producer, other, "read")
 
 
-def test_a_slow_subscriber(shared_server: ServerProcess, producer: Wire) -> None:
-    """--policy disconnect: who does not read is sent away with 429, once more waits for it than --outbox; the others
-    get everything, and nothing is lost."""
-    flags = ("--policy", "disconnect", "--outbox", "100000", "--linger", "5")
-    producer.ask(new_queue("slow"))
-    with bus_serving(shared_server, *flags) as bus, Wire(bus) as slow, Wire(bus) as fast:
-        assert code(slow.ask(subscribe("slow"))) == 0
-        assert code(fast.ask(subscribe("slow", ack="client"))) == 0
-        sent = 0
-        while "is disconnected" not in bus.log():
-            mid = mids(producer.ask(push("slow", "x" * 100_000)))
-            assert mids(fast.line()) == mid
-            assert code(fast.ask(delete("slow", mid[0]))) == 0
-            sent += 1
-        lines = list(iter(slow.line, ""))
-        assert (code(lines[-1]), "too slow" in text(lines[-1])) == (429, True)
-        assert all(is_delivery(line) for line in lines[:-1])
-        assert len(lines) - 1 < sent
-        assert bus.log().count("is disconnected") == 1
-        shared_server.until(lambda: is_empty(producer, "slow"))
-
-
 def test_a_queue_with_a_difficult_name(producer: Wire, shared_bus: BusProcess) -> None:
     """Names with spaces inside, quotes, markup, slashes and other alphabets work, for queues and for names."""
     for name in ("a b", "&lt;&amp;&gt;", "'&quot;", "../x", "\N{GREEK SMALL LETTER ALPHA}", "a:b%"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.bus_calls import Connect, gone, push_one, stored
 from support.bus_serving import bus_serving
-from support.documents import PING, code, delete, delete_list, mids, new_queue, payloads, req, request, subscribe, text
+from support.documents import PING, code, delete_list, mids, new_queue, req, request, subscribe, text
 from support.serving import FAST, ServerProcess, Wire, serving
 
 
@@ -71,22 +71,6 @@ def test_two_names_and_plain_ones(connect: Connect, producer: Wire, q: str) -> N
         assert gone(producer, qid)
 
 
-def test_a_member_leaves_with_messages_in_hand(connect: Connect, producer: Wire, q: str) -> None:
-    """What a member has not acknowledged when it leaves goes to another one."""
-    one = connect(subscribe(q, name="n", ack="client"))
-    sent = [push_one(producer, q, str(number)) for number in range(5)]
-    for _ in sent:
-        one.line()
-    two = connect(subscribe(q, name="n", ack="client"))
-    one.ask(delete(q, sent[0]))
-    one.close()
-    lines = [two.line() for _ in sent[1:]]
-    assert [mids(line)[0] for line in lines] == sent[1:]
-    assert [payloads(line)[0] for line in lines] == ["1", "2", "3", "4"]
-    two.ask(delete_list(q, *sent))
-    assert gone(producer, f"bus:{q}:n")
-
-
 def test_names_that_cannot_be(connect: Connect, q: str) -> None:
     """A name that is empty, or too long for a queue's name, is 400 that says so."""
     wire = connect()
@@ -95,18 +79,6 @@ def test_names_that_cannot_be(connect: Connect, q: str) -> None:
         assert code(answer) == 400, answer
         assert "name" in text(answer)
     assert code(wire.ask(subscribe(q, name="n"))) == 0
-
-
-def test_the_queue_of_a_name_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
-    """Deleting the queue of a name on the server ends the name: its members are told, and plain ones go on."""
-    member, plain = connect(subscribe(q, name="n", req="m")), connect(subscribe(q))
-    producer.ask(request("delete-queue", f"<qid>bus:{q}:n</qid>", force="yes"))
-    line = member.line()
-    assert (code(line), req(line)) == (404, "m")
-    assert "'n'" in text(line)
-    mid = push_one(producer, q)
-    assert mids(plain.line()) == [mid]
-    assert gone(producer, q)
 
 
 def test_the_queue_behind_a_name_is_deleted(connect: Connect, producer: Wire, q: str) -> None:

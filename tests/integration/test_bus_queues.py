@@ -67,19 +67,6 @@ def test_a_queue_of_the_bus_itself(connect: Connect) -> None:
     assert (code(answer), "of the bus itself" in text(answer)) == (400, True)
 
 
-def test_a_queue_that_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
-    """Who is subscribed to a queue that is deleted is told, with the req of the subscription; the connection stays."""
-    wire = connect(subscribe(q, req="over"))
-    assert code(producer.ask(request("delete-queue", f"<qid>{q}</qid>"))) == 0
-    line = wire.line()
-    assert (code(line), req(line)) == (404, "over")
-    assert code(wire.ask(PING)) == 501
-    producer.ask(new_queue(q))
-    assert code(wire.ask(subscribe(q, req="again"))) == 0
-    mid = push_one(producer, q)
-    assert mids(wire.line()) == [mid]
-
-
 def test_one_of_several_queues_is_deleted(connect: Connect, producer: Wire, q: str) -> None:
     """It leaves the subscription, which goes on with the others; with the last one it is over."""
     others = [f"{q}-{letter}" for letter in "ab"]
@@ -158,16 +145,6 @@ def test_queues_of_the_command(shared_server: ServerProcess, producer: Wire, q: 
         answer = wire.ask(subscribe(q, req="x"))
         assert (code(answer), req(answer)) == (404, "x")
         assert f"it monitors {', '.join(names)}" in text(answer)
-
-
-def test_a_monitored_queue_that_is_deleted(shared_server: ServerProcess, producer: Wire, q: str) -> None:
-    """A queue of -q that somebody deletes is made again, and its subscribers stay."""
-    with bus_serving(shared_server, "-q", q) as bus, Wire(bus) as wire:
-        assert code(wire.ask(subscribe(q))) == 0
-        producer.ask(request("delete-queue", f"<qid>{q}</qid>", force="yes"))
-        producer.server.until(lambda: f"<queue>{q}</queue>" in producer.ask(request("list-queues")))
-        mid = push_one(producer, q)
-        assert mids(wire.line()) == [mid]
 
 
 def test_two_buses(shared_server: ServerProcess, producer: Wire, q: str) -> None:

@@ -1,7 +1,6 @@
 """The real bus process in front of the real queue server, over raw sockets: who gets what, and what becomes of it."""
 
 import base64
-import os
 import re
 
 import pytest
@@ -33,18 +32,24 @@ from qs_schemas import (
     ExtendMessage,
     GetClaim,
     GetMessage,
+    GetQueue,
     ListClaims,
     ListMessages,
     Message,
     NewQueue,
     Part,
+    PauseQueue,
     Ping,
     PublishStaged,
     PurgeQueue,
     PushMessage,
+    QueueOptions,
     QueueStats,
     ReceiveMessage,
+    RedriveMessages,
     ReleaseClaim,
+    ResumeQueue,
+    SetQueue,
     StageMessages,
     Unsubscribe,
     serialize,
@@ -128,19 +133,6 @@ def test_what_was_there_before(connect: Connect, producer: Wire, q: str) -> None
     assert gone(producer, q)
     wire.close()
     producer.server.until(lambda: push_one(producer, q) in stored(producer, q, "new"))
-
-
-def test_a_file_that_is_moved_in(connect: Connect, producer: Wire, shared_server: ServerProcess, q: str) -> None:
-    """A message that another program renames into the queue's directory comes to subscribers like any other."""
-    wire = connect(subscribe(q))
-    directory = shared_server.root / q
-    mid = 1_760_000_000_000_000
-    made = directory.parent / f"{q}.tmp"
-    made.write_text("by hand")
-    os.rename(made, directory / str(mid))
-    line = wire.line()
-    assert (payloads(line), mids(line)) == (["by hand"], [mid])
-    assert gone(producer, q)
 
 
 def test_overlapping_subscriptions(connect: Connect, producer: Wire, q: str) -> None:
@@ -233,6 +225,7 @@ OF_THE_SERVER: list[Message] = [
     AckClaim("q", "c", 1), ReleaseClaim("q", "c", 1), ListClaims("q"),
     StageMessages("q", "p", 1, 1, 1, messages=[Draft("x")]),
     PublishStaged("q", "p", 1, [Part(1, 1)]),
+    SetQueue("q", QueueOptions()), GetQueue("q"), PauseQueue("q"), ResumeQueue("q"), RedriveMessages("q"),
 ]  # fmt: skip
 OF_THE_BUS = {"subscribe", "list-queues", "delete-message", "release-message", "authenticate"}
 

@@ -10,7 +10,7 @@ import pytest
 from support.certificates import LOCAL, authority, serving_context
 from support.client_scenarios import healthy
 from support.every_client import CLIENTS
-from support.scripted_server import GIVE_UP, SOON, Conversation, scripted
+from support.scripted_server import GIVE_UP, Conversation, scripted
 
 from qs_client import NoAnswer, ProtocolMismatch, ServerUnavailable
 
@@ -59,6 +59,11 @@ TROUBLE = {
         lambda: authority().trusting(authority(_OTHER).sign("DNS:me")),
         ("does not know the authority", "--cert"),
     ),
+    "an expired client certificate": Trouble(
+        lambda: serving_context(None, authority()),
+        lambda: authority().trusting(authority().sign("DNS:me", days=-1)),
+        ("this side's certificate has expired", "--cert"),
+    ),
     "older TLS": Trouble(lambda: older(serving_context()), lambda: authority().cert, ("1.2 and 1.3",)),
 }
 
@@ -74,6 +79,25 @@ def test_tls_cannot_begin(name: str, trouble: Trouble) -> None:
         assert type(raised) is ServerUnavailable
         for each in (*trouble.says, f"127.0.0.1:{server.port}"):
             assert each in str(raised)
+
+
+@pytest.mark.parametrize("name", [name for name in CLIENTS if "Bus" in name])
+def test_a_bus_client_waits_for_a_better_certificate(name: str) -> None:
+    """A bus client that reconnects says once why TLS cannot begin, and goes on when it can; it does not wait for a bus
+    that speaks no TLS."""
+    told: list[str] = []
+
+    def renew(text: str) -> None:
+        told.append(text)
+        server.speak_tls(serving_context())
+
+    with scripted(healthy, context=serving_context(authority().sign(*LOCAL, days=-1))) as server:
+        assert CLIENTS[name]((GIVE_UP,), port=server.port, tls=authority().cert, on_trouble=renew) == ["x"]
+    assert "expired" in told[0]
+    assert "is there again" in told[-1]
+    with scripted(_no_tls) as server:
+        (raised,) = CLIENTS[name]((GIVE_UP,), port=server.port, tls=authority().cert)
+        assert type(raised) is ProtocolMismatch
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -121,7 +145,7 @@ def _alerting(conversation: Conversation) -> None:
     [
         (_no_tls, GIVE_UP, ProtocolMismatch, ("does not speak TLS", "qs://")),
         (_dropping, GIVE_UP, ServerUnavailable, ("TLS",)),
-        (_deaf, SOON, NoAnswer, ("TLS",)),
+        (_deaf, 0.5, NoAnswer, ("TLS",)),
     ],
 )
 def test_a_server_without_tls(

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.claim_calls import REOPENED
 from support.claims_run import Shown, content, show
 from support.engines import ENGINES, Bench
-from support.examples import examples
+from support.examples import run_machine
 
 from qs_server.storage.engine import (
     ClaimOrderError,
@@ -197,12 +196,4 @@ class ClaimsMachine(RuleBasedStateMachine):
 def test_claims_are_as_their_model(kind: str) -> None:
     """Any sequence of operations, stops and crashes leaves the queue as the model has it. Takes some 3 s each."""
     machine = type("Machine", (ClaimsMachine,), {"kind": kind})
-    case = machine.TestCase  # type: ignore[attr-defined]
-    case.settings = settings(
-        max_examples=examples(25),
-        stateful_step_count=30,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    case().runTest()
+    run_machine(machine, 25, steps=30)

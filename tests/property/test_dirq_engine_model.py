@@ -6,12 +6,11 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import consumes, precondition, rule
+from hypothesis.stateful import consumes, rule
 from support.dirq_sharing import LAYOUTS, Foreign, mid_of
-from support.engine_machine import EngineMachine, Known
+from support.engine_machine import CrashingMachine, Known
 from support.engines import EPOCH, WithoutAttributes
-from support.examples import examples
+from support.examples import run_machine
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.dirq.element_names import is_directory
@@ -20,33 +19,20 @@ from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 
 
-class SimpleMachine(EngineMachine):
+class SimpleMachine(CrashingMachine):
     """Shared with others."""
 
     layout = "dirq-simple"
     disk: type[Disk] = Disk
-    mids = EngineMachine.mids
+    mids = CrashingMachine.mids
 
     def __init__(self) -> None:
         self.earlier = itertools.count(EPOCH - 10**9, 7)
-        self.abandoned: list[DirectoriesEngine] = []
         super().__init__()
         self.foreign = Foreign(self.layout, Path(self.root) / "q")
 
     def open(self) -> DirectoriesEngine:
         return LAYOUTS[self.layout](self.root, clock=self.clock, durability=Durability.NONE, disk=self.disk())
-
-    def teardown(self) -> None:
-        for engine in self.abandoned:
-            engine.close()
-        super().teardown()
-
-    @rule()
-    @precondition(lambda self: len(self.abandoned) < 3)
-    def crash(self) -> None:
-        """The old engine is not closed, and never used again."""
-        self.abandoned.append(self.engine)
-        self.engine = self.open()
 
     # -- what others do
 
@@ -116,12 +102,4 @@ class NormalSidecarMachine(NormalMachine):
 @pytest.mark.parametrize("machine", [SimpleMachine, NormalMachine, SidecarMachine, NormalSidecarMachine])
 def test_engine_is_as_its_model(machine: type[SimpleMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=examples(20),
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    case().runTest()
+    run_machine(machine, 20)

@@ -5,44 +5,28 @@ import os
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import consumes, invariant, precondition, rule
-from support.engine_machine import WINDOWS, EngineMachine, Known
+from support.engine_machine import WINDOWS, CrashingMachine, Known
 from support.engines import EPOCH, WithoutAttributes
-from support.examples import examples
+from support.examples import run_machine
 
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability
 
 
-class FilesMachine(EngineMachine):
+class FilesMachine(CrashingMachine):
     """Shared with others."""
 
     disk: type[Disk] = Disk
-    mids = EngineMachine.mids
+    mids = CrashingMachine.mids
 
     def __init__(self) -> None:
         self.foreign = itertools.count(EPOCH - 10**9, 7)
-        self.abandoned: list[FilesEngine] = []
         super().__init__()
 
     def open(self) -> FilesEngine:
         return FilesEngine(self.root, clock=self.clock, durability=Durability.NONE, disk=self.disk())
-
-    def teardown(self) -> None:
-        for engine in self.abandoned:
-            engine.close()
-        super().teardown()
-
-    # -- new processes
-
-    @rule()
-    @precondition(lambda self: len(self.abandoned) < 3)
-    def crash(self) -> None:
-        """The old engine is not closed, and never used again."""
-        self.abandoned.append(self.engine)
-        self.engine = self.open()
 
     # -- what others do
 
@@ -131,12 +115,4 @@ class SidecarMachine(FilesMachine):
 @pytest.mark.parametrize("machine", [FilesMachine, SidecarMachine])
 def test_engine_is_as_its_model(machine: type[FilesMachine]) -> None:
     """Any sequence of operations, reopenings, crashes and foreign changes leaves the engine as the model has it."""
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=examples(60),
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    case().runTest()
+    run_machine(machine, 60)

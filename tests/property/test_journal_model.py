@@ -7,11 +7,10 @@ from itertools import count
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, multiple, precondition, rule
 from support.engine_machine import WINDOWS, EngineMachine, Known
 from support.engines import FaultyDisk
-from support.examples import examples
+from support.examples import run_machine
 
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Background, Draft, Durability, Receipt
@@ -213,12 +212,4 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("machine", [JournalMachine, SyncedMachine, ColdMachine])
 def test_engine_is_as_its_model(machine: type[JournalMachine]) -> None:
     """Any sequence of operations, failures, crashes and upkeep leaves the engine as the model has it."""
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=examples(40),
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    case().runTest()
+    run_machine(machine, 40)

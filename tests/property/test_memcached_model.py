@@ -7,11 +7,10 @@ import uuid
 from typing import ClassVar, cast
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 from support.contract_bench import RemoteAsEngine
 from support.engine_machine import EngineMachine
-from support.examples import examples
+from support.examples import run_machine
 from support.memcached_serving import Memcached, needs_memcached
 
 from qs_server.storage.engine import Effects, Engine, Options
@@ -76,12 +75,4 @@ def test_engine_is_as_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qs_server.storage.remote.memcached.page_reader._SCAN", 2)
     with Memcached() as memcached:
         MemcachedMachine.memcached = memcached
-        case = MemcachedMachine.TestCase
-        case.settings = settings(
-            max_examples=examples(25),
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        case().runTest()
+        run_machine(MemcachedMachine, 25)

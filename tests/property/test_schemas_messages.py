@@ -3,6 +3,7 @@
 import itertools
 import types
 import typing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from qs_schemas import (
     QueueInfo,
     QueueOptions,
     Receipt,
+    SetQueue,
     parse,
     serialize,
     wire,
@@ -59,7 +61,10 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "ack": st.just("client"), "state": st.sampled_from(["new", "ready", "in-flight", "delayed", "all"]),
     "status": st.sampled_from(["ready", "delivered", "in-flight", "delayed"]),
     "type": st.sampled_from(["request", "response"]),
-    "prefetch": POSITIVE, "max": POSITIVE, "max_bytes": POSITIVE, "max_receives": POSITIVE, "capacity": POSITIVE,
+    "dead_from": QID, "dead_reason": st.just("receives"),
+    "retention": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
+    "max_receives": st.integers(1, 1000), "removed": st.just(frozenset()),
+    "prefetch": POSITIVE, "max": POSITIVE, "max_bytes": POSITIVE, "capacity": POSITIVE,
     "parts": POSITIVE,
 }  # fmt: skip
 
@@ -85,6 +90,16 @@ def of_field(name: str, hint: Any) -> st.SearchStrategy[Any]:
     return {int: WHOLE, float: SECONDS, str: TEXT, bytes: PAYLOAD, bool: st.booleans()}[hint]
 
 
+def with_removals(message: Message) -> st.SearchStrategy[Message]:
+    """Options that are not set may be removed: by set-queue."""
+    options = getattr(message, "options", None)
+    if not isinstance(message, SetQueue) or options is None:
+        return st.just(message)
+    absent = [name for name in wire.OPTIONS if name != "storage" and getattr(options, name) is None]
+    names = st.frozensets(st.sampled_from(absent)) if absent else st.just(frozenset[str]())
+    return names.map(lambda removed: replace(message, options=replace(options, removed=removed)))
+
+
 def of_class(cls: type[Any]) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls).items()
     fields = {name: hint for name, hint in hints if typing.get_origin(hint) is not typing.ClassVar}
@@ -103,7 +118,7 @@ ERRORS = st.builds(
     Error, WHOLE, TEXT, TEXT, req=st.none() | NAMED["req"], resp=st.none() | NAMED["resp"], type=st.just("error")
 )
 MESSAGES: dict[str, st.SearchStrategy[Any]] = {
-    **{op: of_class(cls).map(as_asked).filter(complete) for op, cls in OPERATIONS.items()},
+    **{op: of_class(cls).map(as_asked).filter(complete).flatmap(with_removals) for op, cls in OPERATIONS.items()},
     "error": ERRORS,
 }
 ANY_MESSAGE = st.one_of(*MESSAGES.values())

@@ -66,7 +66,12 @@ def lists(entries: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 DRAFT = st.builds(Draft, PAYLOAD) | st.builds(Draft, PAYLOAD, SECONDS, KEY)
-DELIVERY = st.builds(Delivery, WHOLE, PAYLOAD, st.none() | QID, OPTIONAL, OPTIONAL, OPTIONAL)
+DEAD = {
+    "dead_from": st.none() | QID, "dead_mid": OPTIONAL, "dead_receives": OPTIONAL, "dead_at": OPTIONAL,
+    "dead_reason": st.none() | st.just("receives"),
+}  # fmt: skip
+DELIVERED = (Delivery, WHOLE, PAYLOAD, st.none() | QID, OPTIONAL, OPTIONAL, OPTIONAL)
+DELIVERY = st.builds(*DELIVERED) | st.builds(*DELIVERED, **DEAD)
 MIDS = WHOLE | st.builds(Receipt, WHOLE, WHOLE)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(PushMessage, QID, PAYLOAD, SECONDS, KEY, **EITHER),
@@ -79,11 +84,13 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(DeleteMessage, QID, WHOLE, OPTIONAL, **EITHER),
     st.builds(DeleteMessage, QID, mids=lists(MIDS), **EITHER),
     st.builds(ReleaseMessage, QID, WHOLE, OPTIONAL, SECONDS, OPTIONAL, **EITHER),
+    st.builds(ReleaseMessage, QID, WHOLE, uncounted=st.booleans(), **EITHER),
     st.builds(ExtendMessage, QID, WHOLE, OPTIONAL, SECONDS, OPTIONAL, **EITHER),
     st.builds(
         GetMessage, QID, WHOLE, st.booleans(), SECONDS, st.none() | PAYLOAD,
         st.sampled_from([None, "ready", "delivered", "in-flight", "delayed"]), OPTIONAL, OPTIONAL, OPTIONAL, **EITHER,
     ),
+    st.builds(GetMessage, QID, WHOLE, payload=PAYLOAD, status=st.just("delivered"), **DEAD, **EITHER),
     st.builds(Ping, **EITHER),
     st.builds(GetClaim, QID, messages=lists(DELIVERY), **EITHER),
     st.builds(StageMessages, QID, QID, WHOLE, WHOLE, WHOLE, messages=lists(DRAFT), **EITHER),

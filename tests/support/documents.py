@@ -11,7 +11,7 @@ NS = "http://purl.oclc.org/DEFUZE/qs"
 
 def as_asked(message: M) -> M:
     """The message without the ids that only an answer has: those of a request are ignored."""
-    named = {field for group in message.required for field in group}
+    named = {*message.selects, *(field for group in message.required for field in group)}
     for field, nothing in (("mid", None), ("mids", [])):
         if message.type == "request" and hasattr(message, field) and field not in named:
             setattr(message, field, nothing)

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
 
 from qs_server.storage.engine import (
     Draft,
@@ -197,3 +197,25 @@ class EngineMachine(RuleBasedStateMachine):
         assert stats.bytes == sum(len(known.payload) for known in self.model.values())
         until = [known.until for known in self.model.values() if known.until]
         assert self.engine.effects().next_expiry == (min(until) if until else None)
+
+
+class CrashingMachine(EngineMachine):
+    """An engine that may be left behind without being closed, as by a process that is killed."""
+
+    mids = EngineMachine.mids
+
+    def __init__(self) -> None:
+        self.abandoned: list[Engine] = []
+        super().__init__()
+
+    def teardown(self) -> None:
+        for engine in self.abandoned:
+            engine.close()
+        super().teardown()
+
+    @rule()
+    @precondition(lambda self: len(self.abandoned) < 3)
+    def crash(self) -> None:
+        """The old engine is not closed, and never used again."""
+        self.abandoned.append(self.engine)
+        self.engine = self.open()

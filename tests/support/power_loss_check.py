@@ -5,10 +5,12 @@ import logging
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
+from typing import TypeVar
 from unittest import mock
 
 from qs_server.storage.engine import SECOND, Draft, Engine, Receipt, State
@@ -22,6 +24,9 @@ from support.power_loss_world import World
 
 VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
 _LOTS = 10**6
+T = TypeVar("T")
+When = tuple[int, int, int]
+"""How many operations were answered and begun, and the time."""
 Alter = Callable[[list[Entry]], list[Entry]]
 """Makes a log one in which something was not done."""
 
@@ -57,8 +62,108 @@ def nobody_else() -> Iterator[None]:
             logging.disable(logging.NOTSET)
 
 
-class PowerLossCheck:
-    """Of one recording."""
+class PowerLosses(ABC):
+    """Plays power losses at points of one recorded run."""
+
+    def __init__(
+        self, log: list[Entry], make: Make, directory: Path, *, ordered: bool = False, alter: Alter = list
+    ) -> None:
+        """make: opens the engine again; directory: where images are laid out, one after the other; ordered: as for
+        World; alter: what is done to what is recorded of a start."""
+        self.log = log
+        self._make = make
+        self._directory = directory
+        self._ordered = ordered
+        self._alter = alter
+        self.checked = 0
+
+    @abstractmethod
+    def now(self, begun: int) -> int:
+        """Returns the time of the last operation of so many."""
+
+    @abstractmethod
+    def where(self, number: int, variant: str, when: When) -> str:
+        """Says where a power loss was."""
+
+    @abstractmethod
+    def compare(self, image: Image, when: When, *, long_ago: bool) -> list[str]:
+        """Says what is wrong with what is left."""
+
+    def seconds(self, step: int) -> Sequence[str]:
+        """Returns the variants of a second power loss at a step of a start."""
+        return VARIANTS
+
+    def sweep(self, wanted: Sequence[int]) -> Iterator[tuple[int, World, When]]:
+        """Yields, for each of these points, its number, the file system as it is, and when that is."""
+        left = set(wanted)
+        world = World(ordered=self._ordered)
+        answered = begun = 0
+        for number, entry in enumerate(self.log[: max(left, default=-1) + 1]):
+            if entry.kind == "begin":
+                begun = entry.args[0]
+            elif entry.kind == "answered":
+                answered = entry.args[0]
+            world.begin(entry)
+            if number in left:
+                yield number, world, (answered, begun, self.now(begun))
+            world.complete(entry)
+
+    def trouble(self, number: int, world: World, when: When, variant: str) -> list[str]:
+        """Returns what is wrong after a power loss there; the first line says where that was."""
+        long_ago = variant == EVERYTHING or (variant != NOTHING and number % 2 == 0)
+        image = power_loss(world, _how(variant, number))
+        found = self.compare(without_checkpoint(image) if number % 2 else image, when, long_ago=long_ago)
+        return [self.where(number, variant, when), *found] if found else []
+
+    def opened(self, image: Image, now: int, see: Callable[[Engine], T], *, long_ago: bool = False) -> T | str:
+        """Opens a new engine on what is left, and returns what is seen in it, or why that cannot be."""
+        root = tempfile.mkdtemp(dir=self._directory)
+        disk = QuietDisk()
+        try:
+            # Files that are being written are left behind by a crash when nobody has written to them for long.
+            lay_out(image, root, now // SECOND - 10_000 if long_ago else None)
+            with nobody_else():
+                return see(self._make(ManualClock(now), disk, root))
+        except Exception as error:  # whatever it is, a power loss must not lead to it
+            steps = [
+                f"{step.name} ({Path(step.filename).name}:{step.lineno})" for step in extract_tb(error.__traceback__)
+            ]
+            return f"the engine cannot be opened and looked at: {error!r} in {' > '.join(steps[1:])}"
+        finally:
+            disk.end()
+            shutil.rmtree(root)
+
+    def during_recovery(self, number: int, world: World, when: When, variant: str) -> Iterator[list[str]]:
+        """Yields what is wrong after a second power loss, for each step of the start and first commit that follow one
+        at that point."""
+        root = tempfile.mkdtemp(dir=self._directory)
+        try:
+            lay_out(power_loss(world, _how(variant, number)), root, when[2] // SECOND - 10_000)
+            again = pick_up(root, ordered=self._ordered)
+            disk = RecordingDisk(root)
+            with everything_recorded(disk), nobody_else():
+                engine = self._make(ManualClock(when[2]), disk, root)
+                engine.commit()
+                engine.close()
+        finally:
+            shutil.rmtree(root)
+        log = self._alter(disk.log)
+        wanted = set(points(log))
+        for step, entry in enumerate(log):
+            again.begin(entry)
+            for second in self.seconds(step) if step in wanted else ():
+                if found := self.compare(power_loss(again, second), when, long_ago=bool(step % 2)):
+                    at = f"and another one while it was opened again, at step {step}, {entry}, with {second}"
+                    yield [self.where(number, variant, when), at, *found]
+            again.complete(entry)
+
+
+def _how(variant: str, number: int) -> str:
+    return variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
+
+
+class PowerLossCheck(PowerLosses):
+    """Compares what is left of a run of an engine with the run's model."""
 
     def __init__(
         self,
@@ -72,54 +177,27 @@ class PowerLossCheck:
         alter: Alter = list,
         promises: bool = True,
     ) -> None:
-        """make: opens the engine again; directory: where images are laid out, one after the other; ordered: as for
-        World; direct: as for RecordingDisk; alter: what is done to what is recorded of a start; promises:
-        whether what was answered has to be there: if not, an engine has to start, and to be whole in itself."""
+        """make, directory, ordered, alter: as for PowerLosses; direct: as for RecordingDisk; promises: whether what was
+        answered has to be there: if not, an engine has to start, and to be whole in itself."""
+        super().__init__(recording.log, make, directory, ordered=ordered, alter=alter)
         self.recording = recording
-        self._make = make
-        self._directory = directory
         self._leniency = leniency
-        self._ordered = ordered
         self._direct = direct
-        self._alter = alter
         self._promises = promises
         self._seen: dict[object, Seen | str] = {}
         self._keys: dict[str, list[str]] = {}
         for key, keyed in recording.model.keys.items():
             self._keys.setdefault(keyed.qid, []).append(key)
-        self.checked = 0
 
-    def sweep(self, wanted: Sequence[int]) -> Iterator[tuple[int, World, tuple[int, int, int]]]:
-        """At each of these points: its number, the file system as it is, and how many operations were answered, how
-        many begun, and the time."""
-        left = set(wanted)
-        last = max(left, default=-1)
-        world = World(ordered=self._ordered)
-        answered = begun = 0
-        for number, entry in enumerate(self.recording.log[: last + 1]):
-            if entry.kind == "begin":
-                begun = entry.args[0]
-            elif entry.kind == "answered":
-                answered = entry.args[0]
-            world.begin(entry)
-            if number in left:
-                yield number, world, (answered, begun, self.recording.operations[max(begun - 1, 0)][0])
-            world.complete(entry)
+    def now(self, begun: int) -> int:
+        return self.recording.operations[max(begun - 1, 0)][0]
 
-    def trouble(self, number: int, world: World, when: tuple[int, int, int], variant: str) -> list[str]:
-        """What is wrong after a power loss there; the first line says where that was."""
-        how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
-        long_ago = variant == EVERYTHING or (variant != NOTHING and number % 2 == 0)
-        self.checked += 1
-        image = power_loss(world, how)
-        found = self._compare(without_checkpoint(image) if number % 2 else image, when, long_ago=long_ago)
-        return [self.where(number, variant, when), *found] if found else []
-
-    def _compare(self, image: Image, when: tuple[int, int, int], *, long_ago: bool) -> list[str]:
+    def compare(self, image: Image, when: When, *, long_ago: bool) -> list[str]:
         answered, begun, now = when
+        self.checked += 1
         key = image.key, now, long_ago
         if key not in self._seen:
-            self._seen[key] = self._look(image, now, long_ago)
+            self._seen[key] = self.opened(image, now, self._look, long_ago=long_ago)
         seen = self._seen[key]
         if isinstance(seen, str):
             return [seen]
@@ -127,36 +205,22 @@ class PowerLossCheck:
             return []
         return self.recording.model.trouble(seen, answered, begun, now, self._leniency)
 
-    def _look(self, image: Image, now: int, long_ago: bool) -> Seen | str:
-        root = tempfile.mkdtemp(dir=self._directory)
-        disk = QuietDisk()
-        try:
-            # Files that are being written are left behind by a crash when nobody has written to them for long.
-            lay_out(image, root, now // SECOND - 10_000 if long_ago else None)
-            with nobody_else():
-                return look(self._make(ManualClock(now), disk, root), self._keys)
-        except Exception as error:  # whatever it is, a power loss must not lead to it
-            steps = [
-                f"{step.name} ({Path(step.filename).name}:{step.lineno})" for step in extract_tb(error.__traceback__)
-            ]
-            return f"the engine cannot be opened and looked at: {error!r} in {' > '.join(steps[1:])}"
-        finally:
-            disk.end()
-            shutil.rmtree(root)
+    def _look(self, engine: Engine) -> Seen:
+        return look(engine, self._keys)
 
-    def where(self, number: int, variant: str, when: tuple[int, int, int]) -> str:
+    def where(self, number: int, variant: str, when: When) -> str:
         answered, begun, _ = when
         group = [f"    {n}: {self.recording.operations[n][1]}" for n in range(answered, begun)]
         return "\n".join(
             [
                 f"QS_POWER_LOSS={number}/{variant} plays this one alone, if the run is the same: fix PYTHONHASHSEED",
-                f"power loss at point {number} of {len(self.recording.log)}, {self.recording.log[number]}",
+                f"power loss at point {number} of {len(self.log)}, {self.log[number]}",
                 f"with {variant} of what was not synced; {answered} operations were answered, and on the way were",
                 *(group or ["    none"]),
             ]
         )
 
-    def after_a_kill(self, number: int, world: World, when: tuple[int, int, int]) -> list[str]:
+    def after_a_kill(self, number: int, world: World, when: When) -> list[str]:
         """What is wrong when the process is killed there, another one is started and answers a push and a delete, and
         then the power is lost: what the first one left in the page cache is gone unless the second one sees to it."""
         world = deepcopy(world)
@@ -176,51 +240,24 @@ class PowerLossCheck:
                 engine._watch.close()
                 disk.end()
                 engine = self._make(ManualClock(when[2]), QuietDisk(), root)
-                right = look(engine, self._keys)
+                right = self._look(engine)
                 engine.close()
         finally:
             shutil.rmtree(root)
         for at, entry in enumerate(self._alter(disk.log)):
-            if at == answered and isinstance(found := self._look(power_loss(world, NOTHING), when[2], False), str):
+            if at == answered and isinstance(
+                found := self.opened(power_loss(world, NOTHING), when[2], self._look), str
+            ):
                 return [self.where(number, "after a kill", when), found]
             world.play(entry)
         self.checked += 1
-        found = self._look(power_loss(world, NOTHING), when[2], False)
+        found = self.opened(power_loss(world, NOTHING), when[2], self._look)
         if found == right or (not self._promises and not isinstance(found, str)):
             return []
         return [
             self.where(number, "after a kill", when),
             f"found {found}" if isinstance(found, str) else "not the same",
         ]
-
-    def during_recovery(
-        self, number: int, world: World, when: tuple[int, int, int], variant: str
-    ) -> Iterator[list[str]]:
-        """The same for every power loss while the engine is opened after that one, and commits what it has done."""
-        root = tempfile.mkdtemp(dir=self._directory)
-        try:
-            how = variant if variant in (NOTHING, EVERYTHING) else f"{variant}/{number}"
-            lay_out(power_loss(world, how), root, when[2] // SECOND - 10_000)
-            again = pick_up(root, ordered=self._ordered)
-            disk = RecordingDisk(root)
-            with everything_recorded(disk), nobody_else():
-                engine = self._make(ManualClock(when[2]), disk, root)
-                engine.commit()
-                engine.close()
-        finally:
-            shutil.rmtree(root)
-        log = self._alter(disk.log)
-        wanted = set(points(log))
-        for step, entry in enumerate(log):
-            again.begin(entry)
-            if step in wanted:
-                for second in VARIANTS:
-                    self.checked += 1
-                    image = power_loss(again, second)
-                    if found := self._compare(image, when, long_ago=bool(step % 2)):
-                        at = f"and another one while it was opened again, at step {step}, {entry}, with {second}"
-                        yield [self.where(number, variant, when), at, *found]
-            again.complete(entry)
 
 
 def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:

@@ -101,6 +101,10 @@ class ScriptedServer:
         except BaseException as error:
             self.failed = error
 
+    def speak_tls(self, context: ssl.SSLContext) -> None:
+        """Speaks TLS with another context, from the next connection on."""
+        self._context = context
+
     def stop(self) -> None:
         """Returns when the script that runs has ended: its client must have closed the connection by then."""
         with contextlib.suppress(OSError):

@@ -22,12 +22,12 @@ class Changes:
         return self._descriptor
 
     def watch(self) -> None:
-        """To be called when the batch is over of which `notice` said that it would look."""
+        """Watches the descriptor again, after the batch in which the engine has read its reports."""
         if not self.watched:
             self._hub.watch(self)
 
     def ready(self) -> int:
-        """Has the engine read the reports that there may be (from Hub)."""
+        """Lets the engine read its reports (from Hub)."""
         if not self._committer.notice():
             self._committer.batch_done = self.watch
             self._hub.drop(self)

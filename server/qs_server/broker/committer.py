@@ -57,7 +57,7 @@ class Committer:
 
     @property
     def _in_loop(self) -> bool:
-        """Whether the next batch is run in the loop: a thread would only cost time."""
+        """True if the next batch is run in the loop, as a thread would only cost time."""
         return self._commit_is_cheap or not self._syncs or self.clients <= 1
 
     async def run(self, work: Work) -> None:
@@ -119,7 +119,7 @@ class Committer:
         self._more.set()
 
     async def give_back(self) -> None:
-        """Once nobody is connected any more: finishes what those held who have gone."""
+        """Releases all that closed connections still hold. Call it once nobody is connected any more."""
         while self._subscriptions.leaving:
             await self.run(Job(self._subscriptions.give_back))
             await trio.lowlevel.checkpoint()
@@ -282,7 +282,7 @@ class Committer:
             self.post(self._next_slice)
 
     async def sync_at_intervals(self) -> None:
-        """With durability `interval`: syncs what has happened, for ever, and sleeps while nothing does."""
+        """Syncs now and then what has happened, with durability `interval`. Never returns."""
         while True:
             await self._dirty.wait()
             await trio.sleep(_INTERVAL)

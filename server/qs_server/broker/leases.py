@@ -9,7 +9,8 @@ Key = tuple[str, int]
 
 
 class Leases:
-    """The leases of all subscriptions. A lease ends with its window, whatever has become of the message."""
+    """Maps each message that was sent to its subscription. A lease ends with its window, whatever becomes of the
+    message."""
 
     def __init__(self) -> None:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
@@ -20,13 +21,13 @@ class Leases:
         """A heap; entries of leases that have ended otherwise may still be in it."""
 
     def begin(self, key: Key, subscription: Subscription, receives: int, end: int) -> None:
-        """A message has been sent, which nobody holds. end: of its window."""
+        """Adds the lease of a message that nobody holds. end: of its window."""
         subscription.receives[key] = receives
         self.count += 1
         self._note(key, subscription, end)
 
     def move(self, key: Key, end: int) -> None:
-        """The window of a message ends at another time."""
+        """Moves the end of a message's window."""
         found = self._find(key)
         if found is not None:
             self._note(key, found[0], end)
@@ -40,7 +41,7 @@ class Leases:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Takes out what is over, all at once, when it is the greater part."""
+        """Removes ended leases from the heap when they are the greater part."""
         if len(self._ends) > 2 * self.count + 64:
             held = self._leases.items()
             self._ends = [(end, (qid, mid)) for qid, leases in held for mid, (_, end) in leases.items()]
@@ -66,12 +67,12 @@ class Leases:
         return {subscription for subscription in held if subscription is not None}
 
     def holder(self, key: Key) -> Subscription | None:
-        """Who holds a message."""
+        """Returns the subscription that holds a message, None if there is none."""
         found = self._find(key)
         return None if found is None else found[0]
 
     def next_end(self) -> int | None:
-        """When the next window ends."""
+        """Returns when the next window ends, None if there is none."""
         self._tidy()
         while self._ends:
             end, key = self._ends[0]
@@ -82,6 +83,6 @@ class Leases:
         return None
 
     def due(self, now: int) -> Key | None:
-        """A message whose window is over."""
+        """Returns a message whose window is over, None if there is none."""
         end = self.next_end()
         return None if end is None or end > now else self._ends[0][1]

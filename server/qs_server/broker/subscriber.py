@@ -10,7 +10,7 @@ OVERHEAD = 400
 
 
 def cost(message: Message) -> int:
-    """Bytes that a message counts in the outbox of a subscriber; 0 when it is no delivery."""
+    """Returns how many bytes of a subscriber's outbox a message takes; 0 if it is no delivery."""
     return OVERHEAD + len(message.payload or b"") if isinstance(message, GetMessage) else 0
 
 
@@ -41,7 +41,8 @@ class Subscriber:
         return self.outbox - (self.assigned - self.written)
 
     def has_read(self, size: int) -> bool:
-        """In the loop: so many bytes of deliveries have gone. Whether it wants to be asked again."""
+        """Counts bytes of deliveries that were written. Returns True if the subscriber is to be served again. Call it
+        in the loop."""
         self.written += size
         if not self.starved or self.room * 2 < self.outbox:
             return False

@@ -36,7 +36,7 @@ Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
 
 
 class Source(Protocol):
-    """Where messages come from: an engine, as far as it is needed here."""
+    """The part of an engine that subscriptions use."""
 
     def queues(self) -> Collection[str]: ...
     def receive(
@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 class Subscriptions:
-    """All subscriptions of one server."""
+    """Hands out the messages of a server to its subscribers."""
 
     def __init__(self, storage: Source, clock: Clock, record: Record | None = None) -> None:
         """record: is told for whom something is done."""
@@ -69,12 +69,12 @@ class Subscriptions:
     # -- subscribing
 
     def open(self, subscription: Subscription) -> None:
-        """Adds a subscription. It is served from `start` on."""
+        """Adds a subscription, which is served from `start` on."""
         subscription.subscriber.subscriptions[subscription.req] = subscription
         subscription.subscriber.new.append(subscription)
 
     def start(self, subscriber: Subscriber) -> None:
-        """Serves what was opened."""
+        """Serves a subscriber's new subscriptions."""
         new, subscriber.new = subscriber.new, []
         for subscription in new:
             if not subscription.closed:
@@ -87,7 +87,7 @@ class Subscriptions:
         self._hungry.update(dict.fromkeys(subscription.qids))
 
     def has_come(self, qid: str) -> None:
-        """Serves a queue whose messages were waited for."""
+        """Serves a queue in which messages have become visible."""
         self._hungry[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
@@ -96,7 +96,7 @@ class Subscriptions:
             self.feed(subscription)
 
     def close(self, subscription: Subscription) -> None:
-        """Sends nothing more for it. What it was sent stays with its subscriber."""
+        """Ends a subscription. Its messages stay with its subscriber."""
         subscription.closed = True
         for qid in subscription.qids:
             ring = self._rings.get(qid)
@@ -108,22 +108,22 @@ class Subscriptions:
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:
-        """Once nothing is sent for it and nothing held, its req is free again."""
+        """Frees the req of a closed subscription that holds no message."""
         if subscription.closed and not subscription.receives:
             known = subscription.subscriber.subscriptions
             if known.get(subscription.req) is subscription:
                 del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
-        """The connection has ended: it is sent nothing more. What it has not acknowledged stays its own until
-        `give_back` has come to it: until then its window may end, and whoever knows of it may delete or release it."""
+        """Stops serving a subscriber whose connection has ended. It keeps the messages that it holds until `give_back`
+        releases them; meanwhile their windows may end, and others may delete or release them."""
         self.mail.discard(subscriber)
         for subscription in subscriber.subscriptions.values():
             subscription.closed = True
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
 
     def give_back(self) -> None:
-        """Makes visible again what those held whose connections have ended: a slice of it, see `leaving`."""
+        """Releases a slice of the messages whose subscribers' connections have ended: see `leaving`."""
         left = _GIVEN_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
@@ -169,7 +169,7 @@ class Subscriptions:
         return Receipt(mid, subscription.receives[qid, mid])
 
     def settled(self, qid: str, mid: int) -> None:
-        """A message has been deleted, released or received anew: nobody holds it any more."""
+        """Ends the lease of a message that was deleted, released or received again."""
         subscription = self._end((qid, mid)) if self._leases.count else None
         if subscription is not None and not subscription.closed:
             self.feed(subscription)
@@ -181,15 +181,15 @@ class Subscriptions:
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
-        """The window of a message ends at another time."""
+        """Moves the end of a message's window."""
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
-        """Every message up to an id is gone."""
+        """Ends the leases of all messages of a queue up to an id."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
-        """The queue has been deleted. A subscription to nothing but it is over."""
+        """Ends the leases of a deleted queue, and the subscriptions to no other queue."""
         self._end_all(qid)
         for subscription in self._rings.pop(qid, ()):
             subscription.qids.discard(qid)
@@ -207,7 +207,7 @@ class Subscriptions:
     # -- handing out
 
     def dispatch(self, arrived: Iterable[str]) -> None:
-        """Hands out what there is in these queues, and in those of whoever has got room since the last call."""
+        """Hands out messages of these queues, and of those whose subscribers have got room since the last call."""
         self._keep_time()
         if not self._rings:
             self._hungry.clear()
@@ -226,15 +226,15 @@ class Subscriptions:
             self._hungry = dict.fromkeys([*unserved, *self._hungry])
 
     def is_waiting(self, qid: str) -> bool:
-        """Whether there is a queue's turn to come, for somebody who may have room."""
+        """Tells whether a queue still has to be served, for a subscriber that may have room."""
         return qid in self._hungry
 
     def room(self, qid: str) -> int:
-        """How many messages of a queue its subscribers could take, by their prefetch."""
+        """Returns how many messages of a queue its subscribers could take, by their prefetch."""
         return sum(max(each.prefetch - len(each.receives), 0) for each in self._rings.get(qid, ()))
 
     def _keep_time(self) -> None:
-        """Ends what is over. Whoever has got room by that may take from all its queues."""
+        """Ends leases that are over, and serves again what has failed a while ago."""
         if self.next_due() is None:
             return
         now = self._clock()
@@ -246,7 +246,7 @@ class Subscriptions:
             self._failed.clear()
 
     def next_due(self) -> int | None:
-        """When `dispatch` has something to do again, whatever happens until then."""
+        """Returns when `dispatch` should be called next even if nothing happens, None for never."""
         end = self._leases.next_end()
         if self._try_again is None or end is None:
             return self._try_again if end is None else end
@@ -254,22 +254,22 @@ class Subscriptions:
 
     @property
     def busy(self) -> bool:
-        """Whether `dispatch` has to be called at the end of each batch."""
+        """True if `dispatch` should be called at the end of each batch."""
         return bool(self._rings or self._hungry or self._leaving or self._leases.count or self._failed or self.mail)
 
     @property
     def active(self) -> bool:
-        """Whether anybody subscribes to anything."""
+        """True if there is any subscription."""
         return bool(self._rings)
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to do at once: to hand out, or to give back."""
+        """True if there is something to hand out or to give back at once."""
         return bool(self._hungry or self._leaving)
 
     @property
     def leaving(self) -> bool:
-        """Whether `give_back` has something to do."""
+        """True if `give_back` has something to do."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:
@@ -298,7 +298,7 @@ class Subscriptions:
         return given
 
     def _next(self, qid: str) -> Subscription | None:
-        """The one whose turn it is, of those that have room. It is the last the next time."""
+        """Returns the first subscription in turn that has room, and moves it to the end of the turns."""
         ring = self._rings.get(qid) or OrderedDict[Subscription, None]()
         for _ in range(len(ring)):
             subscription = next(iter(ring))
@@ -330,7 +330,7 @@ class Subscriptions:
         self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
-        """Returns those who have been handed something since the last call."""
+        """Returns the subscribers that were handed something since the last call."""
         mail, self.mail = self.mail, set()
         return mail
 

@@ -12,7 +12,8 @@ _order = itemgetter(0)
 
 
 class Waiters:
-    """First come, first served, queue by queue: who was woken and found nothing has the place back that it had."""
+    """Wakes works that wait for messages, in the order in which they began to wait. A work that was woken and found
+    nothing gets its place back."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Work]]] = {}
@@ -28,7 +29,7 @@ class Waiters:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
     def woken(self, work: Work) -> trio.Event:
-        """Is set when there is something for the work. For work that has its place."""
+        """Returns the event that is set when there is something for a waiting work."""
         return self._places[work][0]
 
     def wake_all(self, arrived: Mapping[str, int]) -> None:
@@ -44,12 +45,12 @@ class Waiters:
             event.set()
 
     def resume(self, work: Work) -> None:
-        """The work goes on, and looks for itself."""
+        """Removes a work that goes on."""
         _, pause = self._places.pop(work)
         self._step_out(pause)
 
     def leave(self, work: Work) -> None:
-        """The work will not go on. If it was woken, the next in line gets the chance."""
+        """Removes a work that will not go on. If it was woken, wakes the next in line."""
         place = self._places.pop(work, None)
         if place is None:
             return

@@ -15,7 +15,6 @@ from ..storage.engine import (
     SECOND,
     Draft,
     NoSuchMessageError,
-    Options,
     Queue,
     Receipt,
     RemoteError,
@@ -24,6 +23,7 @@ from ..storage.engine import (
     UnsupportedError,
 )
 from ..storage.engine import Message as Stored
+from .configuring import options_of
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
@@ -44,13 +44,7 @@ def list_queues(service: Service, request: wire.ListQueues) -> Message:
 
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
-    asked = request.options or wire.QueueOptions()
-    for name in ("retention", "dead_letter", "max_receives"):
-        if getattr(asked, name) is not None:
-            raise UnsupportedError(f"the option '{name.replace('_', '-')}' is not implemented")
-    options = Options(storage=asked.storage or "", capacity=asked.capacity)
-    if asked.visibility is not None:
-        options.visibility = round(asked.visibility * SECOND)
+    options = options_of(request.options or wire.QueueOptions())
     service.storage.create(qid_of(request), options)
     return wire.NewQueue(request.qid)
 
@@ -176,6 +170,8 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
+    if request.uncounted:
+        raise UnsupportedError("release-message with count='no' is not implemented")
     receipt = Receipt(mid_of(request), request.receives)
     visible_at = service.storage.queue(qid_of(request)).release(receipt, microseconds(request.delay) or 0)
     service.subscriptions.settled(qid_of(request), receipt.mid)
@@ -246,6 +242,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         expired=stats.expired,
         deleted=stats.deleted,
         storage=stats.storage,
+        paused=queue.options.paused,
     )
 
 

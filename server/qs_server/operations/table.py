@@ -12,7 +12,7 @@ from qs_serving.access.caller import Rights
 from qs_serving.access.principal import Right
 
 from ..storage.engine import Batches, Claims, Engine, Queue
-from . import authenticating, claiming, messages, subscribing
+from . import authenticating, claiming, configuring, messages, subscribing
 from .service import Handler
 
 
@@ -39,8 +39,12 @@ _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 OPERATIONS: dict[type[Message], Operation] = {
     wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
     wire.NewQueue: Operation(messages.new_queue, _CONFIGURE, (Engine.create,)),
+    wire.SetQueue: Operation(configuring.set_queue, _CONFIGURE, (Engine.configure,)),
+    wire.GetQueue: Operation(configuring.get_queue, _CONFIGURE),
     wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),
     wire.PurgeQueue: Operation(messages.purge_queue, _CONFIGURE, (Queue.purge,)),
+    wire.PauseQueue: Operation(configuring.pause_queue, _CONFIGURE, (Engine.configure,)),
+    wire.ResumeQueue: Operation(configuring.resume_queue, _CONFIGURE, (Engine.configure,)),
     wire.QueueStats: Operation(messages.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
     wire.PushMessage: Operation(messages.push_message, _WRITE, (Queue.push,)),
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),

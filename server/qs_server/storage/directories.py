@@ -112,6 +112,9 @@ class DirectoriesEngine(Engine):
         self._journal.commit_removals()  # before there is another queue of the name
         self._root.create(qid, options)
 
+    def configure(self, qid: str, options: Options) -> None:
+        self._root.configure(self.queue(qid), options)
+
     def remove(self, qid: str, *, force: bool) -> None:
         self._root.remove(self.queue(qid), force=force)
 
@@ -132,8 +135,8 @@ class DirectoriesEngine(Engine):
     ) -> list[Message]:
         if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
             queue.expire()
-            return queue.take_first(count, visibility, max_bytes, held=held)
-        queues = [self.queue(qid) for qid in dict.fromkeys(qids)]
+            return [] if queue.options.paused else queue.take_first(count, visibility, max_bytes, held=held)
+        queues = [queue for qid in dict.fromkeys(qids) if not (queue := self.queue(qid)).options.paused]
         for queue in queues:
             queue.expire()
         found: list[Message] = []
@@ -294,7 +297,7 @@ class DirectoriesEngine(Engine):
         arrivals: dict[str, int] = {}
         for qid in arrived:
             queue = self._queues.get(qid)
-            if queue is not None and (ready := queue.ready):
+            if queue is not None and not queue.options.paused and (ready := queue.ready):
                 arrivals[qid] = ready
         for qid in self._root.gone:
             arrivals[qid] = sys.maxsize

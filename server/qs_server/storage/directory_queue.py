@@ -119,6 +119,8 @@ class DirectoryQueue:
         while True:
             self.expire()
             state = self._find(mid)
+            if not state.hidden and not peek and self.options.paused:
+                return Message(self.qid, mid, "ready", state.receives, self.time(mid))
             message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
             if message is not None:
                 return message

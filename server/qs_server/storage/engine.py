@@ -91,8 +91,8 @@ class RemoteError(StorageError):
 
 
 class Durability(Enum):
-    """What an answer means. ALWAYS: it survives power loss. INTERVAL: it does after at most 50 ms. NONE: it survives
-    the end of the process, not of the machine."""
+    """Says what an answered operation survives. ALWAYS: a power loss; INTERVAL: the same, 50 ms later at the latest;
+    NONE: the end of the process, but not of the machine."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -100,7 +100,8 @@ class Durability(Enum):
 
 
 class Feature(Enum):
-    """What not every engine can. The values are the words of docs/storage.md, where a table says who can what."""
+    """Names what some engines lack. The values are the words of docs/storage.md, whose table says which engine lacks
+    what."""
 
     KEEP = "keeps messages at all"
     DURABLE = "keeps them through a power loss, with `--durability always`"
@@ -117,13 +118,14 @@ class Feature(Enum):
     ANY = "deletes, releases and extends what it has not handed out itself"
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
+    SET = "`set-queue`, `pause-queue` and `resume-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
 
 
 class State(Enum):
-    """What `list` can be asked for. NEW: never retrieved, whether visible or delayed."""
+    """Selects the messages that `list_mids` returns. NEW: never retrieved, whether visible or delayed."""
 
     NEW = "new"
     READY = "ready"
@@ -164,7 +166,8 @@ class Message:
 
 @dataclass(slots=True)
 class Options:
-    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound."""
+    """The options of a queue. visibility: microseconds; capacity: messages, None for no bound; paused: it gives nothing
+    out. A change of the object takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -175,6 +178,7 @@ class Options:
     """For the layout of dirq's Queue: the pieces of data of an element, `NAME=TYPE,...`."""
     body: str = ""
     """Which of them is the payload."""
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -305,10 +309,10 @@ class Queue(Protocol):
 
 
 class Effects(NamedTuple):
-    """What has happened in an engine since it was last asked. arrived: queues in which messages have become visible,
-    and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that came to
-    nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by itself,
-    None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
+    """Says what has happened in an engine since it was last asked. arrived: queues in which messages have become
+    visible, and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that
+    came to nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by
+    itself, None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
     commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
     pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
     together."""
@@ -357,6 +361,10 @@ class Engine(ABC):
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
 
+    def configure(self, qid: str, options: Options) -> None:
+        """Replaces the options of a queue, durably and at once. NoSuchQueueError, UnsupportedError."""
+        raise UnsupportedError(f"options of queues of the storage {self.name!r} cannot be changed")
+
     @abstractmethod
     def remove(self, qid: str, *, force: bool) -> None:
         """Removes a queue and, with force, what is in it. NoSuchQueueError; QueueNotEmptyError without force."""
@@ -394,8 +402,8 @@ class Engine(ABC):
         return 0
 
     def background_sync(self) -> Callable[[], None] | None:
-        """With durability INTERVAL: returns what makes durable all that has happened so far, to be called in any thread
-        while the engine goes on. None when nothing has."""
+        """Returns a function that makes durable all that has happened so far, to be called in any thread while the
+        engine goes on; None if all is durable, or durability is not INTERVAL."""
         return None
 
     def begin_upkeep(self) -> Background | None:

@@ -110,6 +110,6 @@ class NullQueue:
         return []
 
     def _do_nothing(self) -> None:
-        """There is nothing to announce, to make durable or to remove."""
+        """Does nothing: there is nothing to announce, to make durable or to remove."""
 
     arrived = commit = dismantle = note_removed = _do_nothing

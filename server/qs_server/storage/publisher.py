@@ -40,7 +40,7 @@ class Writer(Protocol[Staged]):
         """Makes a message visible."""
 
     def finish(self, request: list[Staged]) -> None:
-        """Is called when all messages of a request are visible."""
+        """Ends a request all of whose messages are visible."""
 
     def take_back(self, staged: Staged) -> None:
         """Removes a message that was made visible, as another one of its request cannot be. Raises nothing."""

@@ -29,6 +29,9 @@ class RemoteEngine(Protocol):
         """Makes a queue. One that the other server has already is taken up as it is, with its messages.
         QueueExistsError, BadQueueNameError; UnsupportedError for options that the engine cannot honour."""
 
+    def configure(self, qid: str, options: Options) -> None:
+        """See Engine."""
+
     def remove(self, qid: str, *, force: bool) -> None:
         """Removes a queue and, with force, its messages. NoSuchQueueError; QueueNotEmptyError without force."""
 

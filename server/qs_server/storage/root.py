@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
@@ -168,6 +168,13 @@ class RootDirectory:
         options = replace(options, storage=options.storage or self._default)
         make_queue(self.path, qid, options, self._disk, made=partial(self._open, directory, strict=True))
         self.dirty = True
+
+    def configure(self, queue: EngineQueue, options: Options) -> None:
+        """Replaces the options of a queue: first in its directory, durably. OSError: then nothing has changed."""
+        write_options(queue.path, options, self._disk)
+        for field in fields(Options):
+            setattr(queue.options, field.name, getattr(options, field.name))
+        queue.arrived()  # it may have been paused
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
         """Removes a queue. OSError; QueueNotEmptyError without force."""

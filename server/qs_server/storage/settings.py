@@ -10,7 +10,7 @@ from .engine import SECOND, Options, StorageError
 FILE = ".queue.toml"
 _OPTIONS_HELP = (
     "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
-    "capacity = messages (from 1), timestamps = 'us' or 'ms', "
+    "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _MAX_VISIBILITY = 10**10
@@ -46,6 +46,8 @@ def _set(options: Options, key: str, value: object) -> None:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
+    elif key == "paused" and isinstance(value, bool):
+        options.paused = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
         setattr(options, key, value)
     else:
@@ -63,6 +65,8 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:
         lines.append(f"capacity = {options.capacity}")
+    if options.paused:
+        lines.append("paused = true")
     if options.timestamps != "us":
         lines.append(f'timestamps = "{options.timestamps}"')
     for key, value in (("schema", options.schema), ("body", options.body)):

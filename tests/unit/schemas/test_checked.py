@@ -66,7 +66,13 @@ def test_every_field_of_text() -> None:
 
 def test_every_list_of_text() -> None:
     """The entries of a list likewise; one name alone is no list. A list of text stays the very same."""
-    assert {cls.op for cls, _ in LISTS} == {"list-queues", "receive-message", "copy-message", "subscribe"}
+    assert {cls.op for cls, _ in LISTS} == {
+        "list-queues",
+        "receive-message",
+        "copy-message",
+        "redrive-messages",
+        "subscribe",
+    }
     for cls, name in LISTS:
         queues = ["a"]
         message = cls(**{name: queues})

@@ -29,6 +29,9 @@ from qs_schemas import (
     QueueStats,
     Receipt,
     ReceiveMessage,
+    RedriveMessages,
+    ReleaseMessage,
+    SetQueue,
     parse,
 )
 
@@ -172,6 +175,39 @@ GOOD = [
         "options",
         qs("<qid>a</qid><options capacity='5' dead-letter=' d '/>", op="new-queue"),
         NewQueue(req="r1", qid="a", options=QueueOptions(capacity=5, dead_letter="d")),
+    ),
+    (
+        "options to change and to remove",
+        qs("<qid>a</qid><options capacity='5' dead-letter='' max-receives=' ' retention='0.5'/>", op="set-queue"),
+        SetQueue(
+            "a",
+            QueueOptions(capacity=5, retention=0.5, removed=frozenset({"dead_letter", "max_receives"})),
+            req="r1",
+        ),
+    ),
+    (
+        "dead letters to move",
+        qs(
+            "<op max='9'><redrive-messages/></op><qid>d</qid><messages><mid>1</mid><mid>none</mid></messages>"
+            "<queues><queue>a</queue></queues>",
+            op="",
+        ),
+        RedriveMessages("d", [1, 0], ["a"], 9, req="r1"),
+    ),
+    (
+        "a receive that does not count",
+        qs("<op count='no'><release-message/></op><qid>a</qid><mid>1</mid>", op=""),
+        ReleaseMessage("a", 1, uncounted=True, req="r1"),
+    ),
+    (
+        "a receive that counts",
+        qs("<op count='yes'><release-message/></op><qid>a</qid><mid>1</mid>", op=""),
+        ReleaseMessage("a", 1, req="r1"),
+    ),
+    (
+        "figures of a queue that is not paused",
+        qs("<queues><queue paused='no' dead='3'>a</queue></queues>", " type='response'", op="queue-stats"),
+        QueueStats(req="r1", type="response", queues=[QueueInfo("a", paused=False, dead=3)]),
     ),
     (
         "parts",

@@ -14,8 +14,13 @@ from qs_schemas import (
     NewQueue,
     Ping,
     PushMessage,
+    QueueInfo,
     QueueOptions,
+    QueueStats,
     ReceiveMessage,
+    RedriveMessages,
+    ReleaseMessage,
+    SetQueue,
     errors,
     parse,
     serialize,
@@ -76,6 +81,25 @@ def body(message: Message) -> bytes:
         (
             NewQueue(qid="a", options=QueueOptions(max_receives=3, visibility=1e-9)),
             b'request"><op><new-queue/></op><qid>a</qid><options visibility="0.000000001" max-receives="3"/>',
+        ),
+        (
+            SetQueue("a", QueueOptions(capacity=5, removed=frozenset({"retention", "dead_letter", "capacity"}))),
+            b'request"><op><set-queue/></op><qid>a</qid><options capacity="5" retention="" dead-letter=""/>',
+        ),
+        (
+            ReleaseMessage("a", 5, uncounted=True),
+            b'request"><op count="no"><release-message/></op><qid>a</qid><mid>5</mid>',
+        ),
+        (
+            RedriveMessages("a", type="response", count=0),
+            b'response"><op><redrive-messages/></op><qid>a</qid><count>0</count><messages></messages>',
+        ),
+        (
+            QueueStats(queues=[QueueInfo("a", paused=False), QueueInfo("b", paused=True)], type="response"),
+            (
+                b'response"><op><queue-stats/></op><queues><queue paused="no">a</queue><queue paused="yes">b</queue>'
+                b"</queues>"
+            ),
         ),
         (
             Error(404, "not-found", "no\nqueue 'a'", req="1"),

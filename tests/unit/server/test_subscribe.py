@@ -67,18 +67,6 @@ async def test_the_answer_comes_before_the_first_delivery(running: Serving, auto
     assert {req(line) for line in [answer, *deliveries]} == {"mine"}
 
 
-async def test_what_a_delivery_says(running: Serving, autojump_clock: Clock) -> None:
-    """A delivery is a response with the req of the subscribe, no resp, and all about the message."""
-    client = await subscriber(running, visibility=7)
-    now = EPOCH + round(trio.current_time() * SECOND)
-    [mid] = mids(await running.connect().ask(push("q", "a &amp; b")))
-    assert await client.line() == (
-        '<qs xmlns="http://purl.oclc.org/DEFUZE/qs" type="response" req="s"><op><get-message/></op><qid>q</qid>'
-        f'<payload>a &amp; b</payload><mid status="delivered" receives="1" pushed-at="{mid}" '
-        f'visible-at="{now + 7 * SECOND}">{mid}</mid></qs>\r\n'
-    )
-
-
 async def test_a_push_is_delivered(running: Serving, autojump_clock: Clock) -> None:
     """What is pushed later comes by itself, in order, without a request."""
     client, producer = await subscriber(running), running.connect()

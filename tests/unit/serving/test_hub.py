@@ -11,7 +11,8 @@ import trio.testing
 from support.tls_pairs import connected
 
 from qs_serving.hub import Hub
-from qs_serving.transport import CHUNK, SocketTransport
+from qs_serving.socket_transport import SocketTransport
+from qs_serving.transport import CHUNK
 
 settled = trio.testing.wait_all_tasks_blocked
 without_tls = pytest.mark.parametrize("pairs", [None], indirect=True)

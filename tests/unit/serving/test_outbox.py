@@ -9,7 +9,7 @@ from support.tls_pairs import channels
 
 from qs_serving.hub import Hub
 from qs_serving.outbox import Outbox
-from qs_serving.transport import SocketTransport
+from qs_serving.socket_transport import SocketTransport
 
 
 class Pipe:

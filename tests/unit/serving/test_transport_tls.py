@@ -10,7 +10,8 @@ from support.tls_pairs import TlsEnd, connected
 
 from qs_schemas.tls import TlsChannel, TlsError
 from qs_serving.hub import Hub
-from qs_serving.transport import CHUNK, SocketTransport
+from qs_serving.socket_transport import SocketTransport
+from qs_serving.transport import CHUNK
 
 settled = trio.testing.wait_all_tasks_blocked
 

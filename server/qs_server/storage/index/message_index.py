@@ -53,8 +53,8 @@ class Index:
 
     @classmethod
     def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
-        """Loaded messages with ids in increasing order. hidden: of those that are, until when, and whether that is a
-        delay. All of them are new that are not withheld."""
+        """Makes an index of loaded messages with increasing ids. hidden: until when each hidden one is, and whether by
+        a delay. All that are not withheld are new."""
         made = cls()
         made.messages = MidMap.of(mids, array("Q", [size << SIZE_SHIFT | _LOADED for size in sizes]))
         made.ready, made.new = MidSet(mids[:]), MidSet(mids[:])

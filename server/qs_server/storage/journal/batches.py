@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..capacity import require_room
-from ..engine import Clock, NoSuchPartError
+from ..engine import Clock, NoSuchPartError, Options
 from ..names import check_name
 from . import records
 from .claim_records import EMPTY, Published, Staged
@@ -24,6 +24,7 @@ class Publishing(Protocol):
 
     qid: str
     number: int
+    options: Options
 
     def __len__(self) -> int: ...
     def free_ids(self, count: int, now: int, /) -> range: ...
@@ -70,11 +71,9 @@ class LogBatches:
     """Stages and publishes the batches of one queue. Every method may raise OSError, and BadQueueNameError for the
     producer's name."""
 
-    def __init__(self, table: Publishing, store: Store, clock: Clock, capacity: int | None) -> None:
-        """capacity: of the queue, None for no bound."""
+    def __init__(self, table: Publishing, store: Store, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._capacity = capacity
         self._store = store
         self.producers: dict[str, Producer] = {}
 
@@ -126,7 +125,7 @@ class LogBatches:
                 )
         counted = [(number, attempt, len(state.staged[batch, number, attempt])) for number, attempt in parts]
         count = sum(each for _, _, each in counted)
-        require_room(self._table.qid, self._capacity, self._table.__len__, count)
+        require_room(self._table.qid, self._table.options.capacity, self._table.__len__, count)
         mids = self._table.free_ids(count, self._clock())
         record = Published(self._table.number, batch, mids.start, producer, counted)
         body = record.body()

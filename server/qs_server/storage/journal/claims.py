@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, StaleReceiptError, Stats
+from ..engine import Claim, ClaimOrderError, Clock, Message, NoSuchClaimError, Options, StaleReceiptError, Stats
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event, Lifecycle
@@ -33,6 +33,7 @@ class Claimed(Protocol):
     receives: dict[int, int]
     counts: Stats
     lifecycle: Lifecycle | None
+    options: Options
 
     def time(self, number: int, /) -> int: ...
     def expire(self, count: int | None = None) -> int: ...
@@ -121,6 +122,8 @@ class LogClaims:
         index = self._table.index
         chosen: list[int] = []
         total, after = 0, -1
+        if self._table.options.paused:
+            return chosen, total
         while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
             after = mids[-1]
             for mid, size in zip(mids, index.sizes(mids), strict=True):

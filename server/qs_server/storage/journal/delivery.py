@@ -143,13 +143,15 @@ class Delivery:
         table = self._table
         table.expire()
         expiry = table.expiry_of(mid)
-        if not expiry and not peek:
+        paused = table.options.paused and not peek
+        if not expiry and not peek and not paused:
             message = self.take(mid, visibility)
             if message is not None:
                 return message
         receives = table.receives.get(mid, 0)
         if not expiry:
-            return Message(table.qid, mid, "ready", receives, table.time(mid), None, self.payload_of(mid))
+            payload = None if paused else self.payload_of(mid)
+            return Message(table.qid, mid, "ready", receives, table.time(mid), None, payload)
         status = "delayed" if table.index.is_delayed(mid) else "in-flight"
         if expiry == WITHHELD:
             return Message(table.qid, mid, status, receives + 1, table.time(mid))

@@ -17,29 +17,30 @@ _AppendRun = Callable[[Sequence[int], Sequence[bytes], int], None]
 class ForeignFiles:
     """The files of one queue's directory that become messages."""
 
-    __slots__ = ("_append_run", "_clock", "_store", "_table", "capacity", "taken")
+    __slots__ = ("_append_run", "_clock", "_store", "_table", "taken", "unbounded")
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         table: MessageTable,
         taken: dict[int, int],
         append_run: _AppendRun,
         store: Store,
         clock: Clock,
-        capacity: int | None,
     ) -> None:
         """taken: tokens of files that are messages and may still be there: places of their records; append_run: stores
-        messages of these ids and payloads; capacity: of the queue, None for no bound."""
+        messages of these ids and payloads."""
         self._table = table
         self.taken = taken
         self._append_run = append_run
         self._store = store
         self._clock = clock
-        self.capacity = capacity
+        self.unbounded = False
+        """True to ignore the queue's capacity."""
 
     def room(self) -> int:
         """Returns how many more messages the queue may hold."""
-        return MAX_MID if self.capacity is None else self.capacity - len(self._table)
+        capacity = self._table.options.capacity
+        return MAX_MID if capacity is None or self.unbounded else capacity - len(self._table)
 
     def take_in_files(self, files: Sequence[File], token: int) -> None:
         """Stores the messages of files: each keeps its id where that is free. OSError: nothing has changed."""

@@ -267,7 +267,7 @@ class LogKeeper:
     def take_in_files(self, queue: LogQueue) -> Iterator[int]:
         """See DirectoriesEngine. Ignores the queue's capacity: the files are its messages."""
         store, door = self.open(), queue.door
-        queue.files.capacity = None
+        queue.files.unbounded = True
         while door is not None and door.has_work:
             intake = door.advance(store)
             store.commit()

@@ -15,22 +15,20 @@ from .table import MessageTable
 class Pushing:
     """Pushes to one queue. Every method may raise OSError: then nothing has changed."""
 
-    __slots__ = ("_capacity", "_clock", "_keys", "_log", "_store", "_table")
+    __slots__ = ("_clock", "_keys", "_log", "_store", "_table")
 
-    def __init__(self, table: MessageTable, keys: Keys, store: Store, clock: Clock, capacity: int | None) -> None:
-        """capacity: of the queue, None for no bound."""
+    def __init__(self, table: MessageTable, keys: Keys, store: Store, clock: Clock) -> None:
         self._table = table
         self._keys = keys
         self._store = store
         self._log = store.log
         self._clock = clock
-        self._capacity = capacity
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Returns their ids, increasing. QueueFullError."""
         table = self._table
-        if self._capacity is not None:
-            require_room(table.qid, self._capacity, table.__len__, len(drafts))
+        if table.options.capacity is not None:
+            require_room(table.qid, table.options.capacity, table.__len__, len(drafts))
         now = self._clock()
         payloads: list[bytes] = []
         for draft in drafts:
@@ -119,7 +117,7 @@ class Pushing:
             if self._store.payload(known) != payload:
                 raise OtherMessageError(f"queue {table.qid!r} holds another message of the id {mid}")
             return False
-        require_room(table.qid, self._capacity, table.__len__, 1)
+        require_room(table.qid, table.options.capacity, table.__len__, 1)
         if shares is not None:
             self._share(mid, shares)
         else:

@@ -34,7 +34,7 @@ class LogQueue(QueueState):
         self.path = path
         self._shared = shared
         table, clock = self.table, shared.clock
-        pushing = self._pushing = Pushing(table, self.keys, store, clock, options.capacity)
+        pushing = self._pushing = Pushing(table, self.keys, store, clock)
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
@@ -45,7 +45,7 @@ class LogQueue(QueueState):
         self.release, self.extend = windows.release, windows.extend
         self.delete, self.remove, self.purge = deletion.delete, deletion.remove, deletion.purge
         self.expire, self.next_expiry, self.arrived = table.expire, table.next_expiry, table.arrived
-        self.files = ForeignFiles(table, self.taken, pushing.append_run, store, clock, options.capacity)
+        self.files = ForeignFiles(table, self.taken, pushing.append_run, store, clock)
         self.door = Door(path, shared.disk, doors, clock, self.files) if path else None
         self._watched = shared.watch.add(path, self) if path else -1
         self.is_closed = False

@@ -25,7 +25,7 @@ class QueueState:
         self.table = MessageTable(qid, number, options, shared, store)
         self.keys = Keys(store)
         self.claims = LogClaims(self.table, store, shared.clock)
-        self.batches = LogBatches(self.table, store, shared.clock, options.capacity)
+        self.batches = LogBatches(self.table, store, shared.clock)
         self.taken: dict[int, int] = {}
         """Tokens of files that are messages, and may be there still: where their records stand."""
 

@@ -32,7 +32,7 @@ class MessageTable:
         """Microseconds of 1 in an id."""
         self.counts = Stats(storage=options.storage)
         self.lifecycle = shared.lifecycle
-        self._visibility = options.visibility
+        self.options = options
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
@@ -83,7 +83,7 @@ class MessageTable:
     def window_end(self, visibility: int | None) -> int:
         """Returns the end of a window that begins now, in the unit of ids. visibility: microseconds, None for the
         queue's own."""
-        window = self._visibility if visibility is None else visibility
+        window = self.options.visibility if visibility is None else visibility
         return max(min((self._clock() + window) // self.unit, MAX_MID), 1)
 
     def free_ids(self, count: int, now: int) -> range:

@@ -11,7 +11,7 @@ class Counters:
         self._counts = {"pushed": 0, "delivered": 0, "deleted": 0}
 
     def add(self, what: str, count: int = 1) -> None:
-        """what: pushed, delivered or deleted."""
+        """Counts messages. what: pushed, delivered or deleted."""
         with self._lock:
             self._counts[what] += count
 

@@ -75,7 +75,7 @@ class Head:
 
     @staticmethod
     def decode(data: bytes) -> "Head":
-        """RemoteError when these are other bytes."""
+        """Reads the head of a queue. RemoteError for any other bytes."""
         if len(data) != _HEAD.size or not data.startswith(_HEAD_MAGIC):
             raise RemoteError(_OTHER_DATA)
         _, generation, first, last, changes, *log = _HEAD.unpack(data)
@@ -106,7 +106,7 @@ class Page:
 
     @staticmethod
     def decode(data: bytes) -> "Page":
-        """RemoteError when these are other bytes."""
+        """Reads a page. RemoteError for any other bytes."""
         if len(data) < _PAGE.size or not data.startswith(_PAGE_MAGIC):
             raise RemoteError(_OTHER_DATA)
         _, state, low, last, stamp, slots, count = _PAGE.unpack_from(data)

@@ -49,7 +49,7 @@ class MemcachedEngine:
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.TELLS}
+        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.SET, Feature.TELLS}
     )
 
     def __init__(
@@ -90,6 +90,9 @@ class MemcachedEngine:
 
     def create(self, qid: str, options: Options) -> None:
         self._registry.create(qid, options)
+
+    def configure(self, qid: str, options: Options) -> None:
+        raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._registry.remove(qid, force=force)
@@ -192,7 +195,7 @@ class MemcachedEngine:
 
 
 def _name_in_keys(qid: str) -> str:
-    """BadQueueNameError."""
+    """Returns the name by which keys of memcached mean the queue. BadQueueNameError."""
     name = directory_of(qid)
     if len(name) > _LONGEST_NAME:  # "=" is in no directory's name
         name = "=" + blake2b(qid.encode(), digest_size=16).hexdigest()
@@ -212,7 +215,7 @@ def _choose(visible: Sequence[Sequence[Visible]], count: int, max_bytes: int) ->
 
 
 def _check_same(target: MemcachedQueue, message: Message) -> None:
-    """OtherMessageError if the queue has another message under the same id."""
+    """Raises OtherMessageError if the queue has another message under the same id."""
     try:
         other = target.read(Receipt(message.mid))
     except NoSuchMessageError:

@@ -16,7 +16,7 @@ _ESCAPED = re.compile("_(?=x[0-9A-F]{2})|[^A-Za-z0-9_-]")
 
 
 def check_prefix(prefix: str) -> None:
-    """StorageError unless names at SQS can begin like that."""
+    """Raises StorageError unless names at SQS can begin like that."""
     if not _PREFIX.fullmatch(prefix):
         raise StorageError(
             f"the prefix of names at SQS is at most {MOST - 1} of A-Z, a-z, 0-9, '-' and '_'; this one is {prefix!r}"

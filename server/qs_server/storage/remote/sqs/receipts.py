@@ -49,7 +49,7 @@ class Receipts:
         return room
 
     def _sweep(self) -> None:
-        """Now and then, and when there is no room, removes messages whose windows ended long ago."""
+        """Removes messages whose windows ended long ago, now and then and when there is no room."""
         now = self._clock()
         if now < self._next_sweep and len(self._held) < self._most:
             return

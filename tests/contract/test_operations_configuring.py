@@ -1,0 +1,84 @@
+"""Options of a queue that is in use: set-queue, get-queue, pause-queue, resume-queue."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from support.documents import code, mids, new_queue, push, receive, request, subscribe, text
+from support.memory_serving import Client, Clock, clock_of, serving
+
+QUEUE = "<qid>q</qid>"
+
+
+def set_queue(**options: str | int) -> str:
+    written = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in options.items())
+    return request("set-queue", f"{QUEUE}<options{written}/>")
+
+
+async def test_set_and_get(client: Client, autojump_clock: Clock) -> None:
+    """What is named changes at once, what is not stays, an empty value removes."""
+    assert code(await client.ask(set_queue(capacity=1, visibility=5))) == 0
+    shown = await client.ask(request("get-queue", QUEUE))
+    assert ('capacity="1"' in shown, 'visibility="5"' in shown) == (True, True), shown
+    assert [code(await client.ask(push("q", each))) for each in "ab"] == [0, 507]
+    assert code(await client.ask(set_queue(capacity=""))) == 0
+    assert code(await client.ask(push("q", "b"))) == 0
+    shown = await client.ask(request("get-queue", QUEUE))
+    assert ("capacity" not in shown, 'visibility="5"' in shown) == (True, True), shown
+    assert len(mids(await client.ask(receive("q", max=9)))) == 2
+    await trio.sleep(6)  # of the mock clock
+    assert len(mids(await client.ask(receive("q", max=9)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"storage": "files"}, 400), ({"retention": 5}, 501), ({"dead_letter": "d", "max_receives": 3}, 501),
+     ({"capacity": 0}, 400), ({"visibility": "x"}, 400)],
+)  # fmt: skip
+async def test_refused(client: Client, autojump_clock: Clock, options: dict[str, str | int], expected: int) -> None:
+    before = await client.ask(request("get-queue", QUEUE))
+    assert code(await client.ask(set_queue(**options))) == expected
+    assert (await client.ask(request("get-queue", QUEUE))).partition("<op>")[2] == before.partition("<op>")[2]
+
+
+@pytest.mark.parametrize("op", ["set-queue", "get-queue", "pause-queue", "resume-queue"])
+async def test_no_such_queue(client: Client, autojump_clock: Clock, op: str) -> None:
+    answer = await client.ask(request(op, "<qid>absent</qid>" + ("<options/>" if op == "set-queue" else "")))
+    assert (code(answer), text(answer)) == (404, "there is no queue 'absent'")
+
+
+async def test_a_paused_queue_gives_nothing_out(client: Client, autojump_clock: Clock) -> None:
+    """It takes pushes; receives find it empty; peeks, lists and deletions work; other queues go on."""
+    [first] = mids(await client.ask(push("q", "first")))
+    for _ in range(2):
+        assert code(await client.ask(request("pause-queue", QUEUE))) == 0
+    [second] = mids(await client.ask(push("q", "second")))
+    assert mids(await client.ask(receive("q"))) == []
+    await client.ask(new_queue("other"))
+    await client.ask(push("other", "x"))
+    assert "<payload>x</payload>" in await client.ask(receive("q", "other", max=5))
+    named = f"{QUEUE}<mid>{first}</mid>"
+    taken = await client.ask(request("get-message", named))
+    assert ('status="ready"' in taken, "payload" in taken) == (True, False), taken
+    assert "<payload>first</payload>" in await client.ask(request("get-message", named, peek="yes"))
+    assert mids(await client.ask(request("list-messages", QUEUE))) == [first, second]
+    assert 'paused="yes"' in await client.ask(request("queue-stats", QUEUE))
+    assert code(await client.ask(request("delete-message", named))) == 0
+    for _ in range(2):
+        assert code(await client.ask(request("resume-queue", QUEUE))) == 0
+    assert mids(await client.ask(receive("q"))) == [second]
+
+
+async def test_who_waits_for_a_paused_queue(tmp_path: Path, autojump_clock: Clock) -> None:
+    """A receive and a subscription that wait get what there is as soon as it is resumed, and nothing before."""
+    async with serving(tmp_path / "root", clock_of(autojump_clock)) as running:
+        operator, waiting, subscriber = (running.connect() for _ in range(3))
+        await operator.ask(request("pause-queue", QUEUE))
+        await waiting.send(receive("q", wait=30))
+        await subscriber.ask(subscribe("q", prefetch=1))
+        await operator.ask(push("q", "1"))
+        await operator.ask(push("q", "2"))
+        assert mids(await operator.ask(receive("q"))) == []
+        await operator.ask(request("resume-queue", QUEUE))
+        found = await waiting.line() + await subscriber.line()
+        assert ("<payload>1</payload>" in found, "<payload>2</payload>" in found) == (True, True)
