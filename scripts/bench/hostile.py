@@ -108,4 +108,7 @@ def _attacking(server: Listening, kind: str, number: int) -> Iterator[list[float
         yield result
         attacker.stdin.close()
         ended = time.monotonic()
-        result.append(int(attacker.stdout.read() or 0) / (ended - started))
+        printed = attacker.stdout.read()
+        if attacker.wait() != 0:
+            raise RuntimeError(f"the attacker ended with {attacker.returncode}")
+        result.append(int(printed or 0) / (ended - started))
