@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from qs_client.command_arguments import AnyOrder, positive, seconds
+from qs_client.argument_values import positive, seconds
+from qs_client.command_arguments import AnyOrder
 from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, server
 from qs_client.version import ShowVersion
 

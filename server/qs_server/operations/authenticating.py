@@ -16,6 +16,8 @@ def authenticate(service: Service, request: wire.Authenticate) -> Message | Answ
         return wire.Authenticate(principal=service.caller.authenticate(request.token or ""))
     except NotAllowedError as error:
         return _refuse_slowly(error)
+    finally:
+        service.end_forbidden_subscriptions()
 
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:

@@ -80,6 +80,7 @@ class RequestBatch:
         self._answers: list[Message] = []
         self._held = 0
         self._over: bool | None = None  # what the handler is sent next
+        self._awaits_messages = False  # the handler has waited for messages, and has taken none
         self.closes = False
         """Whether the connection is closed after the answers: what came behind them is not handled."""
         self.pause: Pause | None = None
@@ -107,6 +108,7 @@ class RequestBatch:
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: because the time of the pause is over."""
+        self._awaits_messages = self.pause is not None and bool(self.pause.qids)
         self.pause = None
         self._over = over
 
@@ -156,13 +158,13 @@ class RequestBatch:
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
         """Returns what is answered when a handler has raised an error."""
+        if isinstance(error, NotAllowedError):
+            self.closes = error.error.closes
+            return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
             raise error
         if isinstance(error, engine.StorageError):
             return refused(request, error)
-        if isinstance(error, NotAllowedError):
-            self.closes = error.error.closes
-            return error_answer(request, error.error, str(error))
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
@@ -174,11 +176,12 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        if service.caller is not None:
-            self._check(request)
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
+            self._check(request)
             return self._handle_unknown(request)
+        if service.caller is not None:
+            service.caller.check(operation.rights, request)
         handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)
@@ -186,6 +189,7 @@ class RequestBatch:
         if isinstance(answer, Message):
             return answer
         self._running, self._over, self.deadline = answer, None, None
+        self._awaits_messages = False
         return self._continue()
 
     def _handle_unknown(self, request: Message | Fault) -> Message:
@@ -206,23 +210,24 @@ class RequestBatch:
         return True
 
     def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request."""
+        """Raises NotAllowedError unless the client may make the request. A document that cannot be read asks for
+        nothing; an operation that is unknown is refused like any other."""
         caller = self._service.caller
-        if caller is not None and not isinstance(request, Fault):
-            operation = OPERATIONS.get(type(request))
+        if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
+            operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues, unless the request is no longer allowed: the access file may have been read again."""
-        running = self._running
-        try:
+        """Continues. A receive that has waited in vain is refused if it is no longer allowed: the access file may have
+        been read again. Whatever else is begun is finished, as it may have changed something."""
+        if self._awaits_messages:
+            running, self._running = self._running, None
             self._check(request)
-        except NotAllowedError:
-            if running is not None:
-                running.close()
-            self._running = None
-            raise
-        return self._continue()
+            self._running = running
+        answer = self._continue()
+        if isinstance(answer, ReceiveMessage) and not answer.messages:
+            self._check(request)
+        return answer
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from qs_schemas import ErrorCode, Message
+from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 
 from .access import Access
@@ -86,18 +86,19 @@ class Caller:
             raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed", delay)
         raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
 
-    def check(self, rights: Rights | None, request: Message) -> None:
+    def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
-        principal may."""
+        principal may"""
         if rights is None:
             return
-        principal = self.principal
+        principal = self._principal if self._table is self._access.table else self.principal
         if principal is None:
             raise self._refused("is needed for this")
         for field, right in rights.items():
             named = getattr(request, field)
-            for qid in (named,) if isinstance(named, str) else named or ():
-                if not principal.may(right, qid):
+            decisions = principal.decisions[right]
+            for qid in (named,) if type(named) is str else named or ():
+                if not decisions[qid]:
                     raise self._refused(f"may not {right.value} the queue {qid!r}")
 
     def may(self, right: Right, qid: str) -> bool:
