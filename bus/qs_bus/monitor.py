@@ -4,6 +4,7 @@ waits for after a crash."""
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import trio
 
@@ -29,6 +30,10 @@ from .upstream import Upstream
 _logger = logging.getLogger(__name__)
 _RECREATE_AFTER = 0.5
 """Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
+_LOOK_AFTER = 10
+"""Seconds before the bus looks again for a missing queue of -q that only others may make."""
+_ANSWER_TIME = 3
+"""Seconds that a subscriber to a queue of -q waits at most until the server has said whether the bus may read it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
 _DELETED = "the queue {!r} has been deleted; this subscription has ended"
@@ -52,7 +57,8 @@ class Monitor:
         self._ended = ended
         self.upstream = Upstream(options.server, self._prepare, self._gone, self._forbidden, security=security)
         self.feeds: dict[str, FanOut] = {}
-        self._not_made: set[str] = set()  # queues that the server refuses to make
+        self._invalid: set[str] = set()  # queues that cannot be: their names are not valid
+        self._not_made: set[str] = set()  # queues that the server does not let the bus make
         self._counts: SubscriberCounts | None = None
         self._expected = False
         self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, ended)
@@ -91,7 +97,10 @@ class Monitor:
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        await (self._check_readable(qid) if monitored else self._check_existing(qid))
+        if monitored:  # there is one, or it is made: do not wait for a server that does not answer
+            await within(_ANSWER_TIME, partial(self._check_readable, qid))
+        else:
+            await self._check_existing(qid)
 
     async def _check_readable(self, qid: str) -> None:
         """Raises RefusedError if the server does not let the bus read a queue. Asks only if there is a connection."""
@@ -227,11 +236,13 @@ class Monitor:
         for qid in self._options.queues:
             try:
                 await self.upstream.call(calls.new_queue(qid, exist_ok=True))
-            except (BadRequest, Unauthorized, Forbidden) as error:
+            except BadRequest as error:
+                if qid not in self._invalid:
+                    _logger.error("queue %r cannot be monitored: %s", qid, error)
+                self._invalid.add(qid)
+            except (Unauthorized, Forbidden) as error:
                 if qid not in self._not_made:
-                    invalid = isinstance(error, BadRequest)
-                    problem = "cannot be monitored" if invalid else "cannot be made by the bus, if it is missing"
-                    _logger.error("queue %r %s: %s", qid, problem, error)
+                    _logger.warning("queue %r cannot be made by the bus, if it is missing: %s", qid, error)
                 self._not_made.add(qid)
 
     def _gone(self, feed: Feed) -> None:
@@ -244,8 +255,9 @@ class Monitor:
             shares = self.names.forget(feed) if isinstance(feed, FanOut) else []
             for each in (feed, *shares):
                 self._ended(each, table.NOT_FOUND, _DELETED.format(feed.label))
-        elif self._background is not None and feed.label not in self._not_made:
-            self._background.start_soon(self._recreate_queues)
+        elif self._background is not None and feed.label not in self._invalid:
+            seconds = _LOOK_AFTER if feed.label in self._not_made else _RECREATE_AFTER
+            self._background.start_soon(self._recreate_queues, seconds)
 
     def _forbidden(self, feed: Feed) -> None:
         """Ends the subscriptions to a queue that the server does not let the bus read."""
@@ -253,10 +265,10 @@ class Monitor:
         if isinstance(feed, FanOut):
             self.drop_unused(feed)
 
-    async def _recreate_queues(self) -> None:
+    async def _recreate_queues(self, seconds: float) -> None:
         """Makes a deleted queue of -q again, and subscribes to it."""
         while True:
-            await trio.sleep(_RECREATE_AFTER)
+            await trio.sleep(seconds)
             try:
                 await self._prepare(self.upstream)
             except ServerUnavailable:

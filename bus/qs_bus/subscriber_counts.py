@@ -97,6 +97,7 @@ class SubscriberCounts:
             try:
                 if not self._closed and text != self._written:
                     await self._write(text)
+                    self._failing = False
             except ServerUnavailable:
                 self._changed.set()
                 await trio.lowlevel.checkpoint()
@@ -105,8 +106,6 @@ class SubscriberCounts:
                 if not self._failing:
                     _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
                 self._failing = True
-            else:
-                self._failing = False
             self._noted = change
             self._saved.set()
             self._saved = trio.Event()

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.bus_access import anonymous, known, principal, reload, write_access
+from support.access import principal, section, write_access
+from support.bus_access import known, reload
 from support.bus_calls import gone, push_one, stored
 from support.bus_serving import BusProcess, bus_serving
 from support.documents import code, delete, mids, payloads, request, subscribe, text
@@ -21,7 +22,9 @@ SECTIONS = (
 
 @pytest.fixture(scope="module")
 def bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusProcess]:
-    access = write_access(tmp_path_factory.mktemp("owners") / "access.toml", *SECTIONS, anonymous(read=["*"]))
+    access = write_access(
+        tmp_path_factory.mktemp("owners") / "access.toml", [*SECTIONS, section("anonymous", read=["*"])]
+    )
     with bus_serving(shared_server, "--access", str(access)) as process:
         yield process
 
@@ -67,7 +70,8 @@ def test_names_of_strange_principals(bus: BusProcess, producer: Wire, q: str) ->
     with known(bus, "a:b%") as wire:
         assert code(wire.ask(subscribe(q, name="c:d"))) == 0
         assert f"<queue>bus:{q}:a%3Ab%25:c%3Ad</queue>" in producer.ask(request("list-queues"))
-        room = 200 - len(f"bus:{q}:a%3Ab%25:")
+    room = 200 - len(f"bus:{q}:a%3Ab%25:")
+    with known(bus, "a:b%") as wire:
         answer = wire.ask(subscribe(q, name="n" * (room + 1), req="long"))
         assert (code(answer), "too long" in text(answer)) == (400, True)
 
@@ -85,7 +89,7 @@ def test_a_name_whose_queue_is_removed(bus: BusProcess, producer: Wire, q: str) 
 
 def test_over_restarts(tmp_path: Path) -> None:
     """After a restart of the bus and of the server the name is still its owner's, and what came meanwhile too."""
-    access = write_access(tmp_path / "access.toml", *SECTIONS)
+    access = write_access(tmp_path / "access.toml", SECTIONS)
     with serving(tmp_path / "root", *FAST) as server, bus_serving(server, "--access", str(access)) as bus:
         with Wire(server) as producer, known(bus, "shop") as shop:
             producer.ask(request("new-queue", "<qid>q</qid>"))
@@ -109,7 +113,7 @@ def test_over_restarts(tmp_path: Path) -> None:
 def test_with_and_without_an_access_file(tmp_path: Path) -> None:
     """Names from before there was an access file are everybody's. A bus without one keeps the messages of all names,
     and lets everybody use them."""
-    access = write_access(tmp_path / "access.toml", *SECTIONS)
+    access = write_access(tmp_path / "access.toml", SECTIONS)
     with serving(tmp_path / "root", *FAST) as server, Wire(server) as producer:
         producer.ask(request("new-queue", "<qid>q</qid>"))
         with bus_serving(server) as bus, Wire(bus) as wire:
@@ -130,20 +134,20 @@ def test_with_and_without_an_access_file(tmp_path: Path) -> None:
 
 def test_a_principal_that_is_taken_out(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str) -> None:
     """Its subscriptions end; its names keep their messages, for when it is back."""
-    access = write_access(tmp_path / "access.toml", *SECTIONS)
+    access = write_access(tmp_path / "access.toml", SECTIONS)
     with bus_serving(shared_server, "-v", "--access", str(access)) as bus:
         with known(bus, "shop") as shop, known(bus, "other") as other:
             assert code(shop.ask(subscribe(q, req="s", name="n", ack="client"))) == 0
             mid = push_one(producer, q)
             assert mids(shop.line()) == [mid]
-            write_access(access, *SECTIONS[1:])
+            write_access(access, [*SECTIONS[1:]])
             reload(bus, signal.SIGHUP)
             assert code(shop.line()) == 401
             assert code(shop.ask(delete(q, mid))) == 401
             assert code(other.ask(subscribe(q, name="n"))) == 403
             later = push_one(producer, q)
             producer.server.until(lambda: stored(producer, f"bus:{q}:shop:n", "ready") == [mid, later])
-        write_access(access, *SECTIONS)
+        write_access(access, SECTIONS)
         reload(bus, signal.SIGHUP, 2)
         with known(bus, "shop") as shop:
             assert code(shop.ask(subscribe(q, name="n"))) == 0

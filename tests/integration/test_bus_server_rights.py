@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.bus_access import known, principal, reload, token_of, write_access
+from support.access import principal, section, write_access
+from support.bus_access import known, reload, shows_no_token, token_of
 from support.bus_calls import gone, push_one, stored
 from support.bus_serving import COMMAND, BusProcess, bus_serving
 from support.certificates import authority
@@ -24,7 +25,7 @@ NEW = [request("new-queue", f"<qid>{qid}</qid>") for qid in ("orders", "letters"
 @pytest.fixture
 def access(tmp_path: Path) -> Path:
     """The access file of the server."""
-    return write_access(tmp_path / "server.toml", OPS, principal("bus", **OF_THE_BUS))
+    return write_access(tmp_path / "server.toml", [OPS, principal("bus", **OF_THE_BUS)])
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def bus_of(server: ServerProcess, token: Path, *flags: str) -> Iterator[BusProce
     with bus_serving(server, "-v", "--server-token-file", str(token), *flags) as bus:
         yield bus
         bus.stop()
-        assert "marked" not in bus.log() + server.log()
+        assert shows_no_token(bus.log() + server.log())
 
 
 def test_the_rights_that_the_page_names(closed_server: ServerProcess, token: Path) -> None:
@@ -81,6 +82,7 @@ def test_a_queue_that_the_bus_may_not_read(closed_server: ServerProcess, token: 
     """Its clients get 403 with the server's reason, whether the queue is there or not; it is the same with -q."""
     for flags in ((), ("-q", f"{qid},orders")):
         with bus_of(closed_server, token, *flags) as bus, Wire(bus) as wire:
+            bus.until_logged("connected to")
             assert code(wire.ask(subscribe("orders"))) == 0
             answer = wire.ask(subscribe(qid, req="x"))
             assert code(answer) == 403, answer
@@ -94,14 +96,14 @@ def test_rights_of_the_bus_that_change(closed_server: ServerProcess, access: Pat
         assert code(wire.ask(subscribe("orders", req="mine", ack="client"))) == 0
         mid = push_one(ops, "orders")
         assert mids(wire.line()) == [mid]
-        write_access(access, OPS, principal("bus", **{**OF_THE_BUS, "read": ["bus:*"]}))
+        write_access(access, [OPS, principal("bus", **{**OF_THE_BUS, "read": ["bus:*"]})])
         reload(closed_server, signal.SIGHUP)
         line = wire.line()
         assert code(line) == 403, line
         assert 'req="mine"' in line
         closed_server.until(lambda: stored(ops, "orders", "ready") == [mid])
         assert code(wire.ask(subscribe("orders"))) == 403
-        write_access(access, OPS, principal("bus", **OF_THE_BUS))
+        write_access(access, [OPS, principal("bus", **OF_THE_BUS)])
         reload(closed_server, signal.SIGHUP, 2)
         assert code(wire.ask(subscribe("orders"))) == 0
         assert mids(wire.line()) == [mid]
@@ -115,7 +117,7 @@ def test_a_token_that_is_replaced(closed_server: ServerProcess, access: Path, to
         assert code(wire.ask(subscribe("orders", ack="client"))) == 0
         mid = push_one(ops, "orders")
         assert mids(wire.line()) == [mid]
-        write_access(access, OPS, principal("new", **OF_THE_BUS))
+        write_access(access, [OPS, principal("new", **OF_THE_BUS)])
         reload(closed_server, signal.SIGHUP)
         bus.until_logged("--server-token-file says who the bus is")
         later = push_one(ops, "orders")
@@ -137,7 +139,7 @@ def test_not_let_in(closed_server: ServerProcess, tmp_path: Path) -> None:
             bus.until_logged("--server-token-file says who the bus is")
             bus.stop()
             assert bus.log().count("401 unauthorized") == 1
-            assert "marked" not in bus.log()
+            assert shows_no_token(bus.log())
 
 
 def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
@@ -171,6 +173,19 @@ def test_over_tls(tmp_path: Path, access: Path, token: Path) -> None:
             assert got == later
 
 
+def run_bus(folder: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A bus that ends by itself."""
+    return subprocess.run(
+        [*COMMAND, "--port", "0", *flags],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "variables", "text", "code"),
     [
@@ -187,15 +202,7 @@ def test_flags_that_cannot_be(
     tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str], text: str, code: int
 ) -> None:
     """One line says what is wrong, and shows no token."""
-    ended = subprocess.run(
-        [*COMMAND, "--port", "0", *flags],
-        cwd=tmp_path,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    ended = run_bus(tmp_path, *flags, **variables)
     assert ended.returncode == code, ended
     last = ended.stderr.splitlines()[-1]
     assert text in last
@@ -203,8 +210,53 @@ def test_flags_that_cannot_be(
     assert "Traceback" not in ended.stderr
 
 
+def test_check(tmp_path: Path, token: Path, access: Path) -> None:
+    """--check says what the files are for and ends; it does not listen, and needs no server."""
+    files = ("--server-ca", str(authority().cert), "--server-token-file", str(token), "--access", str(access))
+    ended = run_bus(tmp_path, "--check", *files, "--server", "queues.example", *tls_flags())
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "queue server queues.example:9876: with TLS, with a token" in ended.stdout.splitlines()
+    assert str(access) in ended.stdout
+    assert "listening" not in ended.stdout
+    assert "marked" not in ended.stdout
+    ended = run_bus(tmp_path, "--check", "--server-token-file", "absent.token")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "absent.token" in ended.stderr
+
+
+def test_other_machines(tmp_path: Path) -> None:
+    """Listening for other machines needs an access file, or --open."""
+    ended = run_bus(tmp_path, "--host", "0.0.0.0")
+    assert ended.returncode == 1
+    assert "--access" in ended.stderr
+    assert "--open" in ended.stderr
+
+
 def test_a_token_in_the_environment(closed_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """QS_TOKEN, as for the command qs."""
     monkeypatch.setenv("QS_TOKEN", token_of("bus"))
     with bus_serving(closed_server) as bus, Wire(bus) as wire:
         assert code(wire.ask(subscribe("orders"))) == 0
+
+
+def test_an_anonymous_bus(tmp_path: Path) -> None:
+    """A bus without a token may have the rights of clients that say nothing. Without any to `bus:*`, it passes messages
+    on and refuses durable names; the log says once that it cannot make its notes."""
+    access = write_access(tmp_path / "server.toml", [OPS, section("anonymous", read=["orders"])])
+    with serving(tmp_path / "root", *FAST, "--access", str(access)) as server, known(server, "ops") as ops:
+        for document in NEW:
+            ops.ask(document)
+        with bus_serving(server) as bus:
+            for _ in range(2):
+                with Wire(bus) as wire:
+                    assert code(wire.ask(subscribe("orders", ack="client"))) == 0
+                    mid = push_one(ops, "orders")
+                    assert mids(wire.line()) == [mid]
+                    assert code(wire.ask(request("delete-message", f"<qid>orders</qid><mid>{mid}</mid>"))) == 0
+                    assert gone(ops, "orders")
+            with Wire(bus) as wire:
+                answer = wire.ask(subscribe("orders", name="n"))
+                assert (code(answer), "401 unauthorized" in text(answer)) == (403, True)
+                answer = wire.ask(subscribe("secret"))
+                assert (code(answer), "may not read 'secret'" in text(answer)) == (403, True)
+            assert bus.log().count("the number of subscribers could not be stored") == 1

@@ -1,46 +1,23 @@
-"""Access files for tests of a bus and its server, and connections of their principals."""
+"""Connections of the principals of a bus and its server, and what they wait for."""
 
-import hashlib
-import json
+import re
 import select
-from pathlib import Path
 
+from support.access import authenticate
 from support.bus_calls import push_one
-from support.documents import code, request
+from support.documents import code
 from support.serving import Listening, Wire
 from support.tls_serving import TlsWire
 
 
 def token_of(principal: str) -> str:
-    """The token of a principal, the same in every file."""
-    return f"qs_marked-token-of-{principal}"
+    """The token of a principal of `support.access`."""
+    return f"{principal}-token"
 
 
-def principal(name: str, *, certificates: tuple[str, ...] = (), **rights: object) -> str:
-    """The section of one principal. rights: lists of patterns, or true."""
-    hashed = "sha256:" + hashlib.sha256(token_of(name).encode()).hexdigest()
-    lines = [f"[principals.{json.dumps(name)}]", f'tokens = ["{hashed}"]']
-    if certificates:
-        lines.append(f"certificates = {json.dumps(list(certificates))}")
-    lines += [f"{key} = {json.dumps(value)}" for key, value in rights.items()]
-    return "\n".join(lines) + "\n"
-
-
-def anonymous(**rights: object) -> str:
-    return "[anonymous]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rights.items())
-
-
-def write_access(path: Path, *sections: str) -> Path:
-    """Replaces the file in one step, as an operator does it."""
-    new = path.with_suffix(".new")
-    new.write_text("\n".join(sections))
-    new.chmod(0o600)
-    new.rename(path)
-    return path
-
-
-def authenticate(token: str, *, req: str = "") -> str:
-    return request("authenticate", f"<token>{token}</token>", req=req)
+def shows_no_token(log: str) -> bool:
+    """Whether no token of `token_of` is in a log."""
+    return re.search("[a-z]-token(?!-file)", log) is None
 
 
 def known(process: Listening, name: str) -> Wire:
