@@ -144,10 +144,7 @@ class Console:
                 if server not in tails:
                     server.send_signal(signal.SIGHUP)
             return ""
-        command = self._hide(step.command)
-        if command.startswith("export "):  # for `qs tail`, which the shell does not start
-            self._environment.update(word.split("=", 1) for word in shlex.split(command)[1:])
-        return self._show(self._say(command))
+        return self._show(self._say(self._hide(step.command)))
 
     def _hide(self, text: str) -> str:
         return re.sub(rf"\b{BUS_PORT}\b", self.bus_port, re.sub(rf"\b{PORT}\b", self.port, text))
