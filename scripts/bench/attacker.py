@@ -1,7 +1,6 @@
 """A hostile client of `hostile`: holds half handshakes open, or sends wrong tokens. Ends when its stdin does.
 
-Usage: attacker.py handshakes HOST PORT COUNT, or attacker.py tokens HOST PORT RATE. Prints a line when it is at it, and
-at the end how many wrong tokens were answered.
+Usage: attacker.py handshakes HOST PORT COUNT, or attacker.py tokens HOST PORT RATE. Prints a line when it is at it.
 """
 
 import contextlib
@@ -53,7 +52,6 @@ class _Tokens:
         self._batch = b"".join(document(b"authenticate", b"<token>qs_%040d</token>" % i) for i in range(_TOKENS))
         self._selector = selectors.DefaultSelector()
         self._selector.register(sys.stdin, selectors.EVENT_READ)
-        self.answered = 0
 
     def run(self) -> None:
         """Until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
@@ -88,7 +86,6 @@ class _Tokens:
                 data = connection.recv(1 << 16)
             except ConnectionResetError:
                 data = b""
-            self.answered += data.count(b'code="401"')
             if not data:
                 self._selector.unregister(connection)
                 connection.close()
@@ -100,9 +97,7 @@ def main() -> None:
     if kind == "handshakes":
         handshakes((host, int(port)), int(number))
     else:
-        tokens = _Tokens((host, int(port)), int(number))
-        tokens.run()
-        print(tokens.answered, flush=True)
+        _Tokens((host, int(port)), int(number)).run()
 
 
 if __name__ == "__main__":
