@@ -97,7 +97,9 @@ class Upstream:
             try:
                 connection = await self._open()
             except ServerUnavailable as error:
-                self._complain(f"{error}; trying again until it answers")
+                refused = isinstance(error.__cause__, ConnectionRefusedError)
+                if not (refused and self._said):  # in an outage that is nothing new
+                    self._complain(f"{error}; trying again until it answers")
             except ServerError as error:  # to the token
                 self._complain(f"{self._says(error)}; trying again")
             else:

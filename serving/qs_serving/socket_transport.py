@@ -14,7 +14,8 @@ from .hub import Hub
 from .transport import CHUNK, Transport
 
 _ALARMS = 64 * 1024
-"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate."""
+"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate, or a
+new key for each one that the client asks for."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # The kernel notices within half a minute that a client's machine is gone, and no process has to wake for it.
@@ -117,9 +118,10 @@ class SocketTransport(Transport):
         if channel.ended:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)  # so that the kernel tells the end to the next one who reads
-        elif not data:
-            if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
-                raise ConnectionError("the client does not read what TLS has to say to it")
+            return data
+        if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
+            raise ConnectionError("the client does not read what TLS has to say to it")
+        if not data:
             raise BlockingIOError
         return data
 

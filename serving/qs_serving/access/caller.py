@@ -39,7 +39,7 @@ class _How(Enum):
 
 class Caller:
     """One connection, and what it may do now: that changes when it authenticates, and when the access file is read
-    again. Used by one thread at a time."""
+    again. One thread at a time changes it; the loop may ask meanwhile."""
 
     def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
         """peer: address of the client, for the log; certificate: the names in the client's certificate."""
@@ -49,17 +49,16 @@ class Caller:
         self._how = _How.CERTIFICATE if self._certificate else _How.NOT
         self._digest = b""
         self._wrong = 0
-        self._table: AccessTable | None = None
-        self._principal: Principal | None = None
+        self._found: tuple[AccessTable | None, Principal | None] = None, None
+        """The principal by an access table. One object, so that another thread never sees one without the other."""
 
     @property
     def principal(self) -> Principal | None:
         """Who it is: a principal, the anonymous one, or None for a client that may do nothing but authenticate."""
-        current = self._access.table
-        if current is not self._table:
-            self._principal = self._find(current)
-            self._table = current
-        return self._principal
+        current, found = self._access.table, self._found
+        if found[0] is not current:
+            self._found = found = current, self._find(current)
+        return found[1]
 
     def _find(self, current: AccessTable) -> Principal | None:
         if self._how is _How.TOKEN:
@@ -74,12 +73,11 @@ class Caller:
         """Becomes the principal of a token, and returns its name. NotAllowedError: it is nobody from now on; the answer
         to that is to be given after the error's delay, and a 429 closes the connection."""
         found = owner_of(token, self._access.table.tokens)
-        self._table = None
+        self._how = _How.WRONGLY if found is None else _How.TOKEN
+        self._digest, name = found or (b"", "")
+        self._found = None, None
         if found is not None:
-            self._how = _How.TOKEN
-            self._digest, name = found
             return name
-        self._how = _How.WRONGLY
         self._wrong += 1
         delay = self._access.failures.note(self._peer)
         if self._wrong >= _MOST_WRONG:
@@ -88,10 +86,12 @@ class Caller:
 
     def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
-        principal may"""
+        principal may."""
         if rights is None:
             return
-        principal = self._principal if self._table is self._access.table else self.principal
+        current, principal = self._found
+        if current is not self._access.table:
+            principal = self.principal
         if principal is None:
             raise self._refused("is needed for this")
         for field, right in rights.items():

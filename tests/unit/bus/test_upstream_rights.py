@@ -100,6 +100,25 @@ async def test_a_wrong_token(
     assert lines[1] == "connected to server:1"
 
 
+async def test_an_outage(
+    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: Any
+) -> None:
+    """The log says once that the connection has ended, nothing of those that are refused then, and everything else that
+    is wrong once."""
+    caplog.set_level(logging.INFO)
+    refused, other = ServerUnavailable("no server"), ServerUnavailable("another certificate")
+    refused.__cause__ = ConnectionRefusedError()
+    first = Server()
+    world = World(monkeypatch, refused, refused, first, *[refused, refused, other, other] * 5, Server())
+    nursery.start_soon(world.upstream.run)
+    await world.upstream.connected.wait()
+    first.close()
+    await trio.sleep(60)
+    texts = [record.message.partition(";")[0] for record in caplog.records]
+    connected = "connected to server:1"
+    assert texts == ["no server", connected, "closed by this side", "another certificate", connected]
+
+
 async def test_not_let_in(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: Any
 ) -> None:
