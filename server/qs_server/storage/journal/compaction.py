@@ -8,9 +8,9 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
+from typing import Protocol
 
 from ..engine import Clock
-from .copying import Copying
 from .frames import DamagedError
 from .queue_state import QueueState
 from .records import BadRecordError
@@ -21,11 +21,19 @@ _BYTES = 512 << 10
 """Bytes that a slice may append before its last record: they are written with the batch's commit."""
 
 
+class Copier(Protocol):
+    """Copies the payloads of a segment: see `Copying`."""
+
+    total: int
+
+    def segment(self, number: int, /) -> Iterator[None]: ...
+
+
 class Compaction:
     """Compacts the log of one store."""
 
-    def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], clock: Clock) -> None:
-        """queues: returns all queues of the log."""
+    def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]], copying: Copier, clock: Clock) -> None:
+        """queues: returns all queues of the log; copying: copies their payloads."""
         self._store = store
         self._queues = queues
         self._clock = clock
@@ -34,7 +42,7 @@ class Compaction:
         self._stepping = False
         self._rollbacks = 0
         self._damaged = 0  # number of the segment that cannot be read
-        self._copying = Copying(store, queues)
+        self._copying = copying
 
     @property
     def total(self) -> int:
