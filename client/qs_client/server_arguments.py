@@ -57,9 +57,10 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
             group.add_argument(f"{prefix}{name}", metavar=metavar, help=text)
 
     add("tls", "speak TLS, and trust the CAs of the system; qss:// before the address does the same")
-    add("ca", "speak TLS, and trust the CA certificates in FILE instead (with qss:// or --tls: default $QS_CA)", "FILE")
+    text = "speak TLS, and trust the CA certificates in FILE instead (with qss:// or {}tls: default $QS_CA)"
+    add("ca", text.format(prefix), "FILE")
     add("cert", "speak TLS, and show this certificate to servers that ask for one", "FILE")
-    add("key", "the key of --cert, if it is in another file", "FILE")
+    add("key", f"the key of {prefix}cert, if it is in another file", "FILE")
     add("tls-insecure", "speak TLS without verifying the server: only for tests")
     add(
         "token-file", "says who you are: a file with a token (default: $QS_TOKEN, else the file $QS_TOKEN_FILE)", "FILE"

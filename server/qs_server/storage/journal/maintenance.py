@@ -41,8 +41,8 @@ class LogStore(Store):
 class Compactor(Protocol):
     """Removes the oldest segment: see `Compaction`."""
 
-    total: int
-
+    @property
+    def total(self) -> int: ...
     @property
     def wanted(self) -> bool: ...
     def step(self, seconds: float = SLICE) -> None: ...
