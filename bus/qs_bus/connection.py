@@ -12,7 +12,7 @@ import trio
 
 from qs_schemas import Error, ErrorCode, Fault, ListQueues, Message, Peer, Subscribe
 from qs_schemas import errors as table
-from qs_serving.access.caller import DELAY, Caller, NotAllowedError
+from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
@@ -201,9 +201,9 @@ class BusConnection(Conversation):
             raise RefusedError(table.NOT_IMPLEMENTED, _NO_ACCESS_FILE)
         try:
             name = self._caller.authenticate(token)
-        except NotAllowedError:
+        except NotAllowedError as error:
             self.rights_changed()
-            await trio.sleep(DELAY)
+            await trio.sleep(error.delay)
             raise
         self.rights_changed()
         return name

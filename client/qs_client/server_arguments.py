@@ -23,14 +23,6 @@ def server(text: str) -> ServerAddress:
     return _address(text, DEFAULT_SERVER)
 
 
-def plain_server(text: str) -> tuple[str, int]:
-    """Parses the address of a server, for a command that does not speak TLS."""
-    host, port, tls = server(text)
-    if tls:
-        raise argparse.ArgumentTypeError(f"{text!r}: this command does not speak TLS")
-    return host, port
-
-
 def bus(text: str) -> ServerAddress:
     """Parses the address of a bus, in the same forms."""
     return _address(text, DEFAULT_BUS)

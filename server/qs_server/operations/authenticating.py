@@ -2,7 +2,7 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_serving.access.caller import DELAY, NotAllowedError
+from qs_serving.access.caller import NotAllowedError
 
 from ..broker.jobs import Pause
 from ..storage.engine import UnsupportedError
@@ -22,5 +22,5 @@ def authenticate(service: Service, request: wire.Authenticate) -> Message | Answ
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:
     """Refuses after a while, so that one connection cannot try many tokens. Nobody else waits."""
-    yield Pause(wait=DELAY)
+    yield Pause(wait=error.delay)
     raise error

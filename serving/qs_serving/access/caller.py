@@ -13,19 +13,19 @@ from .tokens import owner_of
 
 Rights = Mapping[str, Right]
 """Field of a request that names queues -> the right that it needs to each of them."""
-DELAY = 0.1
-"""Seconds after which a wrong token is answered."""
 _MOST_WRONG = 10
 """Wrong tokens of one connection. The last one closes it."""
 _FIRST = "authenticate with a token first"
 
 
 class NotAllowedError(Exception):
-    """A request is refused. error: row of the table of errors; the text says what is missing."""
+    """A request is refused. error: row of the table of errors; the text says what is missing. delay: seconds after
+    which the client is to be told."""
 
-    def __init__(self, error: ErrorCode, text: str) -> None:
+    def __init__(self, error: ErrorCode, text: str, delay: float = 0.0) -> None:
         super().__init__(text)
         self.error = error
+        self.delay = delay
 
 
 class _How(Enum):
@@ -71,7 +71,7 @@ class Caller:
 
     def authenticate(self, token: str) -> str:
         """Becomes the principal of a token, and returns its name. NotAllowedError: it is nobody from now on; the answer
-        to that is to be given after `DELAY`, and a 429 closes the connection."""
+        to that is to be given after the error's delay, and a 429 closes the connection."""
         found = owner_of(token, self._access.table.tokens)
         self._how = _How.WRONGLY if found is None else _How.TOKEN
         self._digest, name = found or (b"", "")
@@ -79,10 +79,10 @@ class Caller:
         if found is not None:
             return name
         self._wrong += 1
-        self._access.failures.note(self._peer)
+        delay = self._access.failures.note(self._peer)
         if self._wrong >= _MOST_WRONG:
-            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed")
-        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it")
+            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed", delay)
+        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
 
     def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every

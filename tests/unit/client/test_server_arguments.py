@@ -8,7 +8,7 @@ import pytest
 from support.certificates import authority
 
 from qs_client.security import PLAIN, Security, Token
-from qs_client.server_arguments import add_security, check_security, make_security, plain_server, server
+from qs_client.server_arguments import add_security, check_security, make_security, server
 
 CA = str(authority().cert)
 
@@ -86,10 +86,3 @@ def test_contradictions(argv: list[str], address: str, says: str) -> None:
     """Flags that contradict each other or the address are wrong usage; no file is read for that."""
     with pytest.raises(ValueError, match=says):
         _made(*argv, address=address)
-
-
-def test_commands_without_tls() -> None:
-    """A command that does not speak TLS refuses an address that asks for it."""
-    assert plain_server("qs://h:1") == ("h", 1)
-    with pytest.raises(argparse.ArgumentTypeError, match="does not speak TLS"):
-        plain_server("qss://h:1")
