@@ -34,7 +34,7 @@ class SocketTransport(Transport):
 
     def __init__(self, connected: socket.socket, hub: Hub, channel: TlsChannel | None = None) -> None:
         """channel: has completed its handshake over this socket; None for no TLS."""
-        super().__init__(hub, _address(connected))
+        super().__init__(hub, address_of(connected))
         self._socket = connected
         self._channel = channel
         self._ciphertext: bytes | memoryview = b""  # that the socket has not taken
@@ -156,7 +156,8 @@ class SocketTransport(Transport):
         return complete
 
 
-def _address(connected: socket.socket) -> str:
+def address_of(connected: socket.socket | trio.socket.SocketType) -> str:
+    """Returns the other side's HOST:PORT, "unknown" if it has gone or has none."""
     try:
         host, port = connected.getpeername()[:2]
     except (OSError, ValueError):

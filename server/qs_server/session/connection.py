@@ -255,12 +255,12 @@ class Connection(Conversation):
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
-        if self._stopping or self._ended:
-            # Nobody may be there any more to take what comes: it answers with nothing, and the next in line is woken.
+        if self._stopping or self._ended or not requests.is_allowed():
+            # The client takes no messages any more, or may not: it gets none, and the next in line is woken.
             self._waiters.leave(requests)
             requests.end_wait()
         else:
-            (self._waiters.resume if requests.is_allowed() else self._waiters.leave)(requests)
+            self._waiters.resume(requests)
             requests.resume(over=time.cancelled_caught)
 
     async def _wait_for_call(self, requests: RequestBatch, call: Call[Any]) -> None:

@@ -80,7 +80,6 @@ class RequestBatch:
         self._answers: list[Message] = []
         self._held = 0
         self._over: bool | None = None  # what the handler is sent next
-        self._awaits_messages = False  # the handler has waited for messages, and has taken none
         self.closes = False
         """Whether the connection is closed after the answers: what came behind them is not handled."""
         self.pause: Pause | None = None
@@ -108,16 +107,21 @@ class RequestBatch:
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: because the time of the pause is over."""
-        self._awaits_messages = self.pause is not None and bool(self.pause.qids)
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of the request that waits, with an empty answer."""
+        """Ends the wait of the receive that waits: with an empty answer, or an error if it is no longer allowed."""
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._add(ReceiveMessage(), self._events[-self.left].req)
+            request = self._events[-self.left]
+            answer: Message = ReceiveMessage()
+            try:
+                self._check(request)
+            except NotAllowedError as error:
+                answer = self._refuse(request, error)
+            self._add(answer, request.req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -189,7 +193,6 @@ class RequestBatch:
         if isinstance(answer, Message):
             return answer
         self._running, self._over, self.deadline = answer, None, None
-        self._awaits_messages = False
         return self._continue()
 
     def _handle_unknown(self, request: Message | Fault) -> Message:
@@ -220,10 +223,6 @@ class RequestBatch:
     def _go_on(self, request: Message | Fault) -> Message | None:
         """Continues. A receive that has waited in vain is refused if it is no longer allowed: the access file may have
         been read again. Whatever else is begun is finished, as it may have changed something."""
-        if self._awaits_messages:
-            running, self._running = self._running, None
-            self._check(request)
-            self._running = running
         answer = self._continue()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)

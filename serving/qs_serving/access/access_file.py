@@ -65,8 +65,8 @@ class AccessTable:
             if found is None:
                 raise self._error(where, "a token is written as sha256: and 64 hex digits; `qs token` makes one")
             self._claim(self.tokens, bytes.fromhex(found[1]), name, "token")
-        for names in self._strings(section, "certificates", where):
-            self._claim(self.certificates, names, name, "certificate")
+        for listed in self._strings(section, "certificates", where):
+            self._claim(self.certificates, listed, name, "certificate")
 
     def _claim(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
         other = known.setdefault(key, name)

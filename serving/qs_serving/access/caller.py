@@ -122,6 +122,9 @@ class Caller:
     def _refused(self, what: str) -> NotAllowedError:
         principal = self.principal
         if principal is None or principal.name is None:
-            text = _FIRST if principal is None else f"a client that has not authenticated {what}: {_FIRST}"
+            advice = _FIRST
+            if self._how is _How.CERTIFICATE:
+                advice = f"no principal has a name of your certificate ({', '.join(map(repr, self._certificate))})"
+            text = advice if principal is None else f"a client that has not authenticated {what}: {advice}"
             return NotAllowedError(table.UNAUTHORIZED, text)
         return NotAllowedError(table.FORBIDDEN, f"the principal {principal.name!r} {what}")

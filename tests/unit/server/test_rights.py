@@ -104,6 +104,24 @@ async def test_a_refused_receive_leaves_the_message_to_the_next(
     assert payloads(await second.line()) == ["for one of them"]
 
 
+async def test_a_receive_that_goes_on_when_the_file_is_read(
+    running: Serving, autojump_clock: Clock, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receive has been woken, and was still allowed, when its right goes: it gets its message. Refused, it would take
+    the message from those who wait behind it."""
+    client = await waiting(running, "first-token")
+    resume = RequestBatch.resume
+
+    def resume_and_reload(requests: RequestBatch, *, over: bool = False) -> None:
+        resume(requests, over=over)
+        reload(access, SECOND, EVERYBODY)
+
+    monkeypatch.setattr(RequestBatch, "resume", resume_and_reload)
+    await running.connect().ask(push("q", "x"))
+    assert payloads(await client.line()) == ["x"]
+    assert code(await client.ask(receive("q"))) == 401
+
+
 async def test_who_is_allowed_goes_on_waiting(running: Serving, autojump_clock: Clock, access: Access) -> None:
     """A reload that changes nothing for a client does not end its wait, and leaves its place in line."""
     first, second = await waiting(running, "first-token"), await waiting(running, "second-token")
