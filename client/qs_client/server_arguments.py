@@ -5,6 +5,7 @@ a token itself: everybody on the machine can read those of a process.
 """
 
 import argparse
+import ipaddress
 import os
 from collections.abc import Callable, Mapping
 
@@ -109,7 +110,11 @@ def make_security(
     given = _Given(arguments, prefix)
     token = _token(given.token_file, environ, warn)
     if not (address.tls or given.asks_for_tls):
-        return PLAIN if token is None else Security(token=token)
+        if token is None:
+            return PLAIN
+        if not _is_here(address.host):
+            warn(f"the token goes to {address.host} without TLS: anybody on the way can read it; use qss://")
+        return Security(token=token)
     from .tls_contexts import client_context, show_certificate, unverified_context  # noqa: PLC0415
 
     if given.insecure:
@@ -120,6 +125,14 @@ def make_security(
     if given.cert:
         show_certificate(context, given.cert, given.key)
     return Security(context, token)
+
+
+def _is_here(host: str) -> bool:
+    """Tells whether what is sent to a host stays on this machine, as far as its name tells."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> Token | None:

@@ -13,7 +13,7 @@ from qs_client.server_arguments import add_security, check_security, make_securi
 CA = str(authority().cert)
 
 
-def _made(*argv: str, address: str = "h:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
+def _made(*argv: str, address: str = "localhost:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
     """What the flags, an address and the variables make, and the warnings."""
     parser = argparse.ArgumentParser()
     add_security(parser, prefix)
@@ -51,6 +51,17 @@ def test_insecure() -> None:
     assert made.context.verify_mode == ssl.CERT_NONE
     assert len(warned) == 1
     assert "--tls-insecure: the certificate of the server is not verified" in warned[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "warns"),
+    [("queues.example", True), ("192.0.2.7", True), ("127.0.0.1", False), ("[::1]", False), ("localhost", False),
+     ("qss://queues.example", False)],
+)  # fmt: skip
+def test_a_token_in_the_clear(address: str, warns: bool) -> None:
+    """A token that others on the way can read is worth a line, which does not show it."""
+    _, warned = _made(address=address, QS_TOKEN="SECRET")
+    assert [("without TLS" in line, "SECRET" in line) for line in warned] == [(True, False)] * warns
 
 
 def test_tokens(tmp_path: Path) -> None:
