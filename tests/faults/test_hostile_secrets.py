@@ -155,7 +155,7 @@ def test_the_bus_and_the_python_clients(world: World) -> None:
         bus.until_logged("after SIGHUP")
         write(world.access, good)
         world.server.kill()
-        bus.until_logged("no queue server")
+        bus.until_logged("connecting again")
         world.server.start()
         assert (bus.stop(), mistaken.stop()) == (0, 0)
     finally:

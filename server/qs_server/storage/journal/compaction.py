@@ -103,9 +103,7 @@ class Compaction:
 
     def _remove(self, segment: int) -> None:
         self._store.log.drop_oldest()
-        self._store.usage.forget(segment)
-        self._store.reader.forget(segment)
-        self._store.cache.forget(segment)
+        self._store.forget(segment)
         for queue in self._queues():
             queue.batches.forget_publications(segment)
 
