@@ -8,7 +8,7 @@ import pytest
 from qs_server.storage.directories import FilesEngine, JournalEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Clock, Durability, Engine
-from qs_server.storage.journal import compaction, maintenance, supply
+from qs_server.storage.journal import compaction, maintenance, snapshot, supply
 from support.engines import WithoutAttributes
 from support.power_loss_model import STRICT, Held, Leniency
 from support.power_loss_run import Background, Make
@@ -96,7 +96,8 @@ def small_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maintenance, "_CHECKPOINT", 1 << 15)
     ticks = count()
     # Slices are the same each time: no number of ticks is as long as one, so rounding decides nothing.
-    patch.setattr(compaction, "perf_counter", lambda: next(ticks) / 1024)
+    for module in (compaction, maintenance, snapshot):
+        patch.setattr(module, "perf_counter", lambda: next(ticks) / 1024)
 
 
 _COPIES = frozenset({"copy"})
