@@ -79,6 +79,7 @@ def test_row(op: str) -> None:
     assert qs_schemas.OPERATIONS[op] is message
     assert get_type_hints(operation.handler)["request"] is message
     named = {field.name for field in fields(message)} & {"qid", "queues"}
+    named |= {"dead_letter"} & set(dir(message))  # in its options
     assert set(operation.rights or ()) == (named - {"queues"} if op in ONLY_ANSWERED else named)
 
 

@@ -33,13 +33,14 @@ _READ = {"qid": Right.READ}
 _STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}
 _CONFIGURE = {"qid": Right.CONFIGURE}
+_SET = {"qid": Right.CONFIGURE, "dead_letter": Right.WRITE}
 _READ_ALL = {"qid": Right.READ, "queues": Right.READ}
 _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 
 OPERATIONS: dict[type[Message], Operation] = {
     wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
-    wire.NewQueue: Operation(messages.new_queue, _CONFIGURE, (Engine.create,)),
-    wire.SetQueue: Operation(configuring.set_queue, _CONFIGURE, (Engine.configure,)),
+    wire.NewQueue: Operation(messages.new_queue, _SET, (Engine.create,)),
+    wire.SetQueue: Operation(configuring.set_queue, _SET, (Engine.configure,)),
     wire.GetQueue: Operation(configuring.get_queue, _CONFIGURE),
     wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),
     wire.PurgeQueue: Operation(messages.purge_queue, _CONFIGURE, (Queue.purge,)),

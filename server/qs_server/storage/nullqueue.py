@@ -76,7 +76,7 @@ class NullQueue:
     def delete(self, receipt: Receipt) -> None:
         raise self._none(receipt.mid)
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         raise self._none(receipt.mid)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:

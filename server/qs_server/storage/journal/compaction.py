@@ -19,13 +19,14 @@ from .queue_state import QueueState
 from .records import BadRecordError, Kind
 from .scanning import open_segment
 from .store import SLICE, Holder, Store, record_size
+from .transfer_record import Transfer
 
 _logger = logging.getLogger(__name__)
 _BYTES = 512 << 10
 """Bytes that a slice may append before its last record: they are written with the batch's commit."""
 _RECORDS_PER_CLOCK_READ = 32
 """Records that are copied between two reads of the clock."""
-_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
+_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED, Kind.TRANSFER))
 
 
 class Compaction:
@@ -152,9 +153,10 @@ class Compaction:
         """Appends a message with its state in each of the queues that share it. tables: the queues' message tables."""
         store, log = self._store, self._store.log
         size = len(payload)
-        first, *others = tables
-        self._reserve(size + records.MOVED_SIZE + len(others) * records.SMALL)
-        moved = log.append(records.moved(first.number, mid, *first.state_of(mid)), payload)
+        first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
+        body = _body_of(first, mid)
+        self._reserve(size + len(body) + records.HEAD.size + len(others) * records.SMALL)
+        moved = log.append(body, payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
             log.append(records.shared(shared))
@@ -182,3 +184,11 @@ class Compaction:
     def _move_back(self, place: int, moved: int, size: int) -> None:
         self._store.usage.add(place, size)
         self._store.usage.drop(moved, size)
+
+
+def _body_of(table: Holder, mid: int) -> bytes:
+    """Packs the record of a message as it is now, without its payload."""
+    origin = table.origins.get(mid)
+    if origin is None:
+        return records.moved(table.number, mid, *table.state_of(mid))
+    return Transfer(table.number, mid, 0, 0, *table.state_of(mid), origin, b"").body()
