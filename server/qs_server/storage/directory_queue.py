@@ -26,6 +26,7 @@ class DirectoryQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self,

@@ -123,7 +123,7 @@ class Feature(Enum):
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
     SET = "`set-queue`, `pause-queue` and `resume-queue`"
-    DEAD = "dead letters, and `count` in `release-message`"
+    DEAD = "dead letters, `redrive-messages`, and `count` in `release-message`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
@@ -276,6 +276,18 @@ class Batches(Protocol):
         staged up to that batch is dropped. NoSuchPartError."""
 
 
+class Redrive(Protocol):
+    """Moves the dead letters of a queue to other queues."""
+
+    def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
+        """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
+        came. mids: only these; empty: all."""
+
+    def move(self, letters: Sequence[tuple[int, "Queue"]]) -> list[tuple[int, int]]:
+        """Moves dead letters, each to the end of a queue, visible and never received: those that it returns, (id, new
+        id), or none. QueueFullError, UnsupportedError for a queue of another storage."""
+
+
 class Queue(Protocol):
     """One queue. Its methods may raise OSError: then nothing has changed, except where it is said."""
 
@@ -325,6 +337,10 @@ class Queue(Protocol):
     @property
     def batches(self) -> Batches | None:
         """None without Feature.CLAIM."""
+
+    @property
+    def redrive(self) -> Redrive | None:
+        """None without Feature.DEAD."""
 
     def prepare_stats(self) -> bool:
         """Does a slice of the work that `stats` needs; False when nothing is left to do."""

@@ -16,6 +16,7 @@ class NullQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory."""

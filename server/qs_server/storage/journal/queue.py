@@ -18,6 +18,7 @@ from .door import Door, Doors
 from .foreign_files import ForeignFiles
 from .pushing import Pushing
 from .queue_state import QueueState
+from .redrive import Redrive
 from .store import Store
 from .table import MessageTable
 from .windows import Windows
@@ -40,6 +41,7 @@ class LogQueue(QueueState):
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
+        self.redrive: Redrive | None = Redrive(table, store, clock)
         table.bury = DeadLetters(table, store, clock, self._dead_letter_queue).bury
         # Callers reach each part without a method of this class in between, as these are called for every message.
         self.push = pushing.push

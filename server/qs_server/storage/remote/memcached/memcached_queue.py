@@ -39,6 +39,7 @@ class MemcachedQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock, changed: Callable[[], None]

@@ -53,6 +53,7 @@ class SqsQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, calls: QueueCalls, receipts: Receipts, clock: Clock, given: int
