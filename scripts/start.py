@@ -47,6 +47,7 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
         default=_SERVER_PORT,
         help="port of the queue server; 0 picks free ports (default: %(default)s)",
     )
+    parser.add_argument("--open", action="store_true", help="lets everybody do everything, from other machines too")
     parser.add_argument("--no-bus", action="store_true", help="run only the queue server")
     parser.add_argument(
         "--end-of-document",
@@ -211,6 +212,7 @@ def main() -> int:
     """Runs both. Returns the exit code of the process that ended first."""
     options, rest = _options()
     common = ["-v"] * options.verbose + [f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
+    common += ["--open"] * options.open
     children = _Children()
     _stop_at_signals(children)
     server = children.start("the queue server", "queue-server.py", [*common, f"--port={options.port}", *rest])

@@ -4,13 +4,17 @@
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import trio
 
-from qs_schemas import Fault, Message, Peer
+from qs_client.security import PLAIN, Security
+from qs_schemas import ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
+from qs_serving.access.access import Access
+from qs_serving.command import guards_of
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
@@ -21,7 +25,11 @@ from .fanout import FanOut
 from .feeds import Feed
 from .monitor import Monitor
 from .options import BusOptions
+from .records import Source
 from .refused import RefusedError
+from .rights import Rights
+from .server_security import ServerSecurity
+from .share import Share
 from .subscription import Subscription
 from .timers import Timers
 
@@ -34,13 +42,21 @@ _TAKEN = "this connection is already subscribed to {!r}; use another connection 
 class Bus(Acceptor[BusConnection]):
     """Serves subscribers with the messages of one queue server."""
 
-    def __init__(self, options: BusOptions, tls: ServerTls | None = None) -> None:
-        """tls: towards clients, None to speak no TLS."""
-        super().__init__(options.limits, tls)
+    def __init__(
+        self,
+        options: BusOptions,
+        tls: ServerTls | None = None,
+        access: Access | None = None,
+        *,
+        security: Callable[[], Security] = lambda: PLAIN,
+    ) -> None:
+        """tls: towards clients, None to speak no TLS; access: None if every client may do everything; security: returns
+        how to speak to the queue server."""
+        super().__init__(options.limits, tls, access)
         self.options = options
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
-        self._monitor = Monitor(options, self._opened, self._ended)
+        self._monitor = Monitor(options, self._opened, self._ended, security)
 
     @property
     def server_name(self) -> str:
@@ -77,7 +93,7 @@ class Bus(Acceptor[BusConnection]):
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> BusConnection:
         peer = Peer(self.options.wire, serving=True, early=self.options.early)
-        return BusConnection(stream, peer, self._limits, writers, self)
+        return BusConnection(stream, peer, self._limits, writers, self, caller=self._caller_of(stream))
 
     async def _left(self, conversation: BusConnection) -> None:
         if not self._stopping:  # at a stop, the end of the server's connection releases unhandled messages
@@ -86,18 +102,20 @@ class Bus(Acceptor[BusConnection]):
     def leave(self, conversation: BusConnection) -> None:
         left = [feed for subscription in conversation.subscriptions for feed in subscription.feeds]
         conversation.leave()
-        for feed in left:
-            if isinstance(feed, FanOut):
-                self._monitor.drop_unused(feed)
-        self._monitor.changed()
+        self._have_left(left)
 
     def log_slow(self, text: str) -> None:
         _logger.warning("a subscriber is disconnected: %s", text)
 
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         conversation.begin(subscription, None)
+        self._join_readable(conversation, subscription)
+
+    def _join_readable(self, conversation: BusConnection, subscription: Subscription) -> None:
+        """Adds every monitored queue that a silent client may read to its subscription."""
         for feed in self._monitor.monitored():
-            feed.join(subscription)
+            if feed not in subscription.feeds and conversation.rights.may_read(feed.qid):
+                feed.join(subscription)
 
     async def subscribe(
         self, conversation: BusConnection, subscription: Subscription, qids: list[str], answer: Message
@@ -106,42 +124,89 @@ class Bus(Acceptor[BusConnection]):
         for qid in qids:
             if qid in taken:
                 raise RefusedError(table.BAD_REQUEST, _TAKEN.format(qid))
-            await self._monitor.check(qid)
+            await self._monitor.check(qid, conversation.rights)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
-                feeds = [await self._monitor.share(feed, subscription.name) for feed in queues]
+                feeds = [
+                    await self._monitor.names.share(feed, subscription.name, conversation.rights) for feed in queues
+                ]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
             conversation.begin(subscription, answer)
             for each in feeds:
                 each.join(subscription)
                 self._monitor.changed(each if isinstance(each, FanOut) else None)
+        self.review(conversation)  # the access file may have been read again meanwhile
+
+    # -- rights that change ---------------------------------------------------------------------------------------
+
+    def review(self, conversation: BusConnection) -> None:
+        """Ends the subscriptions of a client that it may no longer have, because it is somebody else now or has other
+        rights. A silent client gets the queues that it may read now."""
+        rights = conversation.rights
+        for subscription in list(conversation.subscriptions):
+            denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
+            if not subscription.asked:
+                for feed in denied:
+                    subscription.leave(feed, denied=True)
+                self._join_readable(conversation, subscription)
+            elif denied:
+                self._end(conversation, subscription, _refusal(rights, denied[0]))
 
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
     def _opened(self, feed: FanOut) -> None:
-        """Adds a new feed to the subscriptions of silent clients, which get every queue."""
+        """Adds a new feed to the subscriptions of silent clients, which get every queue that they may read."""
         for conversation in self._connections:
             for subscription in conversation.subscriptions:
-                if not subscription.asked:
+                if not subscription.asked and conversation.rights.may_read(feed.qid):
                     feed.join(subscription)
 
-    def _ended(self, feed: Feed, text: str) -> None:
-        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed."""
+    def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
+        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed. If the bus
+        may not read the queue, ends the subscriptions that named it."""
+        forbidden = error is table.FORBIDDEN
         for conversation in self._connections:
             for subscription in [each for each in conversation.subscriptions if feed in each.feeds]:
-                subscription.leave(feed)
-                if not subscription.feeds and subscription.asked:
-                    conversation.end(subscription, Fault(table.NOT_FOUND, text, subscription.req))
+                if not forbidden:
+                    subscription.leave(feed)
+                if subscription.asked and (forbidden or not subscription.feeds):
+                    self._end(conversation, subscription, RefusedError(error, text))
+
+    def _end(self, conversation: BusConnection, subscription: Subscription, error: RefusedError) -> None:
+        """Ends a subscription that was asked for, and tells the client why."""
+        left = list(subscription.feeds)
+        subscription.leave(denied=True)
+        conversation.end(subscription, Fault(error.error, str(error), subscription.req))
+        self._have_left(left)
+
+    def _have_left(self, feeds: list[Source]) -> None:
+        """Drops the feeds that nobody needs any more."""
+        for feed in feeds:
+            if isinstance(feed, FanOut):
+                self._monitor.drop_unused(feed)
+        self._monitor.changed()
+
+
+def _refusal(rights: Rights, feed: Source) -> RefusedError:
+    """Returns why a client may not have a feed."""
+    if isinstance(feed, Share) and rights.may_read(feed.label):
+        return rights.refused_name(feed.label, feed.name.name)
+    return rights.refused_queue(feed.label)
+
+
+def _allowed(rights: Rights, feed: Source) -> bool:
+    """Tells whether a client may have a feed that it has got."""
+    return rights.may_read(feed.label) and (not isinstance(feed, Share) or rights.may_use(feed.name.owner))
 
 
 async def run_bus(options: BusOptions, announce: Announce) -> None:
-    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or has no certificate to
-    show."""
+    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
     raise_descriptor_limit(options.limits)
-    tls = None if options.tls is None else ServerTls(options.tls)
+    guards, security = guards_of(options), ServerSecurity(options.security)
     listeners = await open_listeners(options.host, options.port)
-    bus = Bus(options, tls)
-    serve, reloads = partial(bus.serve, listeners), [] if tls is None else [tls]
-    await serve_until_signalled(bus, serve, listeners, announce, options.limits.grace, reloads=reloads)
+    bus = Bus(options, guards.tls, guards.access, security=security)
+    reloads = [*guards.reloads, *([security] if security.used else [])]
+    serve, grace = partial(bus.serve, listeners), options.limits.grace
+    await serve_until_signalled(bus, serve, listeners, announce, grace, reloads=reloads)

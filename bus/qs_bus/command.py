@@ -1,20 +1,25 @@
 """The command queue-bus.py: reads the flags, runs the bus, and reports errors in one line."""
 
 import argparse
+import logging
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 
-from qs_client.server_arguments import DEFAULT_SERVER
-from qs_client.server_arguments import plain_server as server
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, make_security, server
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
-from qs_serving.command import add_limits, make_parser, read_common, run_command
+from qs_serving.command import add_limits, check_command, make_parser, read_common, run_command
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
+from .server_security import ServerSecurity
 
+_logger = logging.getLogger(__name__)
 _PROGRAM = "queue-bus.py"
+_SERVER = "--server-"
+"""What the flags for TLS and a token towards the queue server begin with."""
 _DESCRIPTION = (
     "The qs bus: pushes new messages of a queue server to its subscribers. A client that connects and sends nothing "
     "gets the messages of every monitored queue."
@@ -34,6 +39,10 @@ def _names(text: str) -> list[str]:
                 f"{name!r} is not a queue name: use 1 to {QID} characters, no control characters"
             )
     return names
+
+
+def _warn(text: str) -> None:
+    _logger.warning("%s", text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     text = "seconds to wait for acknowledging subscribers to come back after the bus was killed"
     number_group(parser, "S")("--settle", defaults.settle, text, 0)
+    text = "How the bus speaks to the queue server. The files are read again on SIGHUP."
+    add_security(parser.add_argument_group("towards the queue server", text), _SERVER)
     group = parser.add_argument_group("limits")
     number_group(group, "N")("--max-hold", defaults.hold, "messages that 'hold' keeps for one subscriber")
     add_limits(group, outbox=("--outbox", "--max-outbox"))
@@ -80,8 +91,13 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
         except argparse.ArgumentTypeError as error:
             parser.error(f"QS_SERVER: {error}")
+    try:
+        check_security(parsed, parsed.server, _SERVER)
+    except ValueError as error:
+        parser.error(str(error))
     options = BusOptions(
-        server=parsed.server,
+        server=(parsed.server.host, parsed.server.port),
+        security=partial(make_security, parsed, parsed.server, _warn, prefix=_SERVER),
         queues=tuple(dict.fromkeys(parsed.queue)),
         policy=Policy(parsed.policy),
         hold=parsed.max_hold,
@@ -91,7 +107,16 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
     return options, parsed.verbose
 
 
+def _describe_server(options: BusOptions) -> list[str]:
+    """Returns a line about the way to the queue server. StartError if a file cannot be used."""
+    return ServerSecurity(options.security).describe(options.server)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
+    if options.check:
+        return check_command(
+            _PROGRAM, verbose, options, lambda: ServerSecurity(options.security).describe(options.server)
+        )
     return run_command(_PROGRAM, verbose, run_bus, options)

@@ -6,33 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Protocol
 
 import trio
 
-from qs_schemas import (
-    DeleteMessage,
-    Error,
-    ErrorCode,
-    Fault,
-    ListQueues,
-    Message,
-    Peer,
-    Receipt,
-    ReleaseMessage,
-    Subscribe,
-    Unsubscribe,
-)
+from qs_schemas import Error, ErrorCode, Fault, ListQueues, Message, Peer, Subscribe
 from qs_schemas import errors as table
+from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .operations import operation_of, waits
 from .options import BusOptions
-from .records import Record
 from .refused import RefusedError
+from .rights import Rights
 from .subscription import Subscription
 from .timers import Timers
 
@@ -43,6 +32,7 @@ _DOUBT = 5
 queues."""
 _ANSWERS = (None, None)
 """Marks an outbox entry that is an answer, in place of the subscription and record of a delivery."""
+_NO_ACCESS_FILE = "this bus has no access file: connect without a token, or start the bus with --access FILE"
 _GROUP = 256
 """Requests that are handled before other connections get their turn."""
 
@@ -70,6 +60,10 @@ class Broker(Protocol):
         answer: is sent before any message, see `BusConnection.begin`. Raises RefusedError.
         """
 
+    def review(self, conversation: BusConnection) -> None:
+        """Ends the subscriptions of a client that it may no longer have, and adds the queues that a silent client may
+        read now."""
+
     def subscribe_silent(self, conversation: BusConnection, subscription: Subscription) -> None:
         """Subscribes a client that has sent nothing to every queue that is monitored now or later."""
 
@@ -85,11 +79,25 @@ class BusConnection(Conversation):
 
     stopping_text = "the bus is stopping; connect again later"
 
-    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, bus: Broker) -> None:
+    def __init__(
+        self,
+        stream: Transport,
+        peer: Peer,
+        limits: ServerLimits,
+        writers: trio.Nursery,
+        bus: Broker,
+        *,
+        caller: Caller | None,
+    ) -> None:
+        """caller: who the client is; None if there is no access file."""
         super().__init__(stream, peer, limits, writers)
+        self._caller = caller
+        self.rights = Rights(caller)
         self._bus = bus
         self.subscriptions: list[Subscription] = []
+        self.timers, self.server_name = bus.timers, bus.server_name
         self._has_sent = False
+        self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
 
     # -- a client that sends nothing ------------------------------------------------------------------------------
@@ -124,26 +132,25 @@ class BusConnection(Conversation):
 
     async def _answer(self) -> bool:
         answers: list[bytes] = []
-        closes = False
         for _ in range(min(len(self._events), _GROUP)):
             event = self._events.popleft()
             if isinstance(event, Fault):
                 answers.append(self._peer.send(event.message(new_resp())))
-                closes = event.error.closes
-                if closes:
-                    self._send_no_more()
-                continue
-            if isinstance(event, (Subscribe, ListQueues)):
-                self._send_answers(answers)  # earlier answers go before the messages of this subscription
-                answers.append(await self._subscribe(event))
-                continue
-            answers.append(self._peer.send(self._answer_to(event)))
+                self._closes = event.error.closes
+            elif waits(event):
+                self._send_answers(answers)  # earlier answers go before the messages of a subscription
+                answers.append(await self._answer_later(event))
+            else:
+                answers.append(self._peer.send(self._answer_to(event)))
+            if self._closes:
+                self._send_no_more()
+                break
         self._send_answers(answers)
         self._parse()
         if self._outbox.unsent > 2 * self._limits.outbox:
             await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
-        return not closes
+        return not self._closes
 
     def _send_answers(self, answers: list[bytes]) -> None:
         if any(answers):
@@ -151,111 +158,69 @@ class BusConnection(Conversation):
         answers.clear()
 
     def _answer_to(self, request: Message) -> Message:
+        """Returns the answer to a request whose operation does not wait."""
         try:
-            answer = self._handle(request)
-        except RefusedError as error:
+            answer: Message = operation_of(request, self).handler(self, request)
+        except (RefusedError, NotAllowedError) as error:
             return _error(request, error)
         answer.answers(new_resp(), request.req)
         return answer
 
-    def _handle(self, request: Message) -> Message:
-        if isinstance(request, Error):
-            raise RefusedError(table.BAD_REQUEST, "this document is an error; send requests only")
-        if isinstance(request, DeleteMessage):
-            return self._delete(request)
-        if isinstance(request, ReleaseMessage):
-            return self._release(request)
-        if isinstance(request, Unsubscribe):
-            raise RefusedError(table.NOT_IMPLEMENTED, "the bus does not know unsubscribe: close the connection instead")
-        raise RefusedError(
-            table.NOT_IMPLEMENTED,
-            f"the bus does not know {request.op}; send it to the queue server at {self._bus.server_name}",
-        )
+    async def _answer_later(self, request: Message) -> bytes:
+        """Does what an operation that waits is to do. Returns the document of its answer, b"" if that has been sent
+        already, right before the first message."""
+        answers: list[Message | None] = []
 
-    def _delete(self, request: DeleteMessage) -> Message:
-        qid = request.qid or ""
-        if request.mid is not None:
-            if request.mids:
-                raise RefusedError(table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', not both")
-            self._acknowledge(qid, request.mid)
-            return DeleteMessage(qid, request.mid)
-        deleted: list[int | Receipt] = []
-        for entry in request.mids:
-            mid = entry.mid if isinstance(entry, Receipt) else entry
-            try:
-                self._acknowledge(qid, mid)
-            except RefusedError:
-                continue
-            deleted.append(mid)
-        return DeleteMessage(qid, mids=deleted)
+        async def handle() -> None:
+            answers.append(await operation_of(request, self).handler(self, request))
 
-    def _acknowledge(self, qid: str, mid: int) -> None:
-        subscription, record = self._take_unacknowledged(qid, mid)
-        record.feed.handled(record)
-        subscription.pump()
-
-    def _take_unacknowledged(self, qid: str, mid: int) -> tuple[Subscription, Record]:
-        for subscription in self.subscriptions:
-            record = subscription.take((qid, mid))
-            if record is not None:
-                return subscription, record
-        raise RefusedError(
-            table.NOT_FOUND,
-            f"message {mid} of queue {qid!r} is not held by this client: it was not delivered to it, or is "
-            "handled already, or its subscription has no ack='client'",
-        )
-
-    def _release(self, request: ReleaseMessage) -> Message:
-        subscription, record = self._take_unacknowledged(request.qid or "", request.mid or 0)
-        if not request.delay:
-            record.feed.resend(record, subscription)
-        else:
-            subscription.delay(record, request.delay, self._bus.timers)
-        return ReleaseMessage(request.qid, request.mid)
+        try:
+            await self._while_connected(handle)
+        except (RefusedError, NotAllowedError) as error:
+            self._closes = error.error.closes
+            return self._peer.send(_error(request, error))
+        if not answers or answers[0] is None:  # without any, the client has gone
+            return b""
+        answers[0].answers(new_resp(), request.req)
+        return self._peer.send(answers[0])
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
-    async def _subscribe(self, request: Subscribe | ListQueues) -> bytes:
-        """Subscribes the client. Returns the document of an error; any other answer has been sent already, right before
-        the first message."""
-        try:
-            qids, subscription, answer = self._wanted(request)
-            answer.answers(new_resp(), request.req)
-            await self._while_connected(
-                partial(self._bus.subscribe, self, subscription, list(dict.fromkeys(qids)), answer)
-            )
-        except RefusedError as error:
-            return self._peer.send(_error(request, error))
-        return b""
+    async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
+        """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
+        options: dict[str, Any] = {"ack": False}
+        if isinstance(request, Subscribe):
+            options = {"ack": request.ack == "client", "prefetch": request.prefetch, "name": request.name}
+        answer.answers(new_resp(), request.req)
+        subscription = self._new_subscription(request.req, **options)
+        await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), answer)
 
-    def _wanted(self, request: Subscribe | ListQueues) -> tuple[list[str], Subscription, Message]:
-        """Returns the queues that a request names, the subscription for them, and the answer to send once it has begun.
-        Raises RefusedError."""
-        if isinstance(request, ListQueues):
-            if not request.queues:
-                raise RefusedError(
-                    table.NOT_IMPLEMENTED,
-                    "the bus knows list-queues only with names, to subscribe to these queues; ask the queue server at "
-                    f"{self._bus.server_name} for a list",
-                )
-            subscription = self._new_subscription(request.req, ack=False)
-            return request.queues, subscription, ListQueues(list(request.queues))
-        if request.qid is not None and request.queues:
-            raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', not both")
-        subscription = self._new_subscription(
-            request.req, ack=request.ack == "client", prefetch=request.prefetch, name=request.name
-        )
-        return request.queues or [request.qid or ""], subscription, Subscribe(request.qid, request.queues)
+    async def authenticate(self, token: str) -> str:
+        """Makes the client the principal of a token, and returns its name. Raises RefusedError, NotAllowedError."""
+        if self._caller is None:
+            raise RefusedError(table.NOT_IMPLEMENTED, _NO_ACCESS_FILE)
+        try:
+            name = self._caller.authenticate(token)
+        except NotAllowedError as error:
+            self.rights_changed()
+            await trio.sleep(error.delay)
+            raise
+        self.rights_changed()
+        return name
+
+    def rights_changed(self) -> None:
+        """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""
+        self._bus.review(self)
 
     async def _while_connected(self, do: Callable[[], Awaitable[None]]) -> None:
         """Runs a function that may wait for the queue server. Cancels it when the client goes or is dismissed."""
-        refused: list[RefusedError] = []
+        refused: list[RefusedError | NotAllowedError] = []
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)
             try:
                 await do()
-            except RefusedError as error:
+            except (RefusedError, NotAllowedError) as error:
                 refused.append(error)
             nursery.cancel_scope.cancel()
         self._interruptible = None
@@ -329,5 +294,5 @@ class BusConnection(Conversation):
         self.subscriptions.clear()
 
 
-def _error(about: Message, error: RefusedError) -> Error:
+def _error(about: Message, error: RefusedError | NotAllowedError) -> Error:
     return Fault(error.error, str(error), about.req).message(new_resp())

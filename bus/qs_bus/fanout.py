@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from .feeds import PREFETCH, Feed, ServerRequests
+from .names import DurableName
 from .records import Member, Record
 from .retry_queue import RetryQueue
 
@@ -26,7 +27,7 @@ class FanOut(Feed):
         super().__init__(qid, qid, upstream, memory)
         self._copies = upstream.copies
         self._hold = hold
-        self.names: dict[str, Feed] = {}
+        self.names: dict[DurableName, Feed] = {}
         self.coming = 0
         """Acknowledging members that join as soon as the server has noted them."""
         self.joining = 0

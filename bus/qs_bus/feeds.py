@@ -53,6 +53,8 @@ class Feed(ABC):
         """The members in the order in which they joined; in a `Share`, the next in turn comes first."""
         self.records: dict[int, Record] = {}
         self.prefetch = PREFETCH
+        self.forbidden = ""
+        """Why the server does not let the bus read the queue, as far as is known."""
         self._upstream = upstream
         self._memory = memory
         self._payload_bytes = 0

@@ -3,22 +3,26 @@ waits for after a crash."""
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import trio
 
 from qs_client import calls
-from qs_client.errors import BadRequest, ServerError, ServerUnavailable
+from qs_client.errors import BadRequest, Forbidden, ServerError, ServerUnavailable, Unauthorized
 from qs_client.place import endpoint
+from qs_client.security import PLAIN, Security
+from qs_schemas import ErrorCode
 from qs_schemas import errors as table
-from qs_schemas.limits import QID
 from qs_serving.patience import within
 
+from .durable_names import DurableNames, names_in
 from .fanout import FanOut
 from .feeds import Feed
-from .names import is_of_bus, name_in, queue_of
+from .names import DurableName, is_of_bus
 from .options import BusOptions
 from .refused import RefusedError
+from .rights import Rights
 from .share import Share
 from .subscriber_counts import SubscriberCounts
 from .upstream import Upstream
@@ -26,28 +30,38 @@ from .upstream import Upstream
 _logger = logging.getLogger(__name__)
 _RECREATE_AFTER = 0.5
 """Seconds before a deleted queue of -q is created again, in case somebody keeps deleting it."""
+_LOOK_AFTER = 10
+"""Seconds before the bus looks again for a missing queue of -q that only others may make."""
+_ANSWER_TIME = 3
+"""Seconds that a subscriber to a queue of -q waits at most until the server has said whether the bus may read it."""
 _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
-_NAME_GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
+_DELETED = "the queue {!r} has been deleted; this subscription has ended"
 
 
 class Monitor:
     """Makes, finds and drops the feeds of one bus."""
 
     def __init__(
-        self, options: BusOptions, opened: Callable[[FanOut], None], ended: Callable[[Feed, str], None]
+        self,
+        options: BusOptions,
+        opened: Callable[[FanOut], None],
+        ended: Callable[[Feed, ErrorCode, str], None],
+        security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
-        """opened: is called with each new feed; ended: with a feed whose queue is gone, and the reason."""
+        """opened: is called with each new feed; ended: with a feed whose queue is gone or may not be read, the error,
+        and its text; security: returns how to speak to the queue server."""
         self.server_name = endpoint(*options.server)
         self._options = options
         self._opened = opened
         self._ended = ended
-        self.upstream = Upstream(options.server, self._prepare, self._gone)
+        self.upstream = Upstream(options.server, self._prepare, self._gone, self._forbidden, security=security)
         self.feeds: dict[str, FanOut] = {}
-        self._invalid: set[str] = set()  # queues that the server refuses to make
+        self._invalid: set[str] = set()  # queues that cannot be: their names are not valid
+        self._not_made: set[str] = set()  # queues that the server does not let the bus make
         self._counts: SubscriberCounts | None = None
         self._expected = False
-        self._naming = trio.Lock()  # or a name whose queue is just being made would be taken for deleted
+        self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, ended)
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
@@ -66,35 +80,53 @@ class Monitor:
 
     # -- for subscribers ------------------------------------------------------------------------------------------
 
-    async def check(self, qid: str) -> None:
-        """Raises RefusedError if a queue may not be subscribed to. May wait for the queue server."""
-        options = self._options
-        if qid in options.queues or (qid in self.feeds and self.feeds[qid].members):
+    async def check(self, qid: str, rights: Rights) -> None:
+        """Raises RefusedError if the bus has no such queue for subscribers. May wait for the queue server.
+
+        rights: of the client, which may read the queue; of other queues it is told only what it may read.
+        """
+        feed = self.feeds.get(qid)
+        if feed is not None and feed.members and not feed.forbidden:
             return
-        if options.queues:
-            known = ", ".join(options.queues)
+        monitored = self._options.queues
+        if monitored and qid not in monitored:
+            known = ", ".join(filter(rights.may_read, monitored)) or "none that this client may read"
             raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
         if is_of_bus(qid):
             raise RefusedError(
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        existing = await self._ask_for_queues()
+        if monitored:  # there is one, or it is made: do not wait for a server that does not answer
+            await within(_ANSWER_TIME, partial(self._check_readable, qid))
+        else:
+            await self._check_existing(qid)
+
+    async def _check_readable(self, qid: str) -> None:
+        """Raises RefusedError if the server does not let the bus read a queue. Asks only if there is a connection."""
+        if self.upstream.connected.is_set():
+            with suppress(ServerUnavailable):
+                reason = await self.upstream.why_unreadable(qid)
+                if reason:
+                    raise RefusedError(table.FORBIDDEN, reason)
+
+    async def _check_existing(self, qid: str) -> None:
+        """Raises RefusedError if the server has no such queue, or does not let the bus read it."""
+        while True:
+            await self.upstream.connected.wait()
+            await self._check_readable(qid)  # first: the list has only queues that the bus may see
+            try:
+                existing = await self.upstream.queues()
+                break
+            except ServerUnavailable:
+                await trio.lowlevel.checkpoint()
         if qid not in existing:
             raise RefusedError(
                 table.NOT_FOUND, f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first"
             )
-        for label, name in filter(None, map(name_in, existing)):
-            if label == qid:  # a queue that was deleted and created again has kept its names
-                self._add_name(self.feed(qid), name)
-
-    async def _ask_for_queues(self) -> list[str]:
-        while True:
-            await self.upstream.connected.wait()
-            try:
-                return await self.upstream.call(calls.queues())
-            except ServerUnavailable:
-                await trio.lowlevel.checkpoint()
+        for name in names_in(existing):
+            if name.qid == qid:  # a queue that was deleted and created again has kept its names
+                self.names.add(name)
 
     def feed(self, qid: str) -> FanOut:
         """Returns the feed of a queue, and makes it if there is none."""
@@ -104,6 +136,9 @@ class Monitor:
             self.feeds[qid] = feed
             self._opened(feed)
         return feed
+
+    def _new_share(self, name: DurableName) -> Share:
+        return Share(name, self.upstream, self._options.limits.outbox)
 
     @contextmanager
     def joining(self, qids: list[str]) -> Iterator[list[FanOut]]:
@@ -128,34 +163,6 @@ class Monitor:
         """Drops a feed if it is unused and -q does not name its queue."""
         if feed.qid not in self._options.queues and feed.unused and self.feeds.get(feed.qid) is feed:
             del self.feeds[feed.qid]
-
-    async def share(self, feed: FanOut, name: str) -> Feed:
-        """Returns the feed of a durable name. The queue of the name exists then, so no message is missed. Raises
-        RefusedError."""
-        qid = queue_of(feed.label, name)
-        if len(qid) > QID:
-            raise RefusedError(
-                table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; use a shorter one"
-            )
-        while True:
-            await self.upstream.connected.wait()
-            try:
-                async with self._naming:
-                    # Also for a known name: while it had no members, the bus was not told if its queue was deleted.
-                    await self.upstream.call(calls.new_queue(qid, exist_ok=True))
-                    return self._add_name(feed, name)
-            except ServerUnavailable:
-                await trio.lowlevel.checkpoint()
-            except ServerError as error:
-                kind = table.BAD_REQUEST if isinstance(error, BadRequest) else table.INTERNAL
-                raise RefusedError(kind, f"the queue for the name cannot be created: {error}") from None
-
-    def _add_name(self, feed: FanOut, name: str) -> Feed:
-        if name not in feed.names:
-            qid = queue_of(feed.label, name)
-            feed.names[name] = Share(qid, feed.label, name, self.upstream, self._options.limits.outbox)
-            self.upstream.sync(feed)
-        return feed.names[name]
 
     # -- who is back after the bus was killed ---------------------------------------------------------------------
 
@@ -212,29 +219,18 @@ class Monitor:
 
     async def _prepare(self, upstream: Upstream) -> None:
         """Prepares a new connection: makes the queues to monitor, and finds the durable names that the server keeps."""
-        async with self._naming:
+        async with self.names.lock:
             await self._make_queues()
-            named = {(label, name) for label, feed in self.feeds.items() for name in feed.names}
-            existing = set(await upstream.call(calls.queues()))
-            found = [entry for entry in map(name_in, existing) if entry is not None]
+            known = self.names.known()
+            existing = set(await upstream.queues())
             if self._counts is not None and not self._expected:
                 await self._expect_subscribers(self._counts)
                 self._expected = True
-            for label, name in found:
-                if label in (self._options.queues or existing):
-                    self._add_name(self.feed(label), name)
-            for label, name in named.difference(found):
-                self._drop_name(label, name)
+            self.names.compare(known, existing, self._options.queues or existing)
         upstream.connected.set()
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):
                 upstream.sync(each)
-
-    def _drop_name(self, label: str, name: str) -> None:
-        share = self.feeds[label].names.pop(name, None) if label in self.feeds else None
-        if share is not None:
-            _logger.warning("the name %r of the queue %r has ended: its own queue has been deleted", name, label)
-            self._ended(share, _NAME_GONE.format(name))
 
     async def _make_queues(self) -> None:
         for qid in self._options.queues:
@@ -244,35 +240,35 @@ class Monitor:
                 if qid not in self._invalid:
                     _logger.error("queue %r cannot be monitored: %s", qid, error)
                 self._invalid.add(qid)
+            except (Unauthorized, Forbidden) as error:
+                if qid not in self._not_made:
+                    _logger.warning("queue %r cannot be made by the bus, if it is missing: %s", qid, error)
+                self._not_made.add(qid)
 
     def _gone(self, feed: Feed) -> None:
         """Ends a feed whose queue has been deleted on the server, or makes the queue again if -q names it."""
         if isinstance(feed, Share):
-            names = self.feeds[feed.label].names if feed.label in self.feeds else {}
-            if names.get(feed.name) is feed:
-                del names[feed.name]
-            self._ended(feed, _NAME_GONE.format(feed.name))
+            self.names.end(feed)
         elif feed.label not in self._options.queues:
             if self.feeds.get(feed.label) is feed:
                 del self.feeds[feed.label]
-            shares = self._forget_names(feed) if isinstance(feed, FanOut) else []
+            shares = self.names.forget(feed) if isinstance(feed, FanOut) else []
             for each in (feed, *shares):
-                self._ended(each, f"the queue {feed.label!r} has been deleted; this subscription has ended")
+                self._ended(each, table.NOT_FOUND, _DELETED.format(feed.label))
         elif self._background is not None and feed.label not in self._invalid:
-            self._background.start_soon(self._recreate_queues)
+            seconds = _LOOK_AFTER if feed.label in self._not_made else _RECREATE_AFTER
+            self._background.start_soon(self._recreate_queues, seconds)
 
-    def _forget_names(self, feed: FanOut) -> list[Feed]:
-        """Removes the names of a queue that is gone, and returns their feeds. The names are found again by their own
-        queues when a client subscribes to a new queue of that name."""
-        shares = list(feed.names.values())
-        feed.names.clear()
-        feed.not_copied(self.upstream.copies.discard(feed))
-        return shares
+    def _forbidden(self, feed: Feed) -> None:
+        """Ends the subscriptions to a queue that the server does not let the bus read."""
+        self._ended(feed, table.FORBIDDEN, feed.forbidden)
+        if isinstance(feed, FanOut):
+            self.drop_unused(feed)
 
-    async def _recreate_queues(self) -> None:
+    async def _recreate_queues(self, seconds: float) -> None:
         """Makes a deleted queue of -q again, and subscribes to it."""
         while True:
-            await trio.sleep(_RECREATE_AFTER)
+            await trio.sleep(seconds)
             try:
                 await self._prepare(self.upstream)
             except ServerUnavailable:

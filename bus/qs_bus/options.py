@@ -1,8 +1,10 @@
 """The options of a bus and their defaults. The command has a flag for each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from qs_client.security import PLAIN, Security
 from qs_schemas import Limits
 from qs_serving.options import ServerLimits
 from qs_serving.tls import TlsFiles
@@ -26,7 +28,8 @@ class BusOptions:
     free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
     back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
     for none; access: path of the access file, None if everybody may do everything; open: everybody may, also from other
-    machines; check: only look at the files and flags. limits.outbox: bytes of an outbox.
+    machines; check: only look at the files and flags; security: reads how to speak to the queue server, raises OSError
+    or ValueError. limits.outbox: bytes of an outbox.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -43,3 +46,4 @@ class BusOptions:
     access: str | None = None
     open: bool = False
     check: bool = False
+    security: Callable[[], Security] = lambda: PLAIN

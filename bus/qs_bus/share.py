@@ -3,16 +3,16 @@
 from collections import deque
 
 from .feeds import PREFETCH, Feed, ServerRequests
+from .names import DurableName, queue_of
 from .records import Member, Record
 
 
 class Share(Feed):
     """Gives each message to one member, in turn, and to another when that member goes."""
 
-    def __init__(self, qid: str, label: str, name: str, upstream: ServerRequests, memory: int) -> None:
-        """qid: the queue that stores the messages of the name; label: the queue that the name subscribes to; memory:
-        see `Feed`."""
-        super().__init__(qid, label, upstream, memory)
+    def __init__(self, name: DurableName, upstream: ServerRequests, memory: int) -> None:
+        """memory: see `Feed`."""
+        super().__init__(queue_of(name), name.qid, upstream, memory)
         self.name = name
         self._backlog: deque[Record] = deque()
         self._delayed = 0

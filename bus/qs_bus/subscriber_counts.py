@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from qs_client import NotFound, ServerError, ServerUnavailable, calls
+from qs_client import Forbidden, NotFound, ServerError, ServerUnavailable, Unauthorized, calls
 from qs_client.asking import Call
 
 from .names import counts_queue_of
@@ -46,6 +46,7 @@ class SubscriberCounts:
         self._saved = trio.Event()
         self._changes = self._noted = 0
         self._closed = False
+        self._failing = False  # and the log says so
 
     def changed(self) -> None:
         """Notes that a subscriber has come or gone."""
@@ -81,7 +82,7 @@ class SubscriberCounts:
     async def _messages(self) -> list[int]:
         try:
             return await self._upstream.call(next(calls.list_messages(self.qid, state="all")))  # one page has them all
-        except NotFound:
+        except (NotFound, Unauthorized, Forbidden):  # `_write` logs what the server says
             return []
 
     async def run(self) -> None:
@@ -96,12 +97,15 @@ class SubscriberCounts:
             try:
                 if not self._closed and text != self._written:
                     await self._write(text)
+                    self._failing = False
             except ServerUnavailable:
                 self._changed.set()
                 await trio.lowlevel.checkpoint()
                 continue
             except ServerError as error:
-                _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
+                if not self._failing:
+                    _logger.warning("the number of subscribers could not be stored on the queue server: %s", error)
+                self._failing = True
             self._noted = change
             self._saved.set()
             self._saved = trio.Event()

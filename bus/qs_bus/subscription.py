@@ -29,7 +29,7 @@ class Subscription:
 
     __slots__ = (
         "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending", "feeds", "held",
-        "held_bytes", "left", "name", "pending", "prefetch", "req",
+        "held_bytes", "name", "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +65,6 @@ class Subscription:
         """Released with a delay that has not passed yet: record -> function that cancels the delay."""
         self.ending = False
         """True once the client has been told that the connection ends; nothing may follow that."""
-        self.left = False
 
     @property
     def form(self) -> tuple[str | None, bool]:
@@ -153,7 +152,7 @@ class Subscription:
 
     def pump(self) -> None:
         held = self.held
-        while held and self.has_room and not self.left:
+        while held and self.has_room and self.feeds:
             record = held[0]
             if record.payload is None:
                 record.feed.fetch(held)
@@ -163,9 +162,8 @@ class Subscription:
             document = record.document(*self.form)
             record.feed.release_payload(record)
             self.send(record, document)
-        if not self.left:
-            for feed in self.feeds:
-                feed.on_room(self)
+        for feed in self.feeds:
+            feed.on_room(self)
 
     def take(self, key: tuple[str, int]) -> Record | None:
         """Removes and returns the record that the client acknowledges or releases. Returns None when the client does
@@ -188,12 +186,12 @@ class Subscription:
         record.feed.count_delayed(-1)
         record.feed.resend(record, self)
 
-    def leave(self, only: Source | None = None) -> None:
-        """Leaves every feed, because the client has gone. only: leave just this feed, whose queue has gone."""
+    def leave(self, only: Source | None = None, *, denied: bool = False) -> None:
+        """Leaves every feed, because the client has gone. only: leave just this feed, whose queue has gone; denied: the
+        client may not have what the socket has not taken yet."""
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
-        self.left = not self.feeds
-        if not self.ack:  # with ack nothing is lost if it is still sent: it is unacknowledged
+        if denied or not self.ack:  # with ack nothing is lost if it is still sent: it is unacknowledged
             self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
         self._settle_doubts(feeds)
         for feed in feeds:

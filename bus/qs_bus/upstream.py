@@ -5,7 +5,7 @@ Requests that a lost connection has interrupted are sent again on the next one.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -13,15 +13,14 @@ import trio
 
 from qs_client import (
     Error,
+    Forbidden,
     GetMessage,
     Message,
-    NotFound,
-    Receipt,
     ServerError,
     ServerUnavailable,
     ShuttingDown,
-    Stale,
     Subscribe,
+    Unauthorized,
     Unsubscribe,
     calls,
 )
@@ -31,14 +30,12 @@ from qs_client.async_opening import open_async_connection
 from qs_client.backoff import delays
 from qs_client.errors import closes
 from qs_client.place import Place, endpoint
+from qs_client.security import PLAIN, Security
 from qs_schemas import errors as table
 
-from .fanout import FanOut
+from .feed_requests import RETRY_AFTER, FeedRequests
 from .feeds import Feed
-from .records import Record
-from .retry_queue import RetryQueue
 
-F = TypeVar("F", bound=Feed)
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 _CONNECT = 10
@@ -50,10 +47,11 @@ _UNREACHABLE = 30
 always does, as the bus reads all that it sends."""
 _VISIBILITY = 3600
 """Seconds that the server keeps a message in flight for the bus. The end of the connection ends that too."""
-_LIST = 1000
-_RETRY_AFTER = 1
-"""Seconds before the bus asks again for what the server could not give."""
-_CONCURRENT = 64
+_FORBIDDEN_AFTER = 10
+"""Seconds before the bus asks again for a queue that the server does not let it read."""
+_NO_MESSAGE = 1
+"""The id of a message of 1970, which no queue has: a request for it tells whether the bus may read the queue."""
+_FORBIDDEN = "the bus may not read {!r} on the queue server: {}"
 
 
 class Upstream:
@@ -64,18 +62,27 @@ class Upstream:
         server: tuple[str, int],
         prepare: Callable[["Upstream"], Awaitable[None]],
         gone: Callable[[Feed], None],
+        forbidden: Callable[[Feed], None],
+        *,
+        security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
-        """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted."""
+        """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted;
+        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; security: returns
+        what the next connection begins with."""
         self.server = server
+        self._security = security
         self.connected = trio.Event()
-        self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
-        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("releasing messages", _CONCURRENT)
-        self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
-        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
+        requests = FeedRequests(self, lambda: self._prepare(self))
+        self.deletes, self.releases = requests.deletes, requests.releases
+        self.copies, self.fetches = requests.copies, requests.fetches
+        self._requests = requests
         self._prepare = prepare
         self._gone = gone
+        self._forbidden = forbidden
         self._connection: AsyncConnection | None = None
         self._lost = trio.Event()  # set when the connection ends
+        self._turned_away = ""  # why this side ends the connection
+        self._said: set[str] = set()  # what the log says about the present outage
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
         self._number = 0
@@ -86,30 +93,41 @@ class Upstream:
     async def run(self) -> None:
         """Connects, and connects again whenever the connection ends. Never returns."""
         backoff = delays()
-        trouble = ""
         while True:
             try:
                 connection = await self._open()
             except ServerUnavailable as error:
-                if not trouble:
-                    _logger.warning("%s; trying again until it answers", error)
-                trouble = str(error)
-                await trio.sleep(next(backoff))
-                continue
-            _logger.log(logging.WARNING if trouble else logging.INFO, "connected to %s", endpoint(*self.server))
-            started = trio.current_time()
-            try:
-                trouble = await self._use(connection)
-            finally:
-                self._forget(connection)
-            _logger.warning("%s; connecting again", trouble)
-            if trio.current_time() - started > 1:
-                backoff = delays()
+                refused = isinstance(error.__cause__, ConnectionRefusedError)
+                if not (refused and self._said):  # in an outage that is nothing new
+                    self._complain(f"{error}; trying again until it answers")
+            except ServerError as error:  # to the token
+                self._complain(f"{self._says(error)}; trying again")
+            else:
+                started = trio.current_time()
+                try:
+                    self._complain(f"{await self._use(connection)}; connecting again")
+                finally:
+                    self._forget(connection)
+                if trio.current_time() - started > 1:
+                    backoff = delays()
             await trio.sleep(next(backoff))
+
+    def _complain(self, text: str) -> None:
+        """Logs what is wrong with the connection, once in an outage."""
+        if text not in self._said:
+            self._said.add(text)
+            _logger.warning("%s", text)
+
+    def _says(self, error: ServerError) -> str:
+        """Returns what the server says against the bus, and what to do about it."""
+        what = f"{endpoint(*self.server)} says {error}"
+        return f"{what} (--server-token-file says who the bus is)" if isinstance(error, Unauthorized) else what
 
     async def _open(self) -> AsyncConnection:
         host, port = self.server
-        connection = await open_async_connection(host, port, Place(endpoint(host, port)), _CONNECT)
+        connection = await open_async_connection(
+            host, port, Place(endpoint(host, port)), _CONNECT, security=self._security()
+        )
         connection.give_up_after(_UNREACHABLE)
         return connection
 
@@ -117,6 +135,7 @@ class Upstream:
         """Works until the connection ends. Returns the reason for the end."""
         self._connection = connection
         self._lost = trio.Event()
+        self._turned_away = ""
         reasons: list[str] = []
         async with trio.open_nursery() as nursery:
 
@@ -129,7 +148,7 @@ class Upstream:
 
             nursery.start_soon(until_lost, self._pump)
             nursery.start_soon(until_lost, self._work)
-        return reasons[0]
+        return self._turned_away or reasons[0]
 
     async def _pump(self) -> None:
         assert self._connection is not None  # noqa: S101
@@ -139,23 +158,17 @@ class Upstream:
         try:
             await self._prepare(self)
         except ServerError as error:
-            raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
+            raise ServerUnavailable(self._says(error)) from error
+        _logger.log(logging.WARNING if self._said else logging.INFO, "connected to %s", endpoint(*self.server))
+        self._said.clear()
         self.connected.set()
         failure: list[ServerUnavailable] = []
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-
-            async def serve(requests: RetryQueue[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
-                try:
-                    await requests.serve(do)
-                except ServerUnavailable as error:
-                    failure.append(error)
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(serve, self.deletes, self._delete)
-            nursery.start_soon(serve, self.releases, self._release)
-            nursery.start_soon(serve, self.copies, self._copy)
-            nursery.start_soon(serve, self.fetches, self._fetch)
+        async with trio.open_nursery() as self._nursery:
+            try:
+                await self._requests.serve()
+            except ServerUnavailable as error:
+                failure.append(error)
+            self._nursery.cancel_scope.cancel()
         raise failure[0]
 
     def _forget(self, connection: AsyncConnection) -> None:
@@ -178,6 +191,29 @@ class Upstream:
         except ShuttingDown as error:
             await lost.wait()
             raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
+
+    async def queues(self) -> list[str]:
+        """Returns the queues that the server shows to the bus. Raises ServerError or ServerUnavailable, as `call` does.
+
+        A server that does not even answer this has forgotten who the bus is, or never knew: then the connection ends,
+        and the bus says who it is on the next one.
+        """
+        try:
+            return await self.call(calls.queues())
+        except Unauthorized as error:
+            self._turned_away = self._says(error)
+            if self._connection is not None:
+                self._connection.close()
+            raise ServerUnavailable(self._turned_away) from error
+
+    async def why_unreadable(self, qid: str) -> str:
+        """Asks the server whether the bus may read a queue. Returns why not, "" if it may. Raises ServerUnavailable."""
+        with suppress(ServerError):  # whatever else is wrong with the queue
+            try:
+                await self.call(calls.peek(qid, _NO_MESSAGE))
+            except (Unauthorized, Forbidden) as error:
+                return _FORBIDDEN.format(qid, error)
+        return ""
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
@@ -205,6 +241,8 @@ class Upstream:
             _logger.debug("%s belongs to no subscription", message)
         elif isinstance(message, GetMessage):
             feed.take(message)
+        elif isinstance(message, Subscribe):
+            feed.forbidden = ""
         elif isinstance(message, Unsubscribe):
             del self._feeds[message.req or ""]
         elif isinstance(message, Error) and not closes(message):  # otherwise the connection ends anyway
@@ -217,78 +255,31 @@ class Upstream:
         if self._reqs.get(feed, ("", 0))[0] != error.req:
             return  # a newer subscription has replaced it
         del self._reqs[feed]
+        if error.code in (table.UNAUTHORIZED.code, table.FORBIDDEN.code):
+            self._nursery.start_soon(self._not_allowed, feed, error)
+            return
         _logger.warning("the server has ended the subscription to %r: %s", feed.qid, error.text)
         if error.code == table.NOT_FOUND.code:
             self._gone(feed)
         else:
-            self._nursery.start_soon(self._sync_later, feed)
+            self._nursery.start_soon(self._sync_later, feed, RETRY_AFTER)
 
-    async def _sync_later(self, feed: Feed) -> None:
-        await trio.sleep(_RETRY_AFTER)
+    async def _not_allowed(self, feed: Feed, error: Error) -> None:
+        """Tells the feed that the server does not let the bus read the queue, and asks again later."""
+        if error.code == table.UNAUTHORIZED.code:
+            try:
+                await self.queues()
+            except (ServerError, ServerUnavailable):
+                return  # nothing is allowed, or the connection has ended: the next one subscribes again
+        if not feed.forbidden:
+            feed.forbidden = _FORBIDDEN.format(feed.qid, f"{error.code} {error.kind}: {error.text}")
+            _logger.warning("%s; trying again every %d s", feed.forbidden, _FORBIDDEN_AFTER)
+        self._forbidden(feed)
+        await self._sync_later(feed, _FORBIDDEN_AFTER)
+
+    async def _sync_later(self, feed: Feed, seconds: float) -> None:
+        await trio.sleep(seconds)
         self.sync(feed)
-
-    # -- the requests of the feeds --------------------------------------------------------------------------------
-
-    async def _delete(self, feed: Feed, mids: list[int]) -> None:
-        with suppress(NotFound):  # the queue itself has been deleted
-            deleted = await self.call(calls.delete_many(feed.qid, mids))
-            for mid in set(mids).difference(deleted):
-                with suppress(NotFound):  # another consumer has deleted it; any other error says why it is not deleted
-                    await self.call(calls.delete(feed.qid, mid))
-        feed.deleted(mids)
-
-    async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
-        async def release(mid: int, receives: int | None) -> None:
-            with suppress(NotFound, Stale):  # the bus no longer holds it
-                await self.call(calls.release(feed.qid, mid if receives is None else Receipt(mid, receives)))
-
-        await run_concurrently(release, messages)
-
-    async def _copy(self, feed: FanOut, mids: list[int]) -> None:
-        while targets := [share.qid for share in feed.names.values()]:
-            try:
-                await self.call(calls.copy(feed.qid, mids, targets))  # skips messages that no longer exist
-            except NotFound:
-                await self._prepare(self)  # the queue of a name has been deleted, which ends the name
-                if targets == [share.qid for share in feed.names.values()]:
-                    raise
-            except ServerError:
-                await self._copy_one_by_one(feed, mids, targets)
-                return
-            else:
-                feed.copied(mids)
-                return
-        feed.not_copied(mids)  # no name is left
-
-    async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
-        """Copies the messages of a failed list one at a time: the failure does not say how far the list came, and no
-        message is to be copied twice."""
-        while mids:
-            await self.call(calls.copy(feed.qid, mids[0], targets))
-            feed.copied([mids.pop(0)])
-
-    async def _fetch(self, feed: Feed, records: list[Record]) -> None:
-        async def fetch(record: Record) -> None:
-            try:
-                message = await self.call(calls.peek(feed.qid, record.mid))
-            except NotFound:
-                feed.fetched(record, None)
-                return
-            payload = message.payload
-            if payload is None and not record.done:
-                # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
-                self._nursery.start_soon(self._fetch_later, feed, record)
-            else:
-                feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
-
-        await run_concurrently(fetch, [(record,) for record in records])
-
-    async def _fetch_later(self, feed: Feed, record: Record) -> None:
-        """Fetches a payload in a second, without holding up other requests."""
-        try:
-            await trio.sleep(_RETRY_AFTER)
-        finally:
-            self.fetches.add(feed, record)  # also when the connection ends meanwhile
 
     async def emptied(self) -> None:
         """Waits until every handled message is deleted on the server. Returns at once when there is no connection or it
@@ -304,20 +295,3 @@ class Upstream:
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
-
-
-async def run_concurrently(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
-    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error of any call."""
-    failures: list[ServerError | ServerUnavailable] = []
-
-    async def one(arguments: tuple[object, ...]) -> None:
-        try:
-            await do(*arguments)
-        except (ServerError, ServerUnavailable) as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for arguments in each:
-            nursery.start_soon(one, arguments)
-    if failures:
-        raise failures[0]

@@ -16,7 +16,7 @@ import anyio
 
 from qs_schemas import CLIENT_LIMITS, Message, Subscribe
 
-from . import calls, claim_calls
+from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
@@ -161,6 +161,11 @@ class AsyncQueueClient(Settings):
     delete_queue = _method(calls.delete_queue)
     purge = _method(calls.purge)
     stats = _method(calls.stats)
+    set_queue = _method(policy_calls.set_queue)
+    queue_options = _method(policy_calls.queue_options)
+    pause = _method(policy_calls.pause)
+    resume = _method(policy_calls.resume)
+    redrive = _method(policy_calls.redrive)
     ping = _method(calls.ping)
 
     # -- messages -----------------------------------------------------------------------------------------------------

@@ -3,11 +3,17 @@ TypeError for a wrong type; the text names the argument and says what is allowed
 
 from numbers import Integral, Real
 
+from qs_schemas import QueueOptions
+
 MOST_SECONDS = 999_999_999
 """Some 31 years: the protocol's bound of times."""
 
 MOST = 10**18 - 1
 """The protocol's bound of ids and counts."""
+
+
+MOST_RECEIVES = 1000
+"""The protocol's bound of max_receives."""
 
 
 def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> float | None:
@@ -32,6 +38,15 @@ def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int
     if not least <= value <= most:
         raise ValueError(f"{name} is a whole number from {least} to {most}, not {_shown(value)}")
     return value
+
+
+def checked_options(options: QueueOptions) -> QueueOptions:
+    """Checks the options of a queue and returns them."""
+    seconds(options.visibility, "visibility")
+    whole(options.capacity, "capacity", 1)
+    seconds(options.retention, "retention", more_than_none=True)
+    whole(options.max_receives, "max_receives", 1, MOST_RECEIVES)
+    return options
 
 
 def _shown(value: int) -> str:

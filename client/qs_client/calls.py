@@ -40,7 +40,7 @@ from qs_schemas.checked import text
 
 from .asking import TEXT, Call, ask, queue_names, required
 from .batches import MOST, draft, drafts_in_batches, in_batches
-from .bounds import seconds, whole
+from .bounds import checked_options, seconds, whole
 from .errors import Conflict, NotFound, ServerError, ServerUnavailable
 
 T = TypeVar("T")
@@ -95,19 +95,12 @@ def new_queue(
     """Creates a queue. Returns True, or False when the queue existed and exist_ok is set.
 
     qid: 1 to 200 characters, no control characters. storage: the name of an engine of the server; visibility: seconds
-    that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds that a
-    message is kept; dead_letter: the queue for messages that were received max_receives times in vain. None leaves an
-    option to the server. Raises Conflict when the queue exists (unless exist_ok), NotImplementedByServer when the
-    storage lacks an option.
+    that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds, more than
+    0, that a message is kept; dead_letter: the queue for messages that were received max_receives times (1 to 1000) in
+    vain. None leaves an option to the server. Raises Conflict when the queue exists (unless exist_ok), or dead-letter
+    queues would form a cycle, NotImplementedByServer when the storage lacks an option.
     """
-    options = QueueOptions(
-        storage,
-        seconds(visibility, "visibility"),
-        whole(capacity, "capacity", 1),
-        seconds(retention, "retention"),
-        dead_letter,
-        whole(max_receives, "max_receives", 1),
-    )
+    options = checked_options(QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives))
     try:
         yield from ask(NewQueue(qid, None if options == QueueOptions() else options))
     except Conflict:
@@ -140,7 +133,8 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     """Returns the figures of one queue, or of all, sorted by name.
 
     Each has: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
-    delivered, expired, deleted (since the server's start), storage. A figure that the storage cannot tell is None.
+    delivered, expired, deleted, dead (moved to a dead-letter queue), retired (removed by retention; all since the
+    server's start), storage, paused, subscribers, waiting (receives). A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
 
@@ -336,13 +330,16 @@ def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt
     return deleted
 
 
-def release(message: str | Received, mid: int | Receipt | None = None, *, delay: float | None = None) -> Call[None]:
+def release(
+    message: str | Received, mid: int | Receipt | None = None, *, delay: float | None = None, count: bool = True
+) -> Call[None]:
     """Releases a message: it is visible again now, or after delay seconds. `release(delivery)`, or `release(qid, mid)`.
 
-    Raises Stale when a delivery has been received again since.
+    count: False takes this receive back, for a consumer that did not try: the message comes no closer to a dead-letter
+    queue. Raises Stale when a delivery has been received again since.
     """
     qid, number, receives = _message_key(message, mid)
-    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay")))
+    yield from ask(ReleaseMessage(qid, number, receives, seconds(delay, "delay"), uncounted=not count))
 
 
 def extend(message: str | Received, mid: int | Receipt | None = None, *, visibility: float | None = None) -> Call[int]:

@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage, Subscribe
 
-from . import calls, claim_calls
+from . import calls, claim_calls, policy_calls
 from .asking import Call, Exchange
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received
@@ -183,6 +183,11 @@ class QueueClient(Settings):
     delete_queue = _method(calls.delete_queue)
     purge = _method(calls.purge)
     stats = _method(calls.stats)
+    set_queue = _method(policy_calls.set_queue)
+    queue_options = _method(policy_calls.queue_options)
+    pause = _method(policy_calls.pause)
+    resume = _method(policy_calls.resume)
+    redrive = _method(policy_calls.redrive)
     ping = _method(calls.ping)
 
     # -- messages -----------------------------------------------------------------------------------------------------

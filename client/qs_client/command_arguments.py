@@ -1,18 +1,18 @@
 """The arguments of `qs`: subcommands, options and their help."""
 
 import argparse
-import math
 import os
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from . import bounds
 from . import command_verbs as verbs
+from .argument_values import positive, positive_seconds, seconds
 from .command_claims import list_or_release
 from .command_export import export
 from .command_tail import tail
 from .command_token import new_token
+from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
 from .version import ShowVersion
 
@@ -26,6 +26,8 @@ examples:
   qs tail orders                             print the messages of the bus as they come
   qs ls -l                                   the queues and how many messages they hold
   qs stats orders
+  qs set orders --dead-letter failed --max-receives 5
+  qs redrive failed                          what failed goes back for another try
   qs export orders backup/orders             the messages as files, one each
   qs -s qss://queues.example ls              with TLS; QS_TOKEN or --token-file says who you are
 
@@ -60,38 +62,6 @@ class AnyOrder(argparse.ArgumentParser):
             self._within = False
 
 
-def seconds(text: str) -> float:
-    """Parses a duration: seconds, 0 or more, with an optional fraction."""
-    return _duration(text, more_than_none=False)
-
-
-def positive_seconds(text: str) -> float:
-    """Parses a duration of more than 0 seconds."""
-    return _duration(text, more_than_none=True)
-
-
-def _duration(text: str, *, more_than_none: bool) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    try:
-        bounds.seconds(value, "it", more_than_none=more_than_none)
-    except ValueError:
-        least = "more than 0" if more_than_none else "0 or more"
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds, {least}, at most {bounds.MOST_SECONDS}"
-        ) from None
-    return value
-
-
-def positive(text: str) -> int:
-    """Parses a whole number, 1 or more."""
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on with at most 18 digits")
-    return int(text)
-
-
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `run` is the subcommand's
     function."""
@@ -99,6 +69,11 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
+    if arguments.command == "set":
+        try:
+            check_changes(arguments)
+        except ValueError as error:
+            parser.error(str(error))
     if arguments.target is Target.NOTHING:
         return arguments
     if arguments.target is Target.BUS and arguments.server is not None:
@@ -162,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
+        allow_abbrev=False,  # it looks at the options of subcommands too: `--to` is not `--token-file`
     )
     parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER)
@@ -186,24 +162,14 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run, command=name, target=target)
         return added
 
-    for arguments_of in (_push, _receive, _tail, _messages, _listings, _queues, _export, _server):
+    for arguments_of in (_push, _receive, _tail, _messages, _listings, add_queue_commands, _export, _server):
         arguments_of(add)
     return parser
 
 
-_Add = Callable[..., argparse.ArgumentParser]
-
-
-def _queue(parser: argparse.ArgumentParser, *, hint: bool = False, **more: Any) -> None:
-    """Adds the argument QUEUE. hint: an error about a missing queue says how to create it."""
-    parser.add_argument("queue", metavar="QUEUE", **more)
-    if hint:
-        parser.set_defaults(hint_new=lambda arguments: arguments.queue or "QUEUE")
-
-
-def _push(add: _Add) -> None:
+def _push(add: AddCommand) -> None:
     push = add("push", verbs.push, "store messages and print their ids", "Without PAYLOAD and --file: all of stdin.")
-    _queue(push, hint=True)
+    name_queue(push, hint=True)
     push.add_argument("payload", metavar="PAYLOAD", nargs="*", default=[], help="each is one message")
     push.add_argument("-f", "--file", action="append", metavar="FILE", help="each is one message; - is stdin")
     push.add_argument("--lines", action="store_true", help="every line of the files or of stdin is one message")
@@ -211,7 +177,7 @@ def _push(add: _Add) -> None:
     push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")
 
 
-def _receive(add: _Add) -> None:
+def _receive(add: AddCommand) -> None:
     receive = add(
         "receive",
         verbs.receive,
@@ -230,7 +196,7 @@ def _receive(add: _Add) -> None:
     receive.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
 
 
-def _tail(add: _Add) -> None:
+def _tail(add: AddCommand) -> None:
     added = add(
         "tail",
         tail,
@@ -247,24 +213,27 @@ def _tail(add: _Add) -> None:
     added.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
 
 
-def _messages(add: _Add) -> None:
+def _messages(add: AddCommand) -> None:
     peek = add("peek", verbs.peek, "print messages without receiving them", "Without MID: the oldest ready ones.")
-    _queue(peek)
+    name_queue(peek)
     peek.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     peek.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="without MID: how many (default: 1)")
     peek.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
     delete = add("delete", verbs.delete, "acknowledge messages: remove them for good", aliases=["ack"])
-    _queue(delete)
+    name_queue(delete)
     delete.add_argument("mids", metavar="MID", nargs="+", type=positive)
     release = add("release", verbs.release, "give received messages back for another try")
-    _queue(release)
+    name_queue(release)
     release.add_argument("mids", metavar="MID", nargs="+", type=positive)
     release.add_argument("--delay", type=seconds, metavar="S", help="seconds until they are visible again")
+    release.add_argument(
+        "--no-count", action="store_true", help="take the receive back: you did not try to handle them"
+    )
 
 
-def _listings(add: _Add) -> None:
+def _listings(add: AddCommand) -> None:
     ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages")
-    _queue(ls, hint=True, nargs="?")
+    name_queue(ls, hint=True, nargs="?")
     ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus keeps for itself")
     ls.add_argument("-l", "--long", action="store_true", help="with the number of messages, or their times")
     ls.add_argument(
@@ -280,27 +249,14 @@ def _listings(add: _Add) -> None:
         "--release gives up the claims of a consumer that will not come back: their messages are visible again. A "
         "consumer that does come back gets these messages, or others, a second time.",
     )
-    _queue(claims, hint=True)
+    name_queue(claims, hint=True)
     claims.add_argument("--release", metavar="CONSUMER", help="give up the claims of this consumer")
     claims.add_argument("--seq", type=positive, metavar="N", help="with --release: only this claim")
     stats = add("stats", verbs.stats, "show the figures of one queue or of all")
-    _queue(stats, hint=True, nargs="?")
+    name_queue(stats, hint=True, nargs="?")
 
 
-def _queues(add: _Add) -> None:
-    new = add("new", verbs.new, "create a queue")
-    _queue(new)
-    new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
-    new.add_argument("--visibility", type=seconds, metavar="S", help="seconds that a received message stays hidden")
-    new.add_argument("--capacity", type=positive, metavar="N", help="largest number of messages; more are refused")
-    rm = add("rm", verbs.rm, "delete queues")
-    rm.add_argument("queues", metavar="QUEUE", nargs="+")
-    rm.add_argument("--force", action="store_true", help="also queues that hold messages, with the messages")
-    purge = add("purge", verbs.purge, "remove all messages of a queue and print how many there were")
-    _queue(purge)
-
-
-def _export(add: _Add) -> None:
+def _export(add: AddCommand) -> None:
     added = add(
         "export",
         export,
@@ -308,7 +264,7 @@ def _export(add: _Add) -> None:
         "Each becomes a file in DIR, named by its id (the layout of vsqs); the queue stays unchanged. Nothing is "
         "overwritten: a file that exists with the same content counts as written, so the command can be repeated.",
     )
-    _queue(added)
+    name_queue(added)
     added.add_argument("directory", metavar="DIR", help="created if it is missing")
     added.add_argument("--delete", action="store_true", help="delete each message once its file is on the disk")
     added.add_argument(
@@ -316,7 +272,7 @@ def _export(add: _Add) -> None:
     )
 
 
-def _server(add: _Add) -> None:
+def _server(add: AddCommand) -> None:
     add("ping", verbs.ping, "check that the server answers")
     add(
         "token",

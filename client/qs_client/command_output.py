@@ -46,7 +46,8 @@ class Output:
             self._json(_message_record(message, payload))
             return
         if heading:
-            self._stream.write(f"==> {message.qid} {message.mid} (receives {message.receives}) <==\n".encode())
+            known = f"receives {message.receives}{_origin(message)}"
+            self._stream.write(f"==> {message.qid} {message.mid} ({known}) <==\n".encode())
         if payload is not None:
             self._stream.write(payload)
             if not payload.endswith(b"\n"):
@@ -83,6 +84,8 @@ def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> di
     record = _without_none({
         "qid": message.qid, "mid": message.mid, "status": message.status if isinstance(message, GetMessage) else None,
         "receives": message.receives, "pushed_at": message.pushed_at, "visible_at": message.visible_at,
+        "dead_from": message.dead_from, "dead_mid": message.dead_mid, "dead_receives": message.dead_receives,
+        "dead_at": message.dead_at, "dead_reason": message.dead_reason,
     })  # fmt: skip
     if payload is not None:
         try:
@@ -92,9 +95,19 @@ def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> di
     return record
 
 
+def _origin(message: Delivery | GetMessage) -> str:
+    """Returns where a dead letter comes from, for people; empty for any other message."""
+    if message.dead_from is None:
+        return ""
+    times = f"after {message.dead_receives} receives at {as_time(message.dead_at)}"
+    return f"; dead letter of {message.dead_from} {message.dead_mid}, {times}"
+
+
 def _cell(value: float | str | None) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 

@@ -21,8 +21,12 @@ _OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
 _PIECE = 1024 * 1024  # bytes of a read
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
-_LISTED = ("new", "ready", "in_flight", "delayed")
-_FIGURES = (*_LISTED, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "storage")
+_COUNTS = ("new", "ready", "in_flight", "delayed")
+_LISTED = (*_COUNTS, "dead", "paused")
+_FIGURES = (
+    *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
+    "subscribers", "waiting", "storage",
+)  # fmt: skip
 
 
 # -- push -------------------------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Releases messages."""
     for mid in arguments.mids:
-        client.release(arguments.queue, mid, delay=arguments.delay)
+        client.release(arguments.queue, mid, delay=arguments.delay, count=not arguments.no_count)
         out.line(None, {"qid": arguments.queue, "mid": mid})
     return OK
 
@@ -177,18 +181,6 @@ def _shown(qid: str, arguments: Namespace) -> bool:
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints all figures of one queue or of all."""
     out.queues(client.stats(arguments.queue), _FIGURES)
-    return OK
-
-
-def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Creates a queue."""
-    client.new_queue(
-        arguments.queue,
-        storage=arguments.storage,
-        visibility=arguments.visibility,
-        capacity=arguments.capacity,
-    )
-    out.line(None, {"qid": arguments.queue})
     return OK
 
 

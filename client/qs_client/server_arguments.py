@@ -5,6 +5,7 @@ a token itself: everybody on the machine can read those of a process.
 """
 
 import argparse
+import ipaddress
 import os
 from collections.abc import Callable, Mapping
 
@@ -21,14 +22,6 @@ def server(text: str) -> ServerAddress:
     """Parses the address of a server: HOST, HOST:PORT, [IPV6]:PORT, an IPv6 address alone, or qs:// or qss:// and one
     of these."""
     return _address(text, DEFAULT_SERVER)
-
-
-def plain_server(text: str) -> tuple[str, int]:
-    """Parses the address of a server, for a command that does not speak TLS."""
-    host, port, tls = server(text)
-    if tls:
-        raise argparse.ArgumentTypeError(f"{text!r}: this command does not speak TLS")
-    return host, port
 
 
 def bus(text: str) -> ServerAddress:
@@ -57,9 +50,10 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
             group.add_argument(f"{prefix}{name}", metavar=metavar, help=text)
 
     add("tls", "speak TLS, and trust the CAs of the system; qss:// before the address does the same")
-    add("ca", "speak TLS, and trust the CA certificates in FILE instead (with qss:// or --tls: default $QS_CA)", "FILE")
+    text = "speak TLS, and trust the CA certificates in FILE instead (with qss:// or {}tls: default $QS_CA)"
+    add("ca", text.format(prefix), "FILE")
     add("cert", "speak TLS, and show this certificate to servers that ask for one", "FILE")
-    add("key", "the key of --cert, if it is in another file", "FILE")
+    add("key", f"the key of {prefix}cert, if it is in another file", "FILE")
     add("tls-insecure", "speak TLS without verifying the server: only for tests")
     add(
         "token-file", "says who you are: a file with a token (default: $QS_TOKEN, else the file $QS_TOKEN_FILE)", "FILE"
@@ -116,7 +110,11 @@ def make_security(
     given = _Given(arguments, prefix)
     token = _token(given.token_file, environ, warn)
     if not (address.tls or given.asks_for_tls):
-        return PLAIN if token is None else Security(token=token)
+        if token is None:
+            return PLAIN
+        if not _is_here(address.host):
+            warn(f"the token goes to {address.host} without TLS: anybody on the way can read it; use qss://")
+        return Security(token=token)
     from .tls_contexts import client_context, show_certificate, unverified_context  # noqa: PLC0415
 
     if given.insecure:
@@ -127,6 +125,14 @@ def make_security(
     if given.cert:
         show_certificate(context, given.cert, given.key)
     return Security(context, token)
+
+
+def _is_here(host: str) -> bool:
+    """Tells whether what is sent to a host stays on this machine, as far as its name tells."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> Token | None:

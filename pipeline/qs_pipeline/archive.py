@@ -19,6 +19,7 @@ from .files import Files, file_errors, open_files
 from .finishing import acknowledge_finished, require_queue
 from .job_stream import claimed_rows
 from .running import BatchHandler, Progress, Running, Stop, begin, translated, wait
+from .security import OPEN, QueueServer, Security
 
 BATCH = 100_000
 """The default for the messages of a batch."""
@@ -49,6 +50,7 @@ def archive(
     *,
     host: str = "127.0.0.1",
     port: int = 9876,
+    security: Security = OPEN,
     every: float | None = None,
     batch: int = BATCH,
     schema: StructType | None = None,
@@ -59,12 +61,12 @@ def archive(
 ) -> Archived:
     """Moves the messages of queues into the archive in the directory `to`, which is created if it is missing.
 
-    queues: names, duplicates are ignored; host, port: of the queue server; every: seconds from one batch to the next of
-    a run that continues until it is stopped, None to archive what is in the queues now; batch: messages, at most;
-    schema: of XML payloads, from `read_schema` or any structure: adds the columns `document` and `_corrupt_record`, the
-    reason why a payload does not fit; body: `binary`, or `string` for UTF-8 payloads; accept_loss: continue though
-    claimed messages have been purged or the queue was created again; stop: ends the run from outside; progress: is
-    called for each batch.
+    queues: names, duplicates are ignored; host, port, security: of the queue server; every: seconds from one batch to
+    the next of a run that continues until it is stopped, None to archive what is in the queues now; batch: messages, at
+    most; schema: of XML payloads, from `read_schema` or any structure: adds the columns `document` and
+    `_corrupt_record`, the reason why a payload does not fit; body: `binary`, or `string` for UTF-8 payloads;
+    accept_loss: continue though claimed messages have been purged or the queue was created again; stop: ends the run
+    from outside; progress: is called for each batch.
 
     A batch is acknowledged when its files are durably in the table. The next run completes one that was interrupted.
     Raises NoServerError, NoSuchQueueError, CheckpointLostError, SchemaMismatchError, DataLossError, and UsageError when
@@ -72,14 +74,15 @@ def archive(
     """
     register(spark)
     stop = stop or Stop()
+    server = QueueServer(host, port, security)
     names = list(dict.fromkeys(queues))
     if not names:
         raise UsageError("no queue to archive: name at least one")
     files = open_files(spark, to)
     for name in names:
-        require_queue(host, port, name)
+        require_queue(server, name)
     with file_errors(), files.lock(LOCK, "an archive"):
-        job = _Job(spark, files, host, port, every, batch, schema, body, accept_loss, stop, progress)
+        job = _Job(spark, files, server, every, batch, schema, body, accept_loss, stop, progress)
         ident = archive_id(files, create=True)
         done = Archived()
         for group in [[name] for name in names] if every is None else [names]:
@@ -92,8 +95,7 @@ def archive(
 class _Job:
     spark: SparkSession
     files: Files
-    host: str
-    port: int
+    server: QueueServer
     every: float | None
     batch: int
     schema: StructType | None
@@ -118,7 +120,7 @@ class _Job:
                 done.batches[state.queue] = each.handler.batches
         for state in states:
             acknowledge_finished(
-                state.checkpoint, self.host, self.port, state.queue, state.consumer, accept_loss=self.accept_loss
+                state.checkpoint, self.server, state.queue, state.consumer, accept_loss=self.accept_loss
             )
 
     def _begin(self, state: QueueState) -> Running:
@@ -136,7 +138,7 @@ class _Job:
     def _rows(self, state: QueueState) -> DataFrame:
         rows = claimed_rows(
             self.spark,
-            (self.host, self.port),
+            self.server,
             state.queue,
             state.consumer,
             (self.batch, BATCH_BYTES),

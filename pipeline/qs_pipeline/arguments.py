@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from qs_client.command_arguments import AnyOrder, positive, seconds
-from qs_client.server_arguments import DEFAULT_SERVER
-from qs_client.server_arguments import plain_server as server
+from qs_client.argument_values import positive, seconds
+from qs_client.command_arguments import AnyOrder
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, server
 from qs_client.version import ShowVersion
+
+from .security import security_of
 
 EPILOG = """\
 examples:
@@ -116,6 +118,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             arguments.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
         except argparse.ArgumentTypeError as error:
             parser.error(f"QS_SERVER: {error}")
+    address = arguments.server
+    try:
+        check_security(arguments, address)
+    except ValueError as error:
+        parser.error(str(error))
+    arguments.server, arguments.security = address[:2], security_of(arguments, address)
     if arguments.job == "replay":
         begin, end = arguments.begin, arguments.end
         if begin is not None and end is not None and begin >= end:
@@ -141,6 +149,7 @@ def _common() -> _Parser:
     )
     group.add_argument("--conf", type=setting, action="append", metavar="KEY=VALUE", help="a setting of Spark")
     group.add_argument("-v", "--verbose", action="store_true", help="show Spark's log, each batch, and tracebacks")
+    add_security(common.add_argument_group("TLS and tokens: files of each machine that connects"))
     return common
 
 

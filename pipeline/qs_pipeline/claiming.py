@@ -15,6 +15,7 @@ from .connecting import Server
 from .errors import CheckpointLostError, ClaimHeldError, DataLossError, PipelineError
 from .offsets import Offset
 from .options import parse_options
+from .security import OPEN, QueueServer, Security
 from .slices import Slice
 
 T = TypeVar("T")
@@ -207,14 +208,22 @@ def search(claim: Callable[[int], Offset]) -> Offset:
     )
 
 
-def acknowledge(*, queue: str, consumer: str, host: str = "127.0.0.1", port: int = 9876, seq: int | None = None) -> int:
+def acknowledge(
+    *,
+    queue: str,
+    consumer: str,
+    host: str = "127.0.0.1",
+    port: int = 9876,
+    security: Security = OPEN,
+    seq: int | None = None,
+) -> int:
     """Removes what a batch read in mode consume has read. Call it when the rows have been processed.
 
     seq: the last claim to remove (column claim_seq), None for all of the consumer. Returns how many claims were
     removed. Until then, each read of that consumer returns the same messages: at-least-once. It is exactly-once if
     processing the rows and this call succeed or fail together, or if the processing can be repeated.
     """
-    options = parse_options({"queue": queue, "consumer": consumer, "host": host, "port": str(port)})
+    options = parse_options({"queue": queue, "consumer": consumer, **QueueServer(host, port, security).options()})
     with Server(options, options.at_first) as server:
         claims = Claims(server, consumer)
         done = [claim for claim in claims.outstanding() if seq is None or claim.seq <= seq]

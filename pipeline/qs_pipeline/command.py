@@ -13,7 +13,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from qs_client.place import endpoint
 
@@ -133,10 +133,11 @@ def _check_replay(arguments: Namespace) -> None:
 
 def _require(arguments: Namespace, *queues: str) -> None:
     from .finishing import require_queue  # noqa: PLC0415
+    from .security import QueueServer  # noqa: PLC0415
 
-    host, port = arguments.server
+    server = QueueServer(**_server(arguments))
     for name in dict.fromkeys(queues):
-        require_queue(host, port, name)
+        require_queue(server, name)
 
 
 _CHECKS = {"archive": _check_archive, "replay": _check_replay, "route": _check_route}
@@ -149,10 +150,9 @@ def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "P
     schema = None
     if arguments.xml_schema is not None:
         schema = read_schema(spark, arguments.xml_schema, root=arguments.xml_root)
-    host, port = arguments.server
     every = arguments.every if arguments.continuous else None
     done = archive(
-        spark, arguments.queues, arguments.to, host=host, port=port, every=every, batch=arguments.batch, schema=schema,
+        spark, arguments.queues, arguments.to, **_server(arguments), every=every, batch=arguments.batch, schema=schema,
         body=arguments.body, accept_loss=arguments.accept_loss, stop=stop, progress=line,
     )  # fmt: skip
     batches = sum(done.batches.values())
@@ -166,12 +166,11 @@ def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pro
     from .query import read_query  # noqa: PLC0415
     from .route import default_state, route  # noqa: PLC0415
 
-    host, port = arguments.server
-    state = arguments.state or default_state(endpoint(host, port), arguments.queue)
+    state = arguments.state or default_state(endpoint(*arguments.server), arguments.queue)
     every = arguments.every if arguments.continuous else None
     done = route(
         spark, arguments.queue, read_query(arguments.sql), arguments.to, state=state, errors=arguments.errors,
-        host=host, port=port, every=every, batch=arguments.batch, accept_loss=arguments.accept_loss, stop=stop,
+        **_server(arguments), every=every, batch=arguments.batch, accept_loss=arguments.accept_loss, stop=stop,
         progress=line,
     )  # fmt: skip
     broken = f", {done.broken:,} of them to {arguments.errors}" if arguments.errors else ""
@@ -183,11 +182,10 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     from .replay_plan import Choice  # noqa: PLC0415
 
     choice = Choice(arguments.where, arguments.begin, arguments.end)
-    host, port = arguments.server
     if arguments.dry_run:
         return _dry_run(spark, arguments, choice, line)
     done = replay(
-        spark, arguments.archive, arguments.to, choice, host=host, port=port, rate=arguments.rate,
+        spark, arguments.archive, arguments.to, choice, **_server(arguments), rate=arguments.rate,
         again=arguments.again, stop=stop, progress=line,
     )  # fmt: skip
     remaining = done.messages - done.before - done.pushed
@@ -224,6 +222,12 @@ def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
         signal.signal(number, signal.default_int_handler)
     done = report(spark, arguments.history, arguments.to, top=arguments.top, progress=line.say)
     return f"reported on {_count(done.events, 'event')} of {_count(done.queues, 'queue')} in {done.page}"
+
+
+def _server(arguments: Namespace) -> dict[str, Any]:
+    """Returns where the queue server is, and how to get at it, as the functions of the jobs take it."""
+    host, port = arguments.server
+    return {"host": host, "port": port, "security": arguments.security}
 
 
 _JOBS = {"archive": _archive, "report": _report, "replay": _replay, "route": _route}

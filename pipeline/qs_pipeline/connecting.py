@@ -24,6 +24,7 @@ from qs_client.closing import Closing
 
 from .errors import NoServerError, NoSuchQueueError, PipelineError
 from .options import Options
+from .security import QueueServer
 
 T = TypeVar("T")
 
@@ -42,14 +43,14 @@ class Server(Closing):
         self,
         options: Options,
         patience: float,
-        open_client: Callable[..., QueueClient] = QueueClient,
+        open_client: Callable[[QueueServer, float], QueueClient] = QueueServer.client,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.queue = options.queue
-        self.place = f"{options.host}:{options.port}"
+        self.place = options.server.endpoint
         self.patience = patience
-        self._client = open_client(options.host, options.port, timeout=TIMEOUT)
+        self._client = open_client(options.server, TIMEOUT)
         self._clock = clock
         self._sleep = sleep
 

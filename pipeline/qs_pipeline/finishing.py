@@ -7,26 +7,28 @@ from qs_client import NotFound, QueueClient, ServerError, ServerUnavailable
 
 from .checkpoint import COMMITS, Checkpoint
 from .errors import ClaimHeldError, DataLossError, NoSuchQueueError
+from .security import QueueServer
 from .translate import translate
 
 log = logging.getLogger("qs_pipeline")
 
 
-def require_queue(host: str, port: int, queue: str) -> None:
+def require_queue(server: QueueServer, queue: str) -> None:
     """Raises NoSuchQueueError when the server has no such queue, NoServerError when it cannot be reached."""
     try:
-        with QueueClient(host, port) as client:
+        with server.client() as client:
             client.stats(queue)
     except NotFound as error:
         raise NoSuchQueueError(
-            f"there is no queue {queue!r} on {host}:{port} (to create it: qs --server {host}:{port} new {queue})"
+            f"there is no queue {queue!r} on {server.endpoint} "
+            f"(to create it: qs --server {server.endpoint} new {queue})"
         ) from error
     except (ServerError, ServerUnavailable) as error:
         raise translate(error) from error
 
 
 def acknowledge_finished(
-    checkpoint: Checkpoint, host: str, port: int, queue: str, consumer: str, *, accept_loss: bool = False
+    checkpoint: Checkpoint, server: QueueServer, queue: str, consumer: str, *, accept_loss: bool = False
 ) -> None:
     """Acknowledges what the last finished batch has read. accept_loss: ignore that its claim is gone.
 
@@ -36,7 +38,7 @@ def acknowledge_finished(
     batch = checkpoint.last(COMMITS)
     offset = (None if batch is None else checkpoint.end_offset(batch)) or {}
     try:
-        with QueueClient(host, port) as client:
+        with server.client() as client:
             if offset.get("seq"):
                 checkpoint.sync(batch or 0)  # the commit must be durable before the acknowledgement
                 client.ack_claim(queue, consumer, int(offset["seq"]))

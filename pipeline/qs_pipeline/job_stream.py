@@ -2,10 +2,12 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from .security import QueueServer
+
 
 def claimed_rows(
     spark: SparkSession,
-    server: tuple[str, int],
+    server: QueueServer,
     queue: str,
     consumer: str,
     bounds: tuple[int, int],
@@ -13,10 +15,10 @@ def claimed_rows(
     body: str = "binary",
     accept_loss: bool = False,
 ) -> DataFrame:
-    """Returns the stream of a queue. server: its host and port; consumer: of this job alone; bounds: messages and bytes
+    """Returns the stream of a queue. consumer: of this job alone; bounds: messages and bytes
     of a batch, at most; body: `binary` or `string`; accept_loss: continue though claimed messages are gone."""
-    host, port = server
     messages, size = bounds
-    reader = spark.readStream.format("qs").options(host=host, port=port, queue=queue, consumer=consumer, bodyType=body)
-    reader = reader.options(maxMessagesPerTrigger=messages, maxBytesPerTrigger=size, failOnDataLoss=not accept_loss)
+    reader = spark.readStream.format("qs").options(**server.options()).options(queue=queue, consumer=consumer)
+    reader = reader.options(maxMessagesPerTrigger=messages, maxBytesPerTrigger=size)
+    reader = reader.options(bodyType=body, failOnDataLoss=not accept_loss)
     return reader.load()

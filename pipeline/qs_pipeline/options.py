@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import BadOptionError
+from .security import QueueServer, Security
 
 BodyType = Literal["binary", "string"]
 Mode = Literal["peek", "consume"]
@@ -28,7 +29,7 @@ class Options:
 
     queue: the qid; consumer: whose claims are read; producer: whose messages are staged; max_messages, max_bytes: of
     one claim; partitions: tasks of one read; retry: seconds that a server may be away; txn_app, txn_version: which
-    batch write this is.
+    batch write this is; tls, ca, cert, key, token_file, tls_insecure: see `Security`.
     """
 
     queue: str
@@ -45,6 +46,18 @@ class Options:
     txn_app: str | None = None
     txn_version: int | None = None
     retry: float | None = None
+    tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    tls_insecure: bool = False
+
+    @property
+    def server(self) -> QueueServer:
+        """The queue server, and how to get at it."""
+        security = Security(self.tls, self.ca, self.cert, self.key, self.token_file, self.tls_insecure)
+        return QueueServer(self.host, self.port, security)
 
     @property
     def at_first(self) -> float:
@@ -115,6 +128,12 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "txnAppId": ("txn_app", _text),
     "txnVersion": ("txn_version", _whole(0, 10**18 - 2)),
     "retrySeconds": ("retry", _seconds),
+    "tls": ("tls", _boolean),
+    "ca": ("ca", _text),
+    "cert": ("cert", _text),
+    "key": ("key", _text),
+    "tokenFile": ("token_file", _text),
+    "tlsInsecure": ("tls_insecure", _boolean),
 }
 """Option name -> field, and the function that reads the value. Its ValueError says what is wrong."""
 
@@ -160,6 +179,11 @@ def consumer_of(options: Options, who: str) -> str:
 def _unknown(key: str) -> BadOptionError:
     if key.lower() == "path":
         return BadOptionError("a queue has no path: call load() or save() without one, and use .option('queue', NAME)")
+    if key.lower() in ("token", "password"):
+        return BadOptionError(
+            f"there is no option {key!r} of qs, because Spark would show it in plans: name a file with tokenFile, or "
+            "set QS_TOKEN or QS_TOKEN_FILE where the driver and the executors run"
+        )
     near = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1)
     hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"there are {', '.join(_OPTIONS)}"
     return BadOptionError(f"there is no option {key!r} of qs: {hint}")

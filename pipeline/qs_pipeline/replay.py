@@ -20,6 +20,7 @@ from .files import Files, file_errors, open_files
 from .finishing import require_queue
 from .replay_plan import Choice, Plan, PlanStore, chosen, few_rows_at_a_time, plan_key
 from .running import Progress, Step, Stop, translated
+from .security import OPEN, QueueServer, Security
 from .translate import translate
 
 CHUNK = 5_000
@@ -91,6 +92,7 @@ def replay(
     *,
     host: str = "127.0.0.1",
     port: int = 9876,
+    security: Security = OPEN,
     rate: int | None = None,
     again: bool = False,
     stop: Stop | None = None,
@@ -100,8 +102,8 @@ def replay(
 ) -> Replayed:
     """Pushes the messages of `choice` from the archive in a directory to the queue `to`.
 
-    rate: messages a second, at most, None for no bound; again: repeat a finished replay; stop, progress: as in
-    `archive`; clock, sleep: for tests.
+    host, port, security: of the queue server; rate: messages a second, at most, None for no bound; again: repeat a
+    finished replay; stop, progress: as in `archive`; clock, sleep: for tests.
 
     A call with the same archive, queue, server and choice continues an interrupted one. Raises UsageError when there is
     no archive, or this replay is finished or running; BadQueryError, NoServerError, NoSuchQueueError.
@@ -111,7 +113,8 @@ def replay(
     stop = stop or Stop()
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
-    require_queue(host, port, to)
+    server = QueueServer(host, port, security)
+    require_queue(server, to)
     key = plan_key(ident, f"{host}:{port}", to, choice)
     plans = PlanStore(files, key)
     with file_errors(), files.lock(f"{plans.path}/lock", "this replay"), few_rows_at_a_time(spark):
@@ -122,7 +125,7 @@ def replay(
         rate_limit = _RateLimit(rate, stop, clock, sleep)
         producer = f"replay-{ident}-{key}-{plan.run}"
         with translated():
-            options = {"host": host, "port": str(port), "queue": to, "txnAppId": producer}
+            options = {**server.options(), "queue": to, "txnAppId": producer}
             pushed = _push(spark, plans, plan, rate_limit, progress=progress, options=options)
     return Replayed(plan.rows, before, pushed)
 

@@ -4,7 +4,6 @@ A batch is a claim, so a repeated batch has the same messages. Each target queue
 which the server publishes once. The claim is acknowledged after both.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,6 +18,7 @@ from .job_stream import claimed_rows
 from .query import Query
 from .route_state import RouteState, Targets, default_state
 from .running import BatchHandler, Progress, Stop, begin, translated, wait
+from .security import OPEN, QueueServer, Security
 from .translate import translate
 
 BATCH = 10_000
@@ -47,6 +47,7 @@ def route(
     errors: str | None = None,
     host: str = "127.0.0.1",
     port: int = 9876,
+    security: Security = OPEN,
     every: float | None = None,
     batch: int = BATCH,
     accept_loss: bool = False,
@@ -57,9 +58,9 @@ def route(
 
     sql: over the view `messages`, with a column `body` or `value` (see `query`); errors: the queue for the payloads of
     messages whose body comes out NULL or that are not text; state: a directory of this route alone, or a URI that
-    Hadoop knows; host, port: of the queue server; every: seconds from one batch to the next of a run that continues
-    until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop, progress: as in
-    `archive`.
+    Hadoop knows; host, port, security: of the queue server; every: seconds from one batch to the next of a run that
+    continues until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop,
+    progress: as in `archive`.
 
     The query is applied to each batch separately. Raises BadQueryError before anything is claimed, or when the query
     fails on a message; BadMessageError for a message that is not UTF-8, without a queue for errors; NoServerError,
@@ -67,33 +68,33 @@ def route(
     to other queues or with another query.
     """
     register(spark)
-    server = (host, port)
+    server = QueueServer(host, port, security)
     _require_queues(queue, to, errors, server)
     query = Query(spark, sql, with_errors=errors is not None)
     files = open_files(spark, state)
     with file_errors(), files.lock("lock", "a route"):
         route_state = RouteState(files, queue, Targets(to, errors, sql))
-        work = _BatchRouter(route_state, query, {"host": host, "port": str(port)}, to, errors)
+        work = _BatchRouter(route_state, query, server, to, errors)
         handler = BatchHandler(queue, work, progress)
         with translated():
             rows = claimed_rows(spark, server, queue, route_state.name, (batch, BYTES), accept_loss=accept_loss)
             running = begin(rows.writeStream, handler, route_state.checkpoint, every=every)
         wait([running], stop or Stop())
-        acknowledge_finished(route_state.checkpoint, host, port, queue, route_state.name, accept_loss=accept_loss)
+        acknowledge_finished(route_state.checkpoint, server, queue, route_state.name, accept_loss=accept_loss)
     return Routed(handler.rows, handler.batches, work.broken)
 
 
-def _require_queues(queue: str, to: str, errors: str | None, server: tuple[str, int]) -> None:
+def _require_queues(queue: str, to: str, errors: str | None, server: QueueServer) -> None:
     if errors == to:
         raise UsageError(f"{to!r} is the queue for both results and errors: name two queues")
     for name in filter(None, (queue, to, errors)):
-        require_queue(*server, name)
+        require_queue(server, name)
 
 
 class _BatchRouter:
     """Routes a batch. broken: messages that went to the queue for errors."""
 
-    def __init__(self, state: RouteState, query: Query, server: Mapping[str, str], to: str, errors: str | None) -> None:
+    def __init__(self, state: RouteState, query: Query, server: QueueServer, to: str, errors: str | None) -> None:
         self._state = state
         self._query = query
         self._server = server
@@ -146,7 +147,7 @@ class _BatchRouter:
         self.broken += count
 
     def _push(self, rows: DataFrame, queue: str, batch: int) -> None:
-        writer = rows.write.format("qs").mode("append").options(**self._server)
+        writer = rows.write.format("qs").mode("append").options(**self._server.options())
         writer.option("queue", queue).option("txnAppId", self._state.name).option("txnVersion", batch).save()
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import depth
 import durable
 import fanout
+import hostile
 import idle
 import latency
 import rivals
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "fanout": fanout.measure,
     "latency": latency.measure,
     "idle": idle.measure,
+    "hostile": hostile.measure,
     "rivals": rivals.measure,
 }
 

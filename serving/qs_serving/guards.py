@@ -41,11 +41,13 @@ class Guards:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches every address of a host. True if it has none."""
+    """Returns whether only this machine reaches every address of a host. StartError if its addresses cannot be found:
+    another look a moment later may find some that others reach."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:
         found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        return True  # nobody reaches it; listening says what is wrong
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StartError(f"cannot listen on {host}: {reason}; choose an address with --host and --port") from None
     return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)

@@ -13,6 +13,7 @@ from qs_schemas.tls import TlsChannel, TlsError
 
 from .options import ServerLimits
 from .patience import within
+from .socket_transport import address_of
 from .tls import ServerTls
 from .transport import CHUNK
 
@@ -42,7 +43,7 @@ class Handshakes:
     async def complete(self, stream: trio.SocketStream) -> TlsChannel | None:
         """Returns the channel after its handshake. Closes the stream and returns None if there is none: the client does
         not speak TLS, is not acceptable, too slow, or too early among too many."""
-        handshake = _Handshake(stream.socket, self._tls, self._turn)
+        handshake, peer = _Handshake(stream.socket, self._tls, self._turn), address_of(stream.socket)
         under_way = self._under_way
         if len(under_way) >= self._limits.handshakes:
             oldest = next(iter(under_way))
@@ -55,11 +56,11 @@ class Handshakes:
             try:
                 if await within(self._limits.document_time, handshake.run):
                     return handshake.channel
-                _logger.debug("no TLS handshake: it was not complete within %g s", self._limits.document_time)
+                _logger.debug("%s: no TLS handshake within %g s", peer, self._limits.document_time)
             except (OSError, _NoTlsError) as error:
-                _logger.debug("no TLS handshake: %s", error)
+                _logger.debug("%s: no TLS handshake: %s", peer, error)
             except TlsError as error:
-                _logger.debug("a TLS handshake has failed: %s", error)
+                _logger.debug("%s: the TLS handshake has failed: %s", peer, error)
                 await within(self._limits.linger, handshake.say_why)
             finally:
                 under_way.pop(scope, None)

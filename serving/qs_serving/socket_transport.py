@@ -14,7 +14,8 @@ from .hub import Hub
 from .transport import CHUNK, Transport
 
 _ALARMS = 64 * 1024
-"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate."""
+"""Bytes that TLS itself may have to say to a client that does not read them, such as that it may not renegotiate, or a
+new key for each one that the client asks for."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # The kernel notices within half a minute that a client's machine is gone, and no process has to wake for it.
@@ -33,7 +34,7 @@ class SocketTransport(Transport):
 
     def __init__(self, connected: socket.socket, hub: Hub, channel: TlsChannel | None = None) -> None:
         """channel: has completed its handshake over this socket; None for no TLS."""
-        super().__init__(hub, _address(connected))
+        super().__init__(hub, address_of(connected))
         self._socket = connected
         self._channel = channel
         self._ciphertext: bytes | memoryview = b""  # that the socket has not taken
@@ -117,9 +118,10 @@ class SocketTransport(Transport):
         if channel.ended:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)  # so that the kernel tells the end to the next one who reads
-        elif not data:
-            if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
-                raise ConnectionError("the client does not read what TLS has to say to it")
+            return data
+        if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
+            raise ConnectionError("the client does not read what TLS has to say to it")
+        if not data:
             raise BlockingIOError
         return data
 
@@ -154,7 +156,8 @@ class SocketTransport(Transport):
         return complete
 
 
-def _address(connected: socket.socket) -> str:
+def address_of(connected: socket.socket | trio.socket.SocketType) -> str:
+    """Returns the other side's HOST:PORT, "unknown" if it has gone or has none."""
     try:
         host, port = connected.getpeername()[:2]
     except (OSError, ValueError):

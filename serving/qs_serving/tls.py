@@ -40,9 +40,12 @@ class ServerTls:
         """clock: seconds since 1970. StartError, which names the file, if the files cannot be used."""
         self._files = files
         self._clock = clock
-        self._context, self.about, self.warnings = self._load()
-        """about: a line that says what the certificate is for; warnings: lines that say what is wrong with it."""
-        self._warn()
+        self._context: ssl.SSLContext
+        self.about = ""
+        """A line that says what the certificate is for, and until when."""
+        self.warnings: list[str] = []
+        """Lines that say what is wrong with the certificate. They have been logged."""
+        self.reload()
 
     def new_channel(self) -> TlsChannel:
         """Makes the server's side of a session."""
@@ -52,9 +55,6 @@ class ServerTls:
         """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
         everything stays as it was."""
         self._context, self.about, self.warnings = self._load()
-        self._warn()
-
-    def _warn(self) -> None:
         for line in self.warnings:
             _logger.warning("%s", line)
 

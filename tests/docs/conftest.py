@@ -19,8 +19,10 @@ PORT, BUS_PORT = "9876", "9878"
 """The ports that pages show. The tests put free ones in their place."""
 
 _FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py)(?!.*(--help|--version|-h\b))")
-_SCRIPTS = {True: "start.py", False: "queue-server.py"}
+_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py|queue-bus\.py)(?!.*(--help|--version|--check|-h\b))")
+_SCRIPTS = {"./scripts/run": "start.py"}
+_RELOAD = "sudo systemctl reload "
+_HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?$")
 _MARK = "\x1e"
 _SLEEP = re.compile(r"sleep [0-9.]+")
 _PATIENCE = 60
@@ -54,17 +56,22 @@ def blocks(page: str, language: str) -> list[Block]:
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a console block. One that ends with a backslash goes on in the next line."""
+    """The commands of a console block. One that ends with a backslash goes on in the next line, one that ends with
+    `<<END` up to the line END."""
     found: list[Step] = []
     continued = False
+    ends_with: str | None = None
     for number, line in enumerate(block.body.splitlines(), block.line):
-        if continued:
+        if continued or ends_with is not None:
             last = found[-1]
             found[-1] = last._replace(command=f"{last.command}\n{line}")
-            continued = line.endswith("\\")
+            continued = line.endswith("\\") and ends_with is None
+            ends_with = None if line == ends_with else ends_with
         elif line.startswith("$ "):
             found.append(Step(line[2:], "", number))
             continued = line.endswith("\\")
+            here = _HERE_DOCUMENT.search(line)
+            ends_with = here[1] if here else None
         elif found:
             last = found[-1]
             found[-1] = last._replace(expected=f"{last.expected}{line}\n")
@@ -82,9 +89,10 @@ def matches(expected: str, printed: str) -> bool:
 class Console:
     """One bash, which runs one command after the other in a folder, as a reader of the page would.
 
-    `./scripts/run` and `queue-server.py` are started in the background, on free ports that stand for 9876 and 9878 in
-    every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not run, because it may
-    install. `qs tail` goes on in the background, as in a terminal of its own; what it prints is compared in the end.
+    `./scripts/run`, `queue-server.py` and `queue-bus.py` are started in the background, on free ports that stand for
+    9876 and 9878 in every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not
+    run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs tail` goes on in the
+    background, as in a terminal of its own; what it prints is compared in the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -130,6 +138,12 @@ class Console:
             return self._start_server(step.command)
         if step.command.startswith("qs tail "):
             return self._start_tail(step)
+        if step.command.startswith(_RELOAD):
+            tails = [tail for _, tail in self._tails]
+            for server in self._servers:
+                if server not in tails:
+                    server.send_signal(signal.SIGHUP)
+            return ""
         return self._show(self._say(self._hide(step.command)))
 
     def _hide(self, text: str) -> str:
@@ -151,14 +165,13 @@ class Console:
         return printed
 
     def _start_server(self, command: str) -> str:
-        words = shlex.split(command.removesuffix("&"))[1:]
+        program, *words = shlex.split(self._hide(command.removesuffix("&").replace("\\\n", " ")))
         while "--port" in words:
             at = words.index("--port")
-            assert words[at + 1 : at + 2] == [PORT], f"show port {PORT}, which the tests replace: {command}"
+            assert words[at + 1 : at + 2] == [self.port], f"show port {PORT}, which the tests replace: {command}"
             del words[at : at + 2]
-        both = command.startswith("./scripts/run")
         server = subprocess.Popen(
-            [sys.executable, str(PROJECT / "scripts" / _SCRIPTS[both]), *words, "--port", "0"],
+            [sys.executable, str(PROJECT / "scripts" / _SCRIPTS.get(program, program)), *words, "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -168,13 +181,16 @@ class Console:
         )
         self._servers.append(server)
         assert server.stdout is not None
-        printed = self._listening(command, server.stdout)
-        self.point_to(int(printed.rsplit(":", 1)[1]))
-        if both:
+        printed = line = self._listening(command, server.stdout)
+        if program != "queue-bus.py":
+            self.point_to(int(line.rsplit(":", 1)[1]))
+        if program == "./scripts/run":
             line = self._listening(command, server.stdout)
+            printed += line
+        if program != "queue-server.py":
             self.bus_port = line.rsplit(":", 1)[1].strip()
             self._tell("QS_BUS", int(self.bus_port))
-            printed += line
+        if program == "./scripts/run":
             while not line.startswith("Ctrl-C"):
                 line = server.stdout.readline()
                 assert line, f"{command}: says no more than {printed!r}"

@@ -7,44 +7,11 @@ from pathlib import Path
 import pytest
 from support.access import RIGHTS, SUBSETS, Caller, principal, section, write_access
 from support.documents import code, request, text
+from support.operation_requests import REQUESTS, document
 from support.serving import FAST, ServerProcess, serving
 
 from qs_server.operations.table import OPERATIONS
 
-ONE = "<qid>{}</qid>"
-MESSAGE = ONE + "<mid>1</mid>"
-PAYLOADS = "<messages><message><payload>x</payload></message></messages>"
-REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
-    "list-queues": ("", {}),
-    "new-queue": (ONE, {}),
-    "set-queue": (ONE + "<options/>", {}),
-    "get-queue": (ONE, {}),
-    "pause-queue": (ONE, {}),
-    "resume-queue": (ONE, {}),
-    "delete-queue": (ONE, {"force": "yes"}),
-    "purge-queue": (ONE, {}),
-    "queue-stats": (ONE, {}),
-    "push-message": (ONE + "<payload>x</payload>", {}),
-    "receive-message": (ONE, {}),
-    "delete-message": (MESSAGE, {}),
-    "release-message": (MESSAGE, {}),
-    "extend-message": (MESSAGE, {}),
-    "subscribe": (ONE, {}),
-    "unsubscribe": ("", {"subscription": "s"}),
-    "copy-message": (MESSAGE + "<queues><queue>{}</queue></queues>", {}),
-    "claim-messages": (ONE + "<consumer>c</consumer>", {"seq": 1}),
-    "get-claim": (ONE + "<consumer>c</consumer>", {"seq": 1}),
-    "ack-claim": (ONE + "<consumer>c</consumer>", {"seq": 1}),
-    "release-claim": (ONE + "<consumer>c</consumer>", {"seq": 1}),
-    "list-claims": (ONE, {}),
-    "stage-messages": (ONE + "<producer>p</producer>" + PAYLOADS, {"batch": 0, "part": 0, "attempt": 0}),
-    "publish-staged": (ONE + "<producer>p</producer>", {"batch": 0}),
-    "list-messages": (ONE, {}),
-    "get-message": (MESSAGE, {}),
-    "authenticate": ("<token>nobody-has-this</token>", {}),
-    "ping": ("", {}),
-}
-"""A request of each operation; {} stands for the queue."""
 ROWS = {message.op: operation for message, operation in OPERATIONS.items()}
 QUEUES = ("here", "absent")
 
@@ -52,11 +19,6 @@ QUEUES = ("here", "absent")
 def needs(op: str) -> set[str]:
     """The rights that the operation's request needs."""
     return {right.value for right in (ROWS[op].rights or {}).values()}
-
-
-def document(op: str, qid: str) -> str:
-    body, attributes = REQUESTS[op]
-    return request(op, body.replace("{}", qid), **attributes)
 
 
 @pytest.fixture(scope="module")

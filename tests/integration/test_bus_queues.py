@@ -162,3 +162,16 @@ def test_two_buses(shared_server: ServerProcess, producer: Wire, q: str) -> None
         b.ask(subscribe(two))
         sent = push_one(producer, one), push_one(producer, two)
         assert (mids(a.line()), mids(b.line())) == ([sent[0]], [sent[1]])
+
+
+def test_a_monitored_queue_while_the_server_does_not_answer(
+    shared_server: ServerProcess, producer: Wire, q: str
+) -> None:
+    """A subscription to a queue of -q is taken while the server stands still, within some seconds, and works when the
+    server goes on."""
+    with bus_serving(shared_server, "-v", "-q", q) as bus, Wire(bus) as wire:
+        bus.until_logged("connected to")
+        with stopped(shared_server):
+            assert code(wire.ask(subscribe(q))) == 0
+        mid = push_one(producer, q)
+        assert mids(wire.line()) == [mid]

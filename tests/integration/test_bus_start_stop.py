@@ -40,7 +40,9 @@ FLAGS = [
     "--help", "--version", "--verbose", "-v", "--server", "-s", "--queue", "-q", "--host", "--port", "--policy",
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
     "--max-list", "--max-connections", "--max-handshakes", "--max-pipeline", "--document-time", "--linger", "--grace",
-    "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca",
+    "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca", "--access", "--open",
+    "--check",
+    "--server-tls", "--server-ca", "--server-cert", "--server-key", "--server-token-file", "--server-tls-insecure",
 ]  # fmt: skip
 
 

@@ -83,6 +83,15 @@ def test_no_tls(secure: Listening) -> None:
     assert openssl(secure)[0].startswith("<qs ")
 
 
+def test_the_log_of_handshakes(secure: Listening) -> None:
+    """With -vv, a line says who was refused, and why."""
+    with secure.connect() as connected:
+        port = connected.getsockname()[1]
+        connected.sendall(b"GET")
+        assert connected.recv(1) == b""
+    assert f"127.0.0.1:{port}: no TLS handshake: the client does not speak TLS" in secure.log()
+
+
 def test_what_the_client_does_not_accept(secure: Listening, tmp_path: Path) -> None:
     """openssl finds the wrong CA and the wrong name; other clients are served on."""
     with TlsWire(secure) as other:

@@ -1,16 +1,27 @@
 // A full round with a qs server, with nothing but Java: a socket and strings.
 // Usage: java Client.java HOST PORT. Prints a line for each step; ends with 1 and says why at the first surprise.
+// QS_CA: a file of CA certificates, for a port with TLS; QS_TOKEN: who the client is.
 
 import java.io.BufferedReader;
+import java.io.FileInputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import javax.net.ssl.TrustManagerFactory;
 
 public class Client {
     static final String QUEUE = "interop";
@@ -90,12 +101,42 @@ public class Client {
         return expect(req, "response");
     }
 
+    static Socket connect(String host, int port) throws IOException, GeneralSecurityException {
+        String ca = System.getenv("QS_CA");
+        return ca == null ? new Socket(host, port) : secure(ca, host, port);
+    }
+
+    /** A TLS connection to a server whose certificate one of the CAs in the PEM file has signed, for this host. */
+    static Socket secure(String ca, String host, int port) throws IOException, GeneralSecurityException {
+        KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+        trusted.load(null, null);
+        try (InputStream pem = new FileInputStream(ca)) {
+            for (Certificate each : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                trusted.setCertificateEntry("ca-" + trusted.size(), each);
+            }
+        }
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, trust.getTrustManagers(), null);
+        SSLSocket socket = (SSLSocket) context.getSocketFactory().createSocket(host, port);
+        SSLParameters checks = socket.getSSLParameters();
+        checks.setEndpointIdentificationAlgorithm("HTTPS");  // without it, Java does not look at the host name
+        socket.setSSLParameters(checks);
+        return socket;
+    }
+
     static void say(String text) {
         System.out.print(text + "\n");
     }
 
     void round() throws IOException {
         String qid = "<qid>" + QUEUE + "</qid>";
+
+        String token = System.getenv("QS_TOKEN");
+        if (token != null) {
+            ask("<op><authenticate/></op>", "<token>" + token + "</token>");
+        }
 
         String answer = ask("<op><list-queues/></op>", "");
         check(!answer.contains("<queue>" + QUEUE + "</queue>"), "the queue " + QUEUE + " is there already: " + answer);
@@ -198,10 +239,10 @@ public class Client {
     public static void main(String[] arguments) {
         try {
             check(arguments.length == 2, "usage: Client.java HOST PORT");
-            try (Socket socket = new Socket(arguments[0], Integer.parseInt(arguments[1]))) {
+            try (Socket socket = connect(arguments[0], Integer.parseInt(arguments[1]))) {
                 new Client(socket).round();
             }
-        } catch (Surprise | IOException surprise) {
+        } catch (Surprise | IOException | GeneralSecurityException surprise) {
             System.err.println("Client.java: " + surprise.getMessage());
             System.exit(1);
         }

@@ -1,7 +1,10 @@
 // A full round with a qs server, with nothing but Node: a socket and strings.
 // Usage: node client.js HOST PORT. Prints a line for each step; ends with 1 and says why at the first surprise.
+// QS_CA: a file of CA certificates, for a port with TLS; QS_TOKEN: who the client is.
 'use strict';
+const fs = require('fs');
 const net = require('net');
+const tls = require('tls');
 
 const QUEUE = 'interop';
 const OPEN = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs" type="request"';
@@ -45,7 +48,8 @@ const lines = [];
 const waiting = [];
 
 function connect(host, port) {
-  const socket = net.connect(port, host);
+  const ca = process.env.QS_CA;
+  const socket = ca ? tls.connect({ host, port, ca: fs.readFileSync(ca) }) : net.connect(port, host);
   let rest = '';
   socket.setEncoding('utf8'); // also joins characters that were cut in two
   socket.setTimeout(20000, () => fail('no answer in 20 s'));
@@ -88,6 +92,9 @@ async function main(host, port) {
   socket = connect(host, Number(port));
   const qid = `<qid>${QUEUE}</qid>`;
   const say = (text) => process.stdout.write(`${text}\n`);
+
+  const token = process.env.QS_TOKEN;
+  if (token) await ask('<op><authenticate/></op>', `<token>${token}</token>`);
 
   let answer = await ask('<op><list-queues/></op>');
   check(!answer.includes(`<queue>${QUEUE}</queue>`), `the queue ${QUEUE} is there already: ${answer}`);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A full round with a qs server, with nothing but bash: a socket and strings.
 # Usage: client.sh HOST PORT. Prints a line for each step; ends with 1 and says why at the first surprise.
+# QS_CA: a file of CA certificates, for a port with TLS (openssl s_client then holds the socket); QS_TOKEN: who it is.
 set -uo pipefail
 LC_ALL=C  # lengths are counted in bytes
 
@@ -69,12 +70,19 @@ expect() {
 
 ask() {
     build "$1" "${2:-}"
-    printf '%s' "$document" >&3 || fail 'cannot write to the server'
+    printf '%s' "$document" >&4 || fail 'cannot write to the server'
     expect "$req" "${3:-response}"
 }
 
 [ $# -eq 2 ] || fail 'usage: client.sh HOST PORT'
-exec 3<>"/dev/tcp/$1/$2" || fail "cannot connect to $1 port $2"
+if [ -n "${QS_CA:-}" ]; then
+    coproc TLS { exec openssl s_client -quiet -no_ign_eof -verify_quiet -verify_return_error -CAfile "$QS_CA" \
+        -verify_hostname "$1" -connect "$1:$2" 2> >(grep error >&2); }
+    exec 3<&"${TLS[0]}" 4>&"${TLS[1]}"
+else
+    exec 3<>"/dev/tcp/$1/$2" 4>&3 || fail "cannot connect to $1 port $2"
+fi
+[ -z "${QS_TOKEN:-}" ] || ask '<op><authenticate/></op>' "<token>$QS_TOKEN</token>"
 
 qid="<qid>$QUEUE</qid>"
 
@@ -112,7 +120,7 @@ build '<op><list-messages/></op>' "$qid" && batch+=$document
 build '<op peek="yes"><get-message/></op>' "$qid<mid>${mids[0]}</mid>" && batch+=$document
 build '<op><queue-stats/></op>' "$qid" && batch+=$document
 build '<op><ping/></op>' '' && batch+=$document
-printf '%s' "$batch" >&3 || fail 'cannot write to the server'
+printf '%s' "$batch" >&4 || fail 'cannot write to the server'
 expect "$first"
 expect $((first + 1))
 listed="<messages><mid>${mids[0]}</mid><mid>${mids[1]}</mid><mid>${mids[2]}</mid></messages>"

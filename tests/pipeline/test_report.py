@@ -77,6 +77,22 @@ OTHER = [
     line(3000, "deleted", HOSTILE, 5, 0),  # by purge-queue
     line(4200, "deleted", HOSTILE, 6, None, None),  # with its queue
 ]
+FAILING = [
+    line(0, "pushed", "poison", 20, 0),
+    line(10, "received", "poison", 20, 1),
+    line(40, "expired", "poison", 20, 1),
+    line(50, "received", "poison", 20, 2),
+    line(80, "dead", "poison", 20, 2),
+    line(80, "pushed", "failed", 80, 0),  # in its dead-letter queue it is another message
+    line(90, "pushed", "poison", 90, 0),
+    line(190, "retired", "poison", 90, 0),
+    line(280, "redriven", "failed", 80, 0),
+    line(280, "pushed", "poison", 280, 0),
+    line(300, "received", "poison", 280, 1),
+    line(301, "deleted", "poison", 280, 1),
+    line(400, "received", "failed", 70, 1),  # dead before the record began
+    line(430, "retired", "failed", 70, 1),  # as its window ended
+]
 BROKEN = [
     '{"time":1763719200000000,"event":"pus',
     '{"other":"log"}',
@@ -199,6 +215,42 @@ def test_nothing_is_left_beside_it(by_hand: Made) -> None:
 
 
 @pytest.fixture(scope="module")
+def failing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("failing")
+    (folder / "history").mkdir()
+    write_lines(folder / "history" / "history-20251121T100000.000000Z-00000001.jsonl", FAILING)
+    return make(spark, folder / "history", folder / "out")
+
+
+def test_dead_letters(failing: Made) -> None:
+    """Dead, redriven and retired messages are counted by the queue that they left, and are no longer in it."""
+    columns = "queue, pushed, received, deleted, dead, redriven, retired, at_start, depth, handling_count"
+    assert failing.query("queues", columns, "order by queue") == [
+        ("failed", 1, 1, 0, 0, 1, 1, 1, 0, 0),
+        ("poison", 3, 3, 1, 1, 0, 1, 0, 0, 1),
+    ]
+    depths = [(row["time"], row["depth"]) for row in failing.csv("depth") if row["queue"] == "failed"]
+    assert (depths[0], depths[-1][1]) == ((at(0), "1"), "0")
+    assert failing.csv("top_received")[0]["state"] == "dead"
+    waited = {(row["queue"], row["mid"]): (row["waited"], row["ended_by"]) for row in failing.csv("waited_longest")}
+    assert waited["failed", "80"] == ("200", "redriven")
+    assert waited["poison", "90"] == ("100", "retired")
+
+
+def test_the_page_of_dead_letters(failing: Made, by_hand: Made) -> None:
+    """The page says how many there are, and which queues they come from; without any it says that, too."""
+    page = (failing.folder / "index.html").read_text(encoding="utf-8")
+    assert "<dt>Dead letters</dt><dd>1</dd><dd><bdi>most in poison: 1</bdi></dd>" in page
+    assert "<dt>Retired</dt><dd>2</dd>" in page
+    section = page.partition("<h2>Dead letters</h2>")[2].partition("</section>")[0]
+    cells = re.findall(r"<td[^>]*>(?:<bdi>)?([^<]*)", section)
+    assert cells == ["poison", "1", "33 %", "0", "1", "0", "failed", "0", "0 %", "1", "1", "0"]
+    other = (by_hand.folder / "index.html").read_text(encoding="utf-8")
+    assert "No message was moved to a dead-letter queue or back" in other
+    assert "<dt>Dead letters</dt>" not in other
+
+
+@pytest.fixture(scope="module")
 def at_random(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("random")
     history = folder / "history"
@@ -289,7 +341,7 @@ def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:
     full = tmp_path / "full"
     full.mkdir()
     (full / "report.json").write_text('{"kind": "other"}')
-    yield good, full, f"{full} is not empty, and no report"
+    yield good, full, f"{full} is neither empty nor an earlier report"
     yield good, good / "history-1.jsonl", "is a file: name a directory for the report"
 
 
@@ -315,7 +367,7 @@ def test_a_record_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     history, to = tmp_path / "history", tmp_path / "out"
     history.mkdir()
     write_lines(history / "history-1.jsonl", ["no JSON"])
-    with pytest.raises(UsageError, match="none of its 1 lines is one of a history record"):
+    with pytest.raises(UsageError, match="none of its 1 lines is of a history record"):
         report(spark, history, to)
     (history / "history-2.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(PipelineError):

@@ -25,6 +25,7 @@ OPS = st.one_of(
     JOIN,
     st.tuples(st.just("push"), st.sampled_from([0, 10, 150, 400])),
     st.tuples(st.just("leave"), number),
+    st.tuples(st.just("deny"), number),
     st.tuples(st.just("acknowledge"), number, number),
     st.tuples(st.just("release"), number, number, st.sampled_from([None, 1.0, 5.0])),
     st.tuples(st.just("block"), number),
@@ -96,6 +97,11 @@ class Model:
         if self.here:
             member = self.here.pop(which % len(self.here))
             member.client.leave()
+
+    def deny(self, which: int) -> None:
+        """A client loses its right to the queue, and stays connected."""
+        if self.here:
+            self.here.pop(which % len(self.here)).subscription.leave(denied=True)
 
     def _in_hand(self, which: int, what: int) -> tuple[Member, int] | None:
         for member in self.here[which:] + self.here[:which]:
@@ -261,6 +267,6 @@ async def run(named: bool, ops: list[Op]) -> None:
 @settings(deadline=None, max_examples=examples(200))
 @given(st.booleans(), st.lists(JOIN, min_size=1, max_size=4), st.lists(OPS, min_size=5, max_size=60))
 def test_whatever_happens(named: bool, joins: list[Op], ops: list[Op]) -> None:
-    """Random joins, leaves, acknowledgements, releases, slow readers and lost connections: a message is deleted only
-    when somebody and everybody who stays has handled it; in the end nothing is left anywhere."""
+    """Random joins, leaves, lost rights, acknowledgements, releases, slow readers and lost connections: a message is
+    deleted only when somebody and everybody who stays has handled it; in the end nothing is left anywhere."""
     trio.run(run, named, [*joins, *[("push", 10)] * 4, *ops], clock=trio.testing.MockClock(autojump_threshold=0))

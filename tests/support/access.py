@@ -23,7 +23,8 @@ def hashed(token: str) -> str:
 
 def section(name: str, **values: object) -> str:
     """A section of an access file. name: as between the brackets."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]  # JSON's texts and lists are TOML's
+    # JSON's texts and lists are TOML's, unless it writes characters as surrogates.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join([f"[{name}]", *lines, ""])
 
 

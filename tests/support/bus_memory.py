@@ -8,7 +8,7 @@ import trio
 from qs_bus.connection import BusConnection
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
-from qs_bus.names import queue_of
+from qs_bus.names import DurableName
 from qs_bus.options import BusOptions, Policy
 from qs_bus.share import Share
 from qs_bus.subscription import Subscription
@@ -123,7 +123,7 @@ class Client:
     def __init__(self, world: "World", credit: int) -> None:
         self.reader = Reader(credit)
         self.connection = BusConnection(
-            self.reader, Peer(), world.options.limits, world.nursery, world.bus  # type: ignore[arg-type]
+            self.reader, Peer(), world.options.limits, world.nursery, world.bus, caller=None  # type: ignore[arg-type]
         )  # fmt: skip
 
     def join(self, *feeds: Feed, **options: Any) -> Subscription:
@@ -188,7 +188,7 @@ class World:
         return FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold)
 
     def share(self, qid: str = "q", name: str = "n") -> Share:
-        return Share(queue_of(qid, name), qid, name, self.upstream, self.options.limits.outbox)
+        return Share(DurableName(qid, name), self.upstream, self.options.limits.outbox)
 
     def client(self, credit: int = EVERYTHING) -> Client:
         return Client(self, credit)

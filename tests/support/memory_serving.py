@@ -17,6 +17,7 @@ from qs_server.main.server import Server
 from qs_server.storage.directories import FilesEngine
 from qs_server.storage.disk import Disk
 from qs_server.storage.engine import Durability, wall_clock
+from qs_serving.access.access import Access
 from qs_serving.hub import Hub, Reader
 from qs_serving.transport import Transport
 from support.documents import new_queue
@@ -222,13 +223,15 @@ async def serving(
     disk: Disk | None = None,
     limits: ServerLimits | None = None,
     queues: tuple[str, ...] = ("q",),
+    access: Access | None = None,
 ) -> AsyncIterator[Serving]:
-    """A server for the length of a with block, with these queues. At its end it is stopped as a signal would."""
+    """A server for the length of a with block, with these queues, which anonymous clients may make if there is an
+    access file. At its end it is stopped as a signal would."""
     root.mkdir(exist_ok=True)
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
     listener = MemoryListener()
-    server = MemoryServer(storage, options, clock)
+    server = MemoryServer(storage, options, clock, access=access)
     done = trio.Event()
 
     async def run() -> None:

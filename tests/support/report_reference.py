@@ -14,6 +14,7 @@ SECOND = 1_000_000
 HOUR = 3600 * SECOND
 START = 1_763_719_200 * SECOND
 """2025-11-21 10:00 UTC."""
+ENDS = ("dead", "redriven", "retired", "deleted")
 
 
 def line(seconds: float, event: str, queue: str, mid: int, receives: int | None, size: int | None = 10) -> Line:
@@ -53,14 +54,17 @@ def _life(chance: random.Random, mid: int) -> list[Line]:
         add("received", receives)
         for _ in range(chance.choice([0, 0, 1, 2])):
             add("extended", receives)
-        end = chance.choice(["released", "expired", "deleted", None])
+        end = chance.choice(["released", "expired", "released", "expired", "deleted", "deleted", "dead", None])
         if end is None:
             break
         add(end, receives)
-        if end == "deleted":
+        if end in ENDS:
             break
-    if life[-1]["event"] != "deleted" and chance.random() < 0.3:
-        add("deleted", None if chance.random() < 0.5 else life[-1]["receives"])
+    if life[-1]["event"] not in ENDS and chance.random() < 0.4:
+        if chance.random() < 0.5:
+            add(chance.choice(["redriven", "retired"]), life[-1]["receives"])
+        else:
+            add("deleted", None if chance.random() < 0.5 else life[-1]["receives"])
     lost = chance.choice([0, 0, 0, 0, 1, 2])  # what was before the record began
     return life[min(lost, len(life) - 1) :]
 
@@ -86,7 +90,7 @@ class Told:
     def depth(self, queue: str, until: int, lines: Iterable[Line]) -> int:
         """Of a queue just before that time."""
         events = Counter(each["event"] for each in lines if each["queue"] == queue and each["time"] < until)
-        return self.at_start[queue] + events["pushed"] - events["deleted"]
+        return self.at_start[queue] + events["pushed"] - sum(events[name] for name in ENDS)
 
 
 def tell(lines: Sequence[Line]) -> Told:
@@ -117,7 +121,7 @@ def tell(lines: Sequence[Line]) -> Told:
 
 def _end(told: Told, figures: Figures, last: Line, now: Line) -> None:
     took = now["time"] - last["time"]
-    if last["event"] in ("pushed", "released", "expired") and now["event"] in ("received", "deleted"):
+    if last["event"] in ("pushed", "released", "expired") and now["event"] in ("received", *ENDS):
         told.waits.append((took, now["queue"], now["mid"], now["event"]))
         if now["event"] == "received":
             figures.waiting.append(took)

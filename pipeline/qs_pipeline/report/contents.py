@@ -147,6 +147,10 @@ def _numbers(queues: Sequence[Row]) -> list[Number]:
         headlines.append(Number("Slowest queue: p95 of waiting", duration(slowest["waiting_p95"]), slowest["queue"]))
     expired = max(queues, key=lambda row: row["expired"])
     headlines.append(Number("Windows expired", number(total("expired")), _most(expired, number(expired["expired"]))))
+    for kind, name in (("dead", "Dead letters"), ("retired", "Retired")):
+        if total(kind):
+            most = max(queues, key=lambda row: row[kind])
+            headlines.append(Number(name, number(total(kind)), _most(most, number(most[kind]))))
     return headlines
 
 
@@ -221,12 +225,35 @@ def _listed(results: Results, queues: Sequence[Row]) -> list[Section]:
             table=_table_of(("queue", "message", "waited", "from", "until", "then", "size"), waited, {0, 5}),
             empty="For no message is it known when its wait began.",
         ),
+        Section(
+            "Dead letters",
+            "The queues that dead letters come from, those from which they were moved back, and those whose messages "
+            "grew too old.",
+            table=_left_table(queues),
+            empty="No message was moved to a dead-letter queue or back, and none was removed because of its age.",
+        ),
         Section("Queues", f"Over the whole record.{more}", table=_queue_table(queues[:_LISTED])),
     ]  # fmt: skip
 
 
 def _table_of(columns: Sequence[str], cells: Sequence[Sequence[str]], text: set[int]) -> Table | None:
     return Table(columns, cells, frozenset(text)) if cells else None
+
+
+def _left_table(queues: Sequence[Row]) -> Table | None:
+    """Returns the queues that messages left otherwise than by a deletion, those with most dead letters first."""
+    left = [row for row in queues if row["dead"] or row["redriven"] or row["retired"]]
+    left.sort(key=lambda row: (-row["dead"], -row["redriven"], -row["retired"], row["queue"]))
+    cells = [
+        [
+            row["queue"],
+            number(row["dead"]),
+            share(row["dead"], row["received"]),
+            *(number(row[name]) for name in ("redriven", "retired", "depth")),
+        ]
+        for row in left[:_LISTED]
+    ]
+    return _table_of(("queue", "dead letters", "of its receives", "redriven", "retired", "left"), cells, {0})
 
 
 def _queue_table(queues: Sequence[Row]) -> Table:

@@ -1,11 +1,11 @@
 """The lifecycles of messages: adds to each event of the record what it ended.
 
 A message is `(queue, mid)`. Its events are ordered by time, then by `receives` (events of a batch have the same time,
-and that number only grows), then by lifecycle: pushed, received, extended, released or expired, deleted. Each event
-except `extended` ends what the previous one began:
+and that number only grows), then by lifecycle: pushed, received, extended, released or expired, then what ends it:
+dead, redriven, retired or deleted. Each event except `extended` ends what the previous one began:
 
 - waiting: from pushed, released or expired to the next event;
-- handling: from received to deleted. A release or an expiry is a failed handling, without a handling time.
+- handling: from received to deleted. A release, an expiry or a death is a failed handling, without a handling time.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,6 +15,8 @@ from .record import EVENTS
 
 WAITING = ("pushed", "released", "expired")
 """After these events a message waits."""
+ENDS = ("dead", "redriven", "retired", "deleted")
+"""After these events a message is no longer in its queue."""
 
 
 def with_lifecycles(events: DataFrame) -> DataFrame:
@@ -22,8 +24,8 @@ def with_lifecycles(events: DataFrame) -> DataFrame:
 
     - `seen_before` (boolean): an earlier event of the message is in the record;
     - `last` (boolean): no later event of it is in the record;
-    - `waited` (long, microseconds): the wait that ended here, by a receive or a deletion; otherwise null. Null for the
-      first event of a message too, as nothing tells when that wait began;
+    - `waited` (long, microseconds): the wait that ended here, by a receive or as the message left the queue; otherwise
+      null. Null for the first event of a message too, as nothing tells when that wait began;
     - `handled` (long, microseconds): the handling that ended well here; otherwise null. A deletion without `receives`
       came with the queue's, and ends no handling.
 
@@ -44,7 +46,7 @@ def with_lifecycles(events: DataFrame) -> DataFrame:
 
 
 def _waited() -> Column:
-    ended = F.col("event").isin("received", "deleted") & F.col("before").isin(*WAITING)
+    ended = F.col("event").isin("received", *ENDS) & F.col("before").isin(*WAITING)
     return F.when(ended, F.col("time") - F.col("since"))
 
 

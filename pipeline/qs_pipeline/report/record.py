@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from ..errors import UsageError
 from ..files import open_files
 
-EVENTS = ("pushed", "received", "extended", "released", "expired", "deleted")
+EVENTS = ("pushed", "received", "extended", "released", "expired", "dead", "redriven", "retired", "deleted")
 """The kinds of events, ordered by lifecycle for those of the same time."""
 
 _NAME = re.compile(r"history-.+\.jsonl(\.gz)?")

@@ -4,17 +4,19 @@
 computation; results have timestamps, and durations in seconds.
 """
 
+import functools
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
-from .lifecycles import WAITING
+from .lifecycles import ENDS, WAITING
 
 HOUR = 3_600_000_000
 ACCURACY = 1000
 """Accuracy of `percentile_approx`: a percentile's rank is off by at most one thousandth of the values."""
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TIMES = ("waiting", "handling")
-COUNTS = ("pushed", "received", "redelivered", "released", "expired", "extended", "deleted")
+COUNTS = ("pushed", "received", "redelivered", "released", "expired", "extended", *ENDS)
 """Columns of whole numbers: how often each event happened."""
 
 
@@ -25,7 +27,7 @@ def figures(lifecycles: DataFrame, width: int, column: str = "hour") -> DataFram
     found = _grouped(lifecycles, F.col("queue"), begin.alias("begin"))
     queue = Window.partitionBy("queue")
     earlier = queue.orderBy("begin").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    depth = F.sum("found").over(queue) + F.sum(F.col("pushed") - F.col("deleted")).over(earlier)
+    depth = F.sum("found").over(queue) + F.sum(F.col("pushed") - _gone()).over(earlier)
     shown = found.select("queue", _at(F.col("begin"), column), *COUNTS, "pushed_bytes", depth.alias("depth"), *_shown())
     return shown.repartition(1).sortWithinPartitions("queue", column)
 
@@ -34,12 +36,17 @@ def queues(lifecycles: DataFrame) -> DataFrame:
     """Returns a row for each queue over the whole record, with its first and last event, and `at_start`, the messages
     that were there before. Sorted by receives, most first."""
     found = _grouped(lifecycles, F.col("queue"))
-    depth = F.col("found") + F.col("pushed") - F.col("deleted")
+    depth = F.col("found") + F.col("pushed") - _gone()
     shown = found.select(
         "queue", _at(F.col("begin"), "first"), _at(F.col("end"), "last"), *COUNTS, "pushed_bytes",
         F.col("found").alias("at_start"), depth.alias("depth"), *_shown(),
     )  # fmt: skip
     return shown.repartition(1).sortWithinPartitions(F.desc("received"), F.desc("pushed"), "queue")
+
+
+def _gone() -> Column:
+    """Returns how many messages have left the queue."""
+    return functools.reduce(Column.__add__, map(F.col, ENDS))
 
 
 def _grouped(lifecycles: DataFrame, *by: Column) -> DataFrame:
@@ -80,7 +87,7 @@ def depths(lifecycles: DataFrame, start: int, width: int) -> DataFrame:
     bin_ = F.floor((F.col("time") - start) / width).cast("long")
     event = F.col("event")
     changed = lifecycles.groupBy("queue", bin_.alias("bin")).agg(
-        (F.count_if(event == "pushed") - F.count_if(event == "deleted")).alias("change"),
+        (F.count_if(event == "pushed") - F.count_if(event.isin(*ENDS))).alias("change"),
         F.count_if(~F.col("seen_before") & (event != "pushed")).alias("found"),
     )
     queue = Window.partitionBy("queue")
@@ -107,7 +114,7 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
     chosen = most.orderBy(F.desc("times"), "queue", "mid").limit(top)
     event, time = F.col("event"), F.col("time")
     state = (
-        F.when(F.col("ended") == "deleted", "deleted")
+        F.when(F.col("ended").isin(*ENDS), F.col("ended"))
         .when(F.col("ended").isin(*WAITING), "waiting")
         .otherwise("handed out")
     )
@@ -133,8 +140,8 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
 
 
 def waited_longest(lifecycles: DataFrame, top: int, end: int) -> DataFrame:
-    """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted, or
-    `nothing` for those that still waited at the end of the record (`end`, microseconds)."""
+    """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted,
+    dead, redriven, retired, or `nothing` for those that still waited at the end of the record (`end`, microseconds)."""
     event, time = F.col("event"), F.col("time")
     still = F.col("last") & event.isin(*WAITING)
     waits = lifecycles.select(

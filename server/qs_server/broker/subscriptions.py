@@ -151,10 +151,11 @@ class Subscriptions:
         self._end(key)
 
     def end_forbidden(self, subscriber: Subscriber, find: Refusals) -> None:
-        """Ends the subscriptions that the client may not have any more, and gives back what they hold. find: returns
-        why not, of the queues of one."""
+        """Ends the subscriptions that the client may not have any more, and gives back what they hold. One that has not
+        started stays: its end must not come before its answer. find: returns why not, of the queues of one."""
         for subscription in list(subscriber.subscriptions.values()):
-            refusal = None if subscription.closed else find(subscription.qids)
+            begun = not subscription.closed and subscription not in subscriber.new
+            refusal = find(subscription.qids) if begun else None
             if refusal is not None:
                 self.close(subscription)
                 self._leaving.append((subscription, list(subscription.receives)[::-1]))

@@ -2,7 +2,7 @@
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_serving.access.caller import DELAY, NotAllowedError
+from qs_serving.access.caller import NotAllowedError
 
 from ..broker.jobs import Pause
 from ..storage.engine import UnsupportedError
@@ -16,9 +16,11 @@ def authenticate(service: Service, request: wire.Authenticate) -> Message | Answ
         return wire.Authenticate(principal=service.caller.authenticate(request.token or ""))
     except NotAllowedError as error:
         return _refuse_slowly(error)
+    finally:
+        service.end_forbidden_subscriptions()
 
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:
     """Refuses after a while, so that one connection cannot try many tokens. Nobody else waits."""
-    yield Pause(wait=DELAY)
+    yield Pause(wait=error.delay)
     raise error

@@ -1,4 +1,4 @@
-"""The operations that look at and change the options of a queue."""
+"""The operations that make a queue, and look at and change its options."""
 
 from dataclasses import replace
 
@@ -12,7 +12,13 @@ _LATER = ("retention",)
 """Options of the protocol that no storage has yet."""
 
 
-def options_of(asked: wire.QueueOptions) -> Options:
+def new_queue(service: Service, request: wire.NewQueue) -> Message:
+    options = _options_of(request.options or wire.QueueOptions())
+    service.storage.create(qid_of(request), options)
+    return wire.NewQueue(request.qid)
+
+
+def _options_of(asked: wire.QueueOptions) -> Options:
     """Returns the options of a new queue. UnsupportedError for those that no storage has."""
     _refuse_later(asked)
     options = Options(storage=asked.storage or "", capacity=asked.capacity)

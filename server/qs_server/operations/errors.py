@@ -30,7 +30,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
 }
 
 
-def error_answer(about: Message, error: ErrorCode, text: str) -> Error:
+def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
     """Returns the answer to a request that fails in this way."""
     return Fault(error, text, about.req).message(new_resp())
 

@@ -22,7 +22,6 @@ from ..storage.engine import (
     State,
 )
 from ..storage.engine import Message as Stored
-from .configuring import options_of
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
 
 _LONGEST = 999_999_999
@@ -40,12 +39,6 @@ def list_queues(service: Service, request: wire.ListQueues) -> Message:
     if service.caller is not None:
         qids = filter(service.caller.may_see, qids)
     return wire.ListQueues(sorted(qids))
-
-
-def new_queue(service: Service, request: wire.NewQueue) -> Message:
-    options = options_of(request.options or wire.QueueOptions())
-    service.storage.create(qid_of(request), options)
-    return wire.NewQueue(request.qid)
 
 
 def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:

@@ -52,6 +52,18 @@ class Service:
         """Returns whether the client may see the figures of a queue."""
         return self.caller is None or self.caller.may(Right.STATS, qid)
 
+    def start_subscriptions(self) -> None:
+        """Starts the client's subscriptions whose answers have been sent. Call it in a batch."""
+        if self.subscriber is not None:
+            self.subscriptions.start(self.subscriber)
+            self.end_forbidden_subscriptions()  # the rights may have changed behind the request
+
+    def end_forbidden_subscriptions(self) -> None:
+        """Ends the client's subscriptions that it may not have any more. Call it in a batch, after the client has
+        become somebody else, or the access file has been read again."""
+        if self.subscriber is not None and self.caller is not None:
+            self.subscriptions.end_forbidden(self.subscriber, self.caller.refusal_to_read)
+
 
 Answer = Generator[Pause, bool | None, Message]
 """A handler that waits. It is sent None to begin, True when the time of the pause is over."""

@@ -40,7 +40,7 @@ _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 
 OPERATIONS: dict[type[Message], Operation] = {
     wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
-    wire.NewQueue: Operation(messages.new_queue, _SET, (Engine.create,)),
+    wire.NewQueue: Operation(configuring.new_queue, _SET, (Engine.create,)),
     wire.SetQueue: Operation(configuring.set_queue, _SET, (Engine.configure,)),
     wire.GetQueue: Operation(configuring.get_queue, _CONFIGURE),
     wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),

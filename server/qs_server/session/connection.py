@@ -98,7 +98,7 @@ class Connection(Conversation):
         """Starts subscriptions whose answers have been sent."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:
-            await self._committer.run(Job(partial(self._subscriptions.start, subscriber)))
+            await self._committer.run(Job(self._service.start_subscriptions))
 
     async def leave(self) -> None:
         """The client has gone: what it was sent and has not acknowledged becomes visible again, batch by batch."""
@@ -107,13 +107,12 @@ class Connection(Conversation):
             await self._committer.run(Job(partial(self._subscriptions.drop, subscriber)))
 
     def rights_changed(self) -> None:
-        """The access file has been read again: what the client may not do any more ends."""
-        requests, subscriber = self._requests, self._service.subscriber
-        if requests is not None and self._woken is not None and not requests.is_allowed():
+        """The access file has been read again: what the client may not do any more ends. A receive that waits looks
+        again also if it is allowed: one that was woken for a message and is refused now leaves the message to it."""
+        if self._woken is not None:
             self._woken()
-        if subscriber is not None and self._service.caller is not None:
-            find = self._service.caller.refusal_to_read
-            self._committer.post(Job(partial(self._subscriptions.end_forbidden, subscriber, find)))
+        if self._service.subscriber is not None:
+            self._committer.post(Job(self._service.end_forbidden_subscriptions))
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -167,7 +166,7 @@ class Connection(Conversation):
             return False
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
-            self._committer.post(Job(partial(self._subscriptions.start, subscriber)))
+            self._committer.post(Job(self._service.start_subscriptions))
         if self._stopping or requests.closes or requests.left:
             return False
         self._requests = None
@@ -234,7 +233,7 @@ class Connection(Conversation):
         """Waits until the pause is over. Takes more requests meanwhile, up to the bound."""
         pause = requests.pause
         if pause is not None and pause.call is not None:
-            await self._wait_for_call(pause.call)
+            await self._wait_for_call(requests, pause.call)
             requests.resume()
             return
         if pause is None or not pause.qids:
@@ -243,7 +242,8 @@ class Connection(Conversation):
             return
         woken = self._waiters.woken(requests)
         self._woken = woken.set
-        self.rights_changed()  # they may have, while the batch was under way
+        if not requests.is_allowed():  # the file was read again while the batch was under way
+            woken.set()
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             if self._stopping or self._ended:
@@ -255,19 +255,25 @@ class Connection(Conversation):
                 await woken.wait()
             nursery.cancel_scope.cancel()
         self._interruptible = self._woken = None
-        if self._stopping or self._ended:
-            # Nobody may be there any more to take what comes: it answers with nothing, and the next in line is woken.
+        if self._stopping or self._ended or not requests.is_allowed():
+            # The client takes no messages any more, or may not: it gets none, and the next in line is woken.
             self._waiters.leave(requests)
             requests.end_wait()
         else:
             self._waiters.resume(requests)
             requests.resume(over=time.cancelled_caught)
 
-    async def _wait_for_call(self, call: Call[Any]) -> None:
-        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer."""
+    async def _wait_for_call(self, requests: RequestBatch, call: Call[Any]) -> None:
+        """Waits until the call is done. Tells it to stop when nobody wants to wait any longer, or nobody may."""
+
+        def stop_if_forbidden() -> None:
+            if not requests.is_allowed():
+                call.stop.set()
+
         if self._stopping or self._ended:
             call.stop.set()
-        self._woken = call.stop.set
+        self._woken = stop_if_forbidden
+        stop_if_forbidden()
         async with trio.open_nursery() as nursery:
             self._interruptible = nursery.cancel_scope
             nursery.start_soon(self._read_ahead, nursery.cancel_scope)

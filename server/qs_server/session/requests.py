@@ -111,11 +111,17 @@ class RequestBatch:
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of the request that waits, with an empty answer."""
+        """Ends the wait of the receive that waits: with an empty answer, or an error if it is no longer allowed."""
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._add(ReceiveMessage(), self._events[-self.left].req)
+            request = self._events[-self.left]
+            answer: Message = ReceiveMessage()
+            try:
+                self._check(request)
+            except NotAllowedError as error:
+                answer = self._refuse(request, error)
+            self._add(answer, request.req)
         self.pause = None
 
     def pushes(self) -> list[PushMessage]:
@@ -156,13 +162,13 @@ class RequestBatch:
 
     def _refuse(self, request: Message | Fault, error: Exception) -> Message:
         """Returns what is answered when a handler has raised an error."""
+        if isinstance(error, NotAllowedError):
+            self.closes = error.error.closes
+            return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
             raise error
         if isinstance(error, engine.StorageError):
             return refused(request, error)
-        if isinstance(error, NotAllowedError):
-            self.closes = error.error.closes
-            return error_answer(request, error.error, str(error))
         if isinstance(error, BadRequestError):
             return error_answer(request, table.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
@@ -174,11 +180,12 @@ class RequestBatch:
     def _handle(self, request: Message | Fault) -> Message | None:
         """Returns the answer to a request, or None when its handler waits. Whatever the handler raises."""
         service = self._service
-        if service.caller is not None:
-            self._check(request)
         operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
         if operation is None:
+            self._check(request)
             return self._handle_unknown(request)
+        if service.caller is not None:
+            service.caller.check(operation.rights, request)
         handler = operation.handler
         if service.remotes.has_queues or isinstance(request, NewQueue):
             handler = handler_of(service, cast(Message, request), handler)
@@ -206,23 +213,20 @@ class RequestBatch:
         return True
 
     def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request."""
+        """Raises NotAllowedError unless the client may make the request. A document that cannot be read asks for
+        nothing; an operation that is unknown is refused like any other."""
         caller = self._service.caller
-        if caller is not None and not isinstance(request, Fault):
-            operation = OPERATIONS.get(type(request))
+        if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
+            operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues, unless the request is no longer allowed: the access file may have been read again."""
-        running = self._running
-        try:
+        """Continues. A receive that has waited in vain is refused if it is no longer allowed: the access file may have
+        been read again. Whatever else is begun is finished, as it may have changed something."""
+        answer = self._continue()
+        if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
-        except NotAllowedError:
-            if running is not None:
-                running.close()
-            self._running = None
-            raise
-        return self._continue()
+        return answer
 
     def _continue(self) -> Message | None:
         """Runs the handler that has begun until it has an answer, or waits."""

@@ -6,11 +6,14 @@ does not report what other processes do in a directory.
 
 from typing import Literal, Protocol
 
-Event = Literal["pushed", "received", "released", "expired", "extended", "dead", "redriven", "deleted"]
+Event = Literal["pushed", "received", "released", "expired", "extended", "dead", "redriven", "retired", "deleted"]
 """What happens to a message. pushed: it was added to a queue, by a push, a copy or a move; received: it was handed out;
 released: its holder gave it back or lost the connection; expired: its window timed out (the end of a delay does not
-count); extended: the end of its window was moved; dead: it was moved to a dead-letter queue; redriven: it was moved
-from a dead-letter queue; deleted: it was removed, by itself, by a purge, or with its queue."""
+count); extended: the end of its window was moved; deleted: it was removed, by itself, by a purge, or with its queue.
+
+dead: it left its queue for a dead-letter queue, instead of released or expired; redriven: it left a dead-letter queue
+for another one; both are of the queue and id that it had, and `pushed`, with 0 receives, follows for those that it has
+then. retired: it was removed as it was older than the retention of its queue."""
 
 
 class Lifecycle(Protocol):

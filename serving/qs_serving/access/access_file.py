@@ -13,9 +13,12 @@ _LISTED = (Right.READ, Right.WRITE, Right.CONFIGURE)
 _LISTS = ("tokens", "certificates", *(right.value for right in _LISTED))
 _FLAGS = ("admin", "monitor")
 _TOKEN = re.compile(r"sha256:([0-9a-fA-F]{64})")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+"""Characters that garble a log, or that an answer cannot carry."""
 _NAME = 200
 """Characters of a principal's name."""
+_SHOWN = 30
+"""Characters of a key that an error shows: a token or its hash in the wrong place is longer."""
 
 
 class AccessFileError(Exception):
@@ -48,7 +51,9 @@ class AccessTable:
     def _add(self, name: str, section: Mapping[str, Any]) -> None:
         where = f"principals.{name}"
         if not name or len(name) > _NAME or _CONTROL.search(name):
-            raise self._error(f"{name!r}", f"is no name of a principal: 1 to {_NAME} characters, no control characters")
+            raise self._error(
+                _shown(name), f"is no name of a principal: 1 to {_NAME} characters, no control characters"
+            )
         self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)
         flags = {flag: section.get(flag, False) for flag in _FLAGS}
         for flag, value in flags.items():
@@ -60,8 +65,8 @@ class AccessTable:
             if found is None:
                 raise self._error(where, "a token is written as sha256: and 64 hex digits; `qs token` makes one")
             self._claim(self.tokens, bytes.fromhex(found[1]), name, "token")
-        for names in self._strings(section, "certificates", where):
-            self._claim(self.certificates, names, name, "certificate")
+        for listed in self._strings(section, "certificates", where):
+            self._claim(self.certificates, listed, name, "certificate")
 
     def _claim(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
         other = known.setdefault(key, name)
@@ -85,10 +90,20 @@ class AccessTable:
     def _refuse_unknown(self, section: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
         for key in section:
             if key not in known:
-                raise self._error(where, f"has {key!r}, which is unknown: it may have {', '.join(known)}")
+                raise self._error(where, f"has {_shown(key)}, which is unknown: it may have {', '.join(known)}")
 
     def _error(self, where: str, text: str) -> AccessFileError:
         return AccessFileError(f"{self._path}: {where} {text}" if where else f"{self._path}: {text}")
+
+
+def _position(error: Exception) -> str:
+    """Returns where TOML is wrong. The text of the error itself may name what stands there."""
+    found = re.search(r"\(at (line \d+, column \d+|end of document)\)", str(error))
+    return f"look at {found[1]}" if found else "a number is too long, or a list too deep"
+
+
+def _shown(key: str) -> str:
+    return repr(key) if len(key) <= _SHOWN else f"a key of {len(key)} characters"
 
 
 def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
@@ -96,13 +111,13 @@ def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = tomllib.load(file)
+            content = tomllib.loads(file.read().decode())
     except OSError as error:
         raise AccessFileError(f"cannot read --access {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise AccessFileError(f"{path}: is not text in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise AccessFileError(f"{path}: is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: numbers and lists may be too long or deep
+        raise AccessFileError(f"{path}: is not TOML: {_position(error)}") from None
     table = AccessTable(path, content)
     warnings = []
     if mode & stat.S_IWOTH:

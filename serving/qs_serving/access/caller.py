@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from qs_schemas import ErrorCode, Message
+from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 
 from .access import Access
@@ -13,19 +13,19 @@ from .tokens import owner_of
 
 Rights = Mapping[str, Right]
 """Field of a request that names queues -> the right that it needs to each of them."""
-DELAY = 0.1
-"""Seconds after which a wrong token is answered."""
 _MOST_WRONG = 10
 """Wrong tokens of one connection. The last one closes it."""
 _FIRST = "authenticate with a token first"
 
 
 class NotAllowedError(Exception):
-    """A request is refused. error: row of the table of errors; the text says what is missing."""
+    """A request is refused. error: row of the table of errors; the text says what is missing. delay: seconds after
+    which the client is to be told."""
 
-    def __init__(self, error: ErrorCode, text: str) -> None:
+    def __init__(self, error: ErrorCode, text: str, delay: float = 0.0) -> None:
         super().__init__(text)
         self.error = error
+        self.delay = delay
 
 
 class _How(Enum):
@@ -39,7 +39,7 @@ class _How(Enum):
 
 class Caller:
     """One connection, and what it may do now: that changes when it authenticates, and when the access file is read
-    again. Used by one thread at a time."""
+    again. One thread at a time changes it; the loop may ask meanwhile."""
 
     def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
         """peer: address of the client, for the log; certificate: the names in the client's certificate."""
@@ -49,17 +49,16 @@ class Caller:
         self._how = _How.CERTIFICATE if self._certificate else _How.NOT
         self._digest = b""
         self._wrong = 0
-        self._table: AccessTable | None = None
-        self._principal: Principal | None = None
+        self._found: tuple[AccessTable | None, Principal | None] = None, None
+        """The principal by an access table. One object, so that another thread never sees one without the other."""
 
     @property
     def principal(self) -> Principal | None:
         """Who it is: a principal, the anonymous one, or None for a client that may do nothing but authenticate."""
-        current = self._access.table
-        if current is not self._table:
-            self._principal = self._find(current)
-            self._table = current
-        return self._principal
+        current, found = self._access.table, self._found
+        if found[0] is not current:
+            self._found = found = current, self._find(current)
+        return found[1]
 
     def _find(self, current: AccessTable) -> Principal | None:
         if self._how is _How.TOKEN:
@@ -72,32 +71,34 @@ class Caller:
 
     def authenticate(self, token: str) -> str:
         """Becomes the principal of a token, and returns its name. NotAllowedError: it is nobody from now on; the answer
-        to that is to be given after `DELAY`, and a 429 closes the connection."""
+        to that is to be given after the error's delay, and a 429 closes the connection."""
         found = owner_of(token, self._access.table.tokens)
-        self._table = None
+        self._how = _How.WRONGLY if found is None else _How.TOKEN
+        self._digest, name = found or (b"", "")
+        self._found = None, None
         if found is not None:
-            self._how = _How.TOKEN
-            self._digest, name = found
             return name
-        self._how = _How.WRONGLY
         self._wrong += 1
-        self._access.failures.note(self._peer)
+        delay = self._access.failures.note(self._peer)
         if self._wrong >= _MOST_WRONG:
-            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed")
-        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it")
+            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed", delay)
+        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
 
-    def check(self, rights: Rights | None, request: Message) -> None:
+    def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
         principal may."""
         if rights is None:
             return
-        principal = self.principal
+        current, principal = self._found
+        if current is not self._access.table:
+            principal = self.principal
         if principal is None:
             raise self._refused("is needed for this")
         for field, right in rights.items():
             named = getattr(request, field)
-            for qid in (named,) if isinstance(named, str) else named or ():
-                if not principal.may(right, qid):
+            decisions = principal.decisions[right]
+            for qid in (named,) if type(named) is str else named or ():
+                if not decisions[qid]:
                     raise self._refused(f"may not {right.value} the queue {qid!r}")
 
     def may(self, right: Right, qid: str) -> bool:
@@ -121,6 +122,9 @@ class Caller:
     def _refused(self, what: str) -> NotAllowedError:
         principal = self.principal
         if principal is None or principal.name is None:
-            text = _FIRST if principal is None else f"a client that has not authenticated {what}: {_FIRST}"
+            advice = _FIRST
+            if self._how is _How.CERTIFICATE:
+                advice = f"no principal has a name of your certificate ({', '.join(map(repr, self._certificate))})"
+            text = advice if principal is None else f"a client that has not authenticated {what}: {advice}"
             return NotAllowedError(table.UNAUTHORIZED, text)
         return NotAllowedError(table.FORBIDDEN, f"the principal {principal.name!r} {what}")

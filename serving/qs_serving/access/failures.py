@@ -1,18 +1,26 @@
-"""The log of wrong tokens: one line a second, however many there are."""
+"""Wrong tokens: when they are answered, and the log of them, which has one line a second however many there are."""
 
 import logging
+import time
+from collections.abc import Callable
 
 import trio
 
 _logger = logging.getLogger(__name__)
 _QUIET = 1.0
 """Seconds after a line without another."""
+_DELAY = 0.1
+"""Seconds after which a wrong token is answered, at least."""
+_RATE = 1000
+"""Wrong tokens that are answered a second, of all connections together: more would take the time of those who work."""
 
 
 class Failures:
     """Counts wrong tokens, and logs the count. Sleeps while there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._answered = 0.0  # when the last of them is answered
         self.total = 0
         """Wrong tokens since the start."""
         self._logged = 0
@@ -20,13 +28,17 @@ class Failures:
         self._event = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
-    def note(self, peer: str) -> None:
-        """Counts a wrong token. peer: address of the client. Any thread may call it."""
+    def note(self, peer: str) -> float:
+        """Counts a wrong token. Returns the seconds after which it is to be answered: 0.1, and more when they come
+        faster than `_RATE`. peer: the client's address. Any thread may call it."""
         first = self.total == self._logged
         self.total += 1
         self._peer = peer
         if first and self._token is not None:
             self._token.run_sync_soon(self._wake)
+        now = self._clock()
+        self._answered = max(now + _DELAY, self._answered + 1 / _RATE)
+        return self._answered - now
 
     def _wake(self) -> None:
         self._event.set()

@@ -26,7 +26,7 @@ class Principal:
     """One principal of the access file, or everybody who has said nothing. Does not change: a file that is read again
     makes new ones."""
 
-    __slots__ = ("_decisions", "admin", "monitor", "name")
+    __slots__ = ("admin", "decisions", "monitor", "name")
 
     def __init__(
         self,
@@ -42,17 +42,18 @@ class Principal:
         self.admin = admin
         self.monitor = monitor or admin
         patterns = patterns or {}
-        self._decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
-        self._decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
+        self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
+        """For each right, whether it is there: by the name of a queue, any name. What `may` returns, without a call."""
+        self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
 
     def may(self, right: Right, qid: str) -> bool:
         """Returns whether the principal has this right to the queue of this name, whether there is such a queue or
         not."""
-        return self._decisions[right][qid]
+        return self.decisions[right][qid]
 
     def may_see(self, qid: str) -> bool:
         """Returns whether the principal may know that the queue exists: it has one of the listed rights to it."""
-        return any(self._decisions[right][qid] for right in _LISTED)
+        return any(self.decisions[right][qid] for right in _LISTED)
 
 
 class _Decisions(dict[str, bool]):

@@ -9,6 +9,7 @@ import trio.testing
 from qs_bus.monitor import Monitor
 from qs_bus.options import BusOptions
 from qs_bus.subscriber_counts import SubscriberCounts
+from qs_bus.upstream import Upstream
 
 settled = trio.testing.wait_all_tasks_blocked
 SETTLE = 5
@@ -38,7 +39,7 @@ def counts() -> FakeCounts:
 @pytest.fixture
 def monitor(counts: FakeCounts, nursery: trio.Nursery) -> Monitor:
     """Without a server."""
-    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, text: None)
+    monitor = Monitor(BusOptions(queues=("q",), settle=SETTLE), lambda feed: None, lambda feed, error, text: None)
     monitor._counts, monitor._background = counts, nursery
     return monitor
 
@@ -71,3 +72,26 @@ async def test_the_bus_stands_still_while_a_subscriber_is_noted(
     counts.done.set()
     await settled()
     assert feed.coming == 0
+
+
+@pytest.mark.parametrize(("not_made", "seconds"), [(set(), 0.5), ({"q"}, 10)])
+async def test_a_queue_of_q_that_is_deleted(
+    monitor: Monitor,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    not_made: set[str],
+    seconds: float,
+) -> None:
+    """It is made again soon. The bus looks more rarely whether others have made it, if the server does not let the bus
+    do that."""
+    prepared = trio.Event()
+
+    async def prepare(upstream: Upstream) -> None:
+        prepared.set()
+
+    monkeypatch.setattr(monitor, "_prepare", prepare)
+    monitor._not_made = not_made
+    began = trio.current_time()
+    monitor._gone(monitor.feed("q"))
+    await prepared.wait()
+    assert trio.current_time() - began == pytest.approx(seconds)

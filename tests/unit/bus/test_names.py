@@ -6,29 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_bus.names import counts_queue_of, is_of_bus, name_in, queue_of
+from qs_bus.names import DurableName, counts_queue_of, is_of_bus, name_in, queue_of
 
 NAMES = ["a", "orders", "a:b", "%", "%3A", "%253A", ":", "::", "a%", "bus:", "bus:a:b", "\N{GRINNING FACE}", "a b"]
 
 
 def test_there_and_back() -> None:
-    """The queue of a name tells which queue and which name, whatever characters they have."""
-    for qid, name in itertools.product(NAMES, NAMES):
-        kept = queue_of(qid, name)
-        assert name_in(kept) == (qid, name)
+    """The queue of a name tells which queue, which name and which owner, whatever characters they have."""
+    for qid, name, owner in itertools.product(NAMES, NAMES, [None, *NAMES]):
+        kept = queue_of(DurableName(qid, name, owner))
+        assert name_in(kept) == (qid, name, owner)
         assert is_of_bus(kept)
 
 
-@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
-def test_no_two_have_the_same(qid: str, name: str, other_qid: str, other_name: str) -> None:
-    """Two names, or one name of two queues, never have the same queue."""
-    assert name_in(queue_of(qid, name)) == (qid, name)
-    same = queue_of(qid, name) == queue_of(other_qid, other_name)
-    assert same == ((qid, name) == (other_qid, other_name))
+def test_a_name_without_owner() -> None:
+    """Its queue is called as it was before names had owners."""
+    assert queue_of(DurableName("orders", "billing")) == "bus:orders:billing"
+    assert queue_of(DurableName("orders", "billing", "ops")) == "bus:orders:ops:billing"
+
+
+SOME = st.builds(DurableName, st.text(min_size=1), st.text(min_size=1), st.none() | st.text(min_size=1))
+
+
+@given(SOME, SOME)
+def test_no_two_have_the_same(one: DurableName, other: DurableName) -> None:
+    """Two names, one name of two queues, or one of two owners never have the same queue."""
+    assert name_in(queue_of(one)) == one
+    assert (queue_of(one) == queue_of(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
-    "qid", ["orders", "bus", "bus:", "bus:a", "bus::", "bus:a:", "bus::b", "bus:a:b:c", "Bus:a:b", " bus:a:b"]
+    "qid",
+    ["orders", "bus", "bus:", "bus:a", "bus::", "bus:a:", "bus::b", "bus:a::c", "bus:a:b:c:d", "Bus:a:b", " bus:a"],
 )
 def test_other_queues(qid: str) -> None:
     """A queue of another form is the queue of no name."""

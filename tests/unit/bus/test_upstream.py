@@ -40,7 +40,7 @@ class Scripted(Upstream):
         async def prepare(upstream: Upstream) -> None:
             self.prepared += 1
 
-        super().__init__(("127.0.0.1", 1), prepare, lambda feed: None)
+        super().__init__(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
         self.prepared = 0
         self.asked: list[Message] = []
         self.answers: Callable[[Message], Message] = lambda request: request
@@ -211,7 +211,7 @@ async def test_a_server_that_is_stopping(nursery: trio.Nursery) -> None:
 
     async def prepare(upstream: Upstream) -> None: ...
 
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None)
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
     upstream._connection, upstream._lost = Stopping(), trio.Event()  # type: ignore[assignment]
     raised: list[Exception] = []
 
@@ -238,7 +238,7 @@ async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockC
     async def prepare(upstream: Upstream) -> None:
         upstream.connected.set()
 
-    upstream = Upstream(("127.0.0.1", 1), prepare, told.append)
+    upstream = Upstream(("127.0.0.1", 1), prepare, told.append, lambda feed: None)
     connection = FakeConnection()
     upstream._connection = connection  # type: ignore[assignment]
     feed = FanOut("q", upstream, 100, 100)
@@ -280,7 +280,7 @@ async def test_who_waits_for_a_connection_is_told_of_the_next_one(
         return IdleConnection()
 
     monkeypatch.setattr(Upstream, "_open", open_connection)
-    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None)
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
     nursery.start_soon(upstream.run)
     with trio.fail_after(60):
         await upstream.connected.wait()

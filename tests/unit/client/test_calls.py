@@ -17,12 +17,14 @@ from qs_client import (
     ExtendMessage,
     Full,
     GetMessage,
+    GetQueue,
     InternalError,
     ListMessages,
     ListQueues,
     NewQueue,
     NoAnswer,
     NotFound,
+    PauseQueue,
     Ping,
     PurgeQueue,
     PushMessage,
@@ -31,14 +33,18 @@ from qs_client import (
     QueueStats,
     Receipt,
     ReceiveMessage,
+    RedriveMessages,
     ReleaseMessage,
+    ResumeQueue,
     ServerError,
     ServerUnavailable,
+    SetQueue,
     asking,
     batches,
     calls,
     claim_calls,
     errors,
+    policy_calls,
 )
 from qs_schemas import TABLE, ErrorCode, Message, Peer
 
@@ -75,6 +81,28 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
         NewQueue("q", QueueOptions("null", 1.5, 9, 60, "d", 3)), NewQueue("q"), True,
     ),
     "delete_queue": (calls.delete_queue("q", force=True), DeleteQueue("q", True), DeleteQueue("q"), True),
+    "set_queue": (
+        policy_calls.set_queue("q", visibility=5, retention=None, dead_letter=None, max_receives=7),
+        SetQueue("q", QueueOptions(None, 5, max_receives=7, removed=frozenset({"retention", "dead_letter"}))),
+        SetQueue("q"), None,
+    ),
+    "queue_options": (
+        policy_calls.queue_options("q"), GetQueue("q"), GetQueue("q", QueueOptions("files", retention=9)),
+        QueueOptions("files", retention=9),
+    ),
+    "pause": (policy_calls.pause("q"), PauseQueue("q"), PauseQueue("q"), None),
+    "resume": (policy_calls.resume("q"), ResumeQueue("q"), ResumeQueue("q"), None),
+    "redrive": (
+        policy_calls.redrive("d"), RedriveMessages("d", max=1000), RedriveMessages("d", [7, 8], count=2), [7, 8],
+    ),
+    "redrive into one queue": (
+        policy_calls.redrive("d", to="q", max=5), RedriveMessages("d", queues=["q"], max=5),
+        RedriveMessages("d", [7], count=1), [7],
+    ),
+    "redrive some": (
+        policy_calls.redrive("d", iter([5, 6]), to="q"), RedriveMessages("d", [5, 6], ["q"]),
+        RedriveMessages("d", [7, 8], count=2), [7, 8],
+    ),
     "purge": (calls.purge("q"), PurgeQueue("q"), PurgeQueue("q", 7), 7),
     "stats of all": (calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q")]), [QueueInfo("q")]),
     "stats of one": (calls.stats("q"), QueueStats("q"), QueueStats("q"), []),
@@ -128,6 +156,9 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
         calls.release(DELIVERY, delay=5),
         ReleaseMessage("orders", DELIVERY.mid, 2, 5), ReleaseMessage("orders"), None,
     ),
+    "release, not counted": (
+        calls.release("q", 5, count=False), ReleaseMessage("q", 5, uncounted=True), ReleaseMessage("q"), None,
+    ),
     "extend": (
         calls.extend("q", 5, visibility=60),
         ExtendMessage("q", 5, visibility=60), ExtendMessage("q", 5, visible_at=77), 77,
@@ -168,6 +199,33 @@ def test_kinds_of_conflict_and_unknown_codes(code: int, kind: str, expected: typ
     error = fail(calls.ping(), Error(code, kind, "why"))
     assert type(error) is expected
     assert isinstance(error, Conflict) == (code == 409)
+
+
+def test_redrive_in_lists() -> None:
+    """Ids go in lists of 1000; no ids are no request, rather than one for all dead letters."""
+    answers = [RedriveMessages("d", [1]), RedriveMessages("d", [2])]
+    requests, moved = play(policy_calls.redrive("d", range(1, 1002)), *answers)
+    assert [len(request.mids) for request in requests if isinstance(request, RedriveMessages)] == [1000, 1]
+    assert moved == [1, 2]
+    assert play(policy_calls.redrive("d", [])) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        policy_calls.set_queue("q"),
+        policy_calls.set_queue("q", retention=0),
+        policy_calls.set_queue("q", max_receives=1001),
+        calls.new_queue("q", max_receives=0),
+        calls.new_queue("q", retention=0),
+        policy_calls.redrive("d", max=1001),
+        policy_calls.redrive("d", [10**18]),
+    ],
+)
+def test_options_out_of_bounds(call: Any) -> None:
+    """An option that the protocol does not have, and no option at all, is a ValueError; nothing is sent."""
+    with pytest.raises(ValueError, match=r"retention|max|mid|name at least one"):
+        next(call)
 
 
 def test_a_server_error_survives_pickling() -> None:

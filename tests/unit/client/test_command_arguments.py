@@ -4,7 +4,8 @@ import argparse
 
 import pytest
 
-from qs_client.command_arguments import command_line, positive, seconds
+from qs_client.argument_values import positive, seconds
+from qs_client.command_arguments import command_line
 from qs_client.server_arguments import bus, server
 
 
@@ -116,6 +117,8 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         ["-s", "[::1", "ls"], ["ls", "--timeout", "1e9"], ["receive", "q", "--wait", "1e9"], ["ls", "--timeout", "nan"],
         ["push", "q", "x", "--delay", "inf"], ["peek", "q", "9" * 5000], ["tail", "q", "--bus", "::1]"],
         ["-s", "h:x", "ls"], ["push", "q", "--dela", "3"], ["ls", "--timeout", "0"],
+        ["set", "q"], ["set", "q", "--retention", "0"], ["set", "q", "--max-receives", "1001"], ["pause"],
+        ["set", "q", "--remove", "storage"], ["set", "q", "--capacity", "5", "--remove", "capacity"], ["redrive"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +140,26 @@ def test_tail_has_no_server(argv: list[str], capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     "command",
-    ["push", "receive", "tail", "peek", "delete", "ack", "release", "ls", "stats", "new", "rm", "purge", "ping"],
+    [
+        "push",
+        "receive",
+        "tail",
+        "peek",
+        "delete",
+        "ack",
+        "release",
+        "ls",
+        "stats",
+        "new",
+        "rm",
+        "purge",
+        "ping",
+        "set",
+        "options",
+        "pause",
+        "resume",
+        "redrive",
+    ],
 )
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command has help, and stands in the help of qs."""

@@ -53,15 +53,35 @@ def test_messages_for_programs() -> None:
     ]
 
 
+def test_dead_letters() -> None:
+    """A dead letter tells where it comes from: in the heading for people, in fields of their own for programs."""
+    letter = Delivery(
+        9, b"x", "failed", 1, dead_from="q", dead_mid=5, dead_receives=3, dead_at=0, dead_reason="receives"
+    )
+    out, stream = written()
+    out.message(letter, heading=True)
+    assert stream.getvalue().decode().splitlines() == [
+        "==> failed 9 (receives 1; dead letter of q 5, after 3 receives at 1970-01-01T00:00:00.000000Z) <==",
+        "x",
+    ]
+    out, stream = written(as_json=True)
+    out.message(letter)
+    origin = {"dead_from": "q", "dead_mid": 5, "dead_receives": 3, "dead_at": 0, "dead_reason": "receives"}
+    assert json.loads(stream.getvalue()) == {"qid": "failed", "mid": 9, "receives": 1, **origin, "payload": "x"}
+
+
 def test_a_table() -> None:
     """Names stand to the left, figures to the right, and what is not known is a dash."""
     out, stream = written()
-    queues = [QueueInfo("a", new=1000, in_flight=5, oldest=1.25, storage="files"), QueueInfo("longer", new=1)]
-    out.queues(queues, COLUMNS)
+    queues = [
+        QueueInfo("a", new=1000, in_flight=5, oldest=1.25, storage="files", paused=True),
+        QueueInfo("longer", new=1, paused=False),
+    ]
+    out.queues(queues, (*COLUMNS, "paused"))
     assert stream.getvalue().decode().splitlines() == [
-        "QUEUE    NEW  IN-FLIGHT  OLDEST  STORAGE",
-        "a       1000          5     1.2    files",
-        "longer     1          -       -        -",
+        "QUEUE    NEW  IN-FLIGHT  OLDEST  STORAGE  PAUSED",
+        "a       1000          5     1.2    files     yes",
+        "longer     1          -       -        -      no",
     ]
 
 

@@ -8,12 +8,12 @@ import pytest
 from support.certificates import authority
 
 from qs_client.security import PLAIN, Security, Token
-from qs_client.server_arguments import add_security, check_security, make_security, plain_server, server
+from qs_client.server_arguments import add_security, check_security, make_security, server
 
 CA = str(authority().cert)
 
 
-def _made(*argv: str, address: str = "h:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
+def _made(*argv: str, address: str = "localhost:1", prefix: str = "--", **environ: str) -> tuple[Security, list[str]]:
     """What the flags, an address and the variables make, and the warnings."""
     parser = argparse.ArgumentParser()
     add_security(parser, prefix)
@@ -53,6 +53,17 @@ def test_insecure() -> None:
     assert "--tls-insecure: the certificate of the server is not verified" in warned[0]
 
 
+@pytest.mark.parametrize(
+    ("address", "warns"),
+    [("queues.example", True), ("192.0.2.7", True), ("127.0.0.1", False), ("[::1]", False), ("localhost", False),
+     ("qss://queues.example", False)],
+)  # fmt: skip
+def test_a_token_in_the_clear(address: str, warns: bool) -> None:
+    """A token that others on the way can read is worth a line, which does not show it."""
+    _, warned = _made(address=address, QS_TOKEN="SECRET")
+    assert [("without TLS" in line, "SECRET" in line) for line in warned] == [(True, False)] * warns
+
+
 def test_tokens(tmp_path: Path) -> None:
     """A token is that of --token-file, else of QS_TOKEN, else of QS_TOKEN_FILE."""
     path = tmp_path / "token"
@@ -86,10 +97,3 @@ def test_contradictions(argv: list[str], address: str, says: str) -> None:
     """Flags that contradict each other or the address are wrong usage; no file is read for that."""
     with pytest.raises(ValueError, match=says):
         _made(*argv, address=address)
-
-
-def test_commands_without_tls() -> None:
-    """A command that does not speak TLS refuses an address that asks for it."""
-    assert plain_server("qs://h:1") == ("h", 1)
-    with pytest.raises(argparse.ArgumentTypeError, match="does not speak TLS"):
-        plain_server("qss://h:1")

@@ -15,6 +15,7 @@ from qs_pipeline.errors import BadMessageError, BadQueryError, DataLossError, Pi
 from qs_pipeline.files import LocalFiles, file_errors
 from qs_pipeline.route_state import RouteState, Targets
 from qs_pipeline.running import BatchHandler
+from qs_pipeline.security import QueueServer
 from qs_pipeline.translate import from_text, translate
 
 WAY = Targets("out", None, "SELECT body FROM messages")
@@ -135,9 +136,9 @@ def test_claims_of_others_are_told(
             held = [("a", 1, 2), ("mine", 1, 5), ("a", 2, 1), ("b", 7, 1)]
             return [Claim(seq, count, 0, 1, 2, "x", consumer, 0) for consumer, seq, count in held]
 
-    monkeypatch.setattr(finishing, "QueueClient", Client)
+    monkeypatch.setattr(QueueServer, "client", Client)
     with caplog.at_level(logging.WARNING, "qs_pipeline"):
-        finishing.acknowledge_finished(Checkpoint(LocalFiles(str(tmp_path)), "c"), "h", 1, "q", "mine")
+        finishing.acknowledge_finished(Checkpoint(LocalFiles(str(tmp_path)), "c"), QueueServer("h", 1), "q", "mine")
     assert caplog.messages == [
         "3 messages of q are held by a (qs claims q)",
         "1 message of q is held by b (qs claims q)",

@@ -13,7 +13,11 @@ def test_all_of_them_in_any_case() -> None:
         "MAXBYTESPERTRIGGER": "6", "numpartitions": "7", "failOnDataLoss": "FALSE", "bodytype": "String",
         "producer": "p", "txnappid": "a", "txnversion": "0", "retryseconds": "1.5",
     }  # fmt: skip
-    assert parse_options(given) == Options("orders", "h", 1, "c", "consume", 5, 6, 7, False, "string", "p", "a", 0, 1.5)
+    given |= {"TLS": "true", "ca": "ca.pem", "cert": "c.pem", "key": "c.key", "tokenfile": " t ", "TlsInsecure": "true"}
+    secure = (True, "ca.pem", "c.pem", "c.key", "t", True)
+    assert parse_options(given) == Options(
+        "orders", "h", 1, "c", "consume", 5, 6, 7, False, "string", "p", "a", 0, 1.5, *secure
+    )
 
 
 def test_what_is_not_given() -> None:
@@ -41,6 +45,9 @@ def test_what_is_not_given() -> None:
         ({"queue": "q", "maxMessagePerTriger": "5"}, "did you mean maxMessagesPerTrigger?"),
         ({"queue": "q", "zzz": "5"}, "there is no option 'zzz' of qs: there are queue, host, port"),
         ({"queue": "q", "path": "orders"}, "a queue has no path"),
+        ({"queue": "q", "tls": "yes"}, "the option tls is 'yes', but must be true or false"),
+        ({"queue": "q", "tokenFile": ""}, "the option tokenFile is empty"),
+        ({"queue": "q", "token": "qs_secret"}, "Spark would show it in plans: name a file with tokenFile"),
         ({"queue": "q", "txnAppId": "a"}, "the option txnVersion is missing"),
         ({"queue": "q", "txnVersion": "1"}, "the option txnAppId is missing"),
         ({"queue": "q", "txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1'"),
@@ -51,6 +58,7 @@ def test_what_is_wrong(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOptionError) as raised:
         parse_options(given)
     assert said in str(raised.value)
+    assert "qs_secret" not in str(raised.value)
     assert raised.value.exit_code == 2
 
 

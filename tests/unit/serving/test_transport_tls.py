@@ -186,8 +186,13 @@ async def test_what_is_sent_together_is_one_record(ends: Ends) -> None:
     other.close()
 
 
+async def receive_all(transport: SocketTransport) -> None:
+    while await transport.receive_some(CHUNK):
+        pass
+
+
 class Talkative(TlsChannel):
-    """Has an alert to send for whatever comes, and finds no plaintext."""
+    """Has something to send for whatever comes, and finds no plaintext."""
 
     __slots__ = ()
 
@@ -196,12 +201,23 @@ class Talkative(TlsChannel):
         return b""
 
 
-async def test_alerts_that_nobody_reads(hub: Hub, nursery: trio.Nursery) -> None:
-    """A client that makes TLS itself answer, again and again, and reads none of it, is disconnected."""
+class TalkativeWithData(Talkative):
+    """Finds plaintext too."""
+
+    __slots__ = ()
+
+    def receive(self, data: object) -> bytes:
+        return super().receive(data) or b" "
+
+
+@pytest.mark.parametrize("kind", [Talkative, TalkativeWithData])
+async def test_what_tls_says_and_nobody_reads(hub: Hub, nursery: trio.Nursery, kind: type[Talkative]) -> None:
+    """A client that makes TLS itself answer, again and again, and reads none of it, is disconnected, whether it sends
+    data in between or not: nothing else bounds what TLS has to say."""
     ours, channel, other = connected("TLSv1_3")
     assert channel is not None
     assert isinstance(other, TlsEnd)
-    channel.__class__ = Talkative
+    channel.__class__ = kind
     transport = SocketTransport(ours, hub, channel)
     other.setblocking(False)
 
@@ -218,7 +234,7 @@ async def test_alerts_that_nobody_reads(hub: Hub, nursery: trio.Nursery) -> None
     with trio.fail_after(20):
         nursery.start_soon(provoke)
         with pytest.raises(trio.BrokenResourceError) as caught:
-            await transport.receive_some(CHUNK)
+            await receive_all(transport)
         assert "does not read" in str(caught.value.__cause__)
         await transport.aclose()
     other.close()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from ..capacity import require_room
 from ..engine import Clock, Origin, StorageError
-from ..lifecycle import Event
 from .store import Store
 from .table import MessageTable
 from .transfers import Move
@@ -24,13 +23,12 @@ class DeadLetters:
         self._find = find
         self._failing = False  # whether the last message could not be moved, and the log says so
 
-    def bury(self, mid: int, event: Event | None, peer: str | None = None) -> bool:
-        """Moves a message to the dead-letter queue. event, peer: what has just happened to the message, for the
-        lifecycle record. Returns False if it cannot be moved: it is the caller's to make it visible. OSError: what was
-        changed before in this batch has been taken back."""
+    def bury(self, mid: int, peer: str | None) -> bool:
+        """Moves a message to the dead-letter queue. peer: see Lifecycle. Returns False if it cannot be moved:
+        the caller makes it visible. OSError: what was changed before in this batch has been taken back."""
         rollbacks = self._store.rollbacks
         try:
-            self._move(mid, event, peer)
+            self._move(mid, peer)
         except (OSError, StorageError) as error:
             if self._store.rollbacks != rollbacks:
                 raise
@@ -48,7 +46,7 @@ class DeadLetters:
         self._failing = False
         return True
 
-    def _move(self, mid: int, event: Event | None, peer: str | None) -> None:
+    def _move(self, mid: int, peer: str | None) -> None:
         table = self._table
         target = self._find(table.options.dead_letter)
         if target is table:
@@ -59,8 +57,6 @@ class DeadLetters:
         origin = Origin(table.qid, mid, table.receives.get(mid, 0), now, "receives", pushed_at)
         move = Move(self._store, table, mid, target, origin)
         self._store.log.reserve(move.size, push=True)
-        if event is not None:
-            table.note(event, mid, peer=peer)
         table.note("dead", mid, peer=peer)
         move.make(now)
         table.counts.dead += 1

@@ -15,6 +15,7 @@ from . import records
 from .cache import CACHE
 from .checkpoint import BadCheckpointError, CheckpointReader, CheckpointWriter
 from .compaction import Compaction
+from .copying import Copying
 from .door import Doors
 from .frames import Header
 from .log import QUICK, Log
@@ -71,7 +72,8 @@ class LogKeeper:
             store.committed_early = self._committed_early
             store.log.first_records = self._announcements
             self._store = store
-            compaction = Compaction(store, self.queues.values, self._clock)
+            queues = self.queues.values
+            compaction = Compaction(store, queues, Copying(store, queues), self._clock)
             begin_checkpoint = partial(self._begin_snapshot, store)
             self.maintenance = Maintenance(store, compaction, self._doors, begin_checkpoint, self._disk, self._clock)
         return self._store

@@ -210,11 +210,14 @@ class Log:
             self.left -= length
             self.left_to_pushes -= length
 
-    def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-        """Adds PUSH records, with the sizes of their payloads. Returns their places. The room is reserved."""
+    def append_all(
+        self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
+    ) -> list[int]:
+        """Adds records with payloads of these sizes. beside: bytes that each record takes beside its payload. Returns
+        their places. The room is reserved."""
         self._wanted = True
         first = self._start + self._length
-        places = list(accumulate(map(records.PUSH_SIZE.__add__, sizes), initial=first))
+        places = list(accumulate(map(beside.__add__, sizes), initial=first))
         length = places.pop() - first
         self.pending += zip(bodies, payloads, strict=True)
         self._length += length

@@ -57,8 +57,11 @@ class RecordLog(Segments, Protocol):
     def append(self, body: bytes, payload: bytes | None = None) -> int:
         """Adds a record to the next frame. Returns its place."""
 
-    def append_pushes(self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-        """Adds PUSH records. Returns their places."""
+    def append_all(
+        self, bodies: Sequence[bytes], payloads: Sequence[bytes], sizes: Sequence[int], beside: int
+    ) -> list[int]:
+        """Adds records with payloads of these sizes. beside: bytes that each record takes beside its payload. Returns
+        their places."""
 
     def name(self, body: bytes) -> None:
         """Adds a record that later ones cannot do without."""

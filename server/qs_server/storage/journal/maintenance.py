@@ -41,8 +41,8 @@ class LogStore(Store):
 class Compactor(Protocol):
     """Removes the oldest segment: see `Compaction`."""
 
-    total: int
-
+    @property
+    def total(self) -> int: ...
     @property
     def wanted(self) -> bool: ...
     def step(self, seconds: float = SLICE) -> None: ...
@@ -174,11 +174,12 @@ class Maintenance:
                 self._written = snapshot
             else:
                 self._snapshot = snapshot
-        elif compaction.wanted:
-            compaction.step()
-        elif self._wants_checkpoint():
+        elif self._wants_checkpoint() and not (store.log.tight and compaction.wanted):
+            # Before compaction, which under a steady load always has something to do.
             self._snapshot = self._begin_checkpoint()
             self.checkpointed = store.log.position
+        elif compaction.wanted:
+            compaction.step()
 
     def _forget_keys(self) -> None:
         """Forgets old keys, in the queues to which nobody pushes any more too: they would hold segments."""

@@ -49,7 +49,7 @@ class Pushing:
         whole = size + len(sizes) * records.PUSH_SIZE
         log, table, store = self._log, self._table, self._store
         log.reserve(whole, push=True)
-        places = log.append_pushes(records.pushes(table.number, mids, now), payloads, sizes)
+        places = log.append_all(records.pushes(table.number, mids, now), payloads, sizes, records.PUSH_SIZE)
         table.push_run(mids, places, sizes)
         store.usage.add(places[0], whole)
         store.cache.put(places, payloads, size)

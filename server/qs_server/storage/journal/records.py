@@ -261,6 +261,20 @@ def split(data: memoryview, seed: int, start: int) -> Iterator[memoryview]:
         at += HEAD.size + length
 
 
+whose = _DELETE.unpack_from
+"""Reads the kind, the number of the queue and, unless it is STAGED, the id of a record with a payload from its body.
+struct.error."""
+
+
+def body_at(data: memoryview, seed: int, at: int) -> memoryview:
+    """Returns the body of the record at a byte of a segment, checked. data: the whole segment. BadRecordError."""
+    length, checksum = HEAD.unpack_from(data, at)
+    body = data[at + HEAD.size : at + HEAD.size + length]
+    if crc32(body, seed ^ at) != checksum:
+        raise BadRecordError(f"the checksum of the record at byte {at} is wrong")
+    return body
+
+
 class Identity(NamedTuple):
     """Whose a record with a payload is. mid: None for a STAGED, which has no id yet."""
 

@@ -35,25 +35,38 @@ class Scan:
     def frames(self, start: int, first: int, limit: int | None) -> Iterator[tuple[int, list[memoryview]]]:
         """Yields (byte of the first record, bodies) for each frame. start, first: byte and number of the first frame;
         limit: number of the frame to stop at, None: read all."""
+        for frame in self.heads(start, first, limit):
+            bodies = self._read(frame)
+            if isinstance(bodies, str):
+                self.gap = gap_at(self.data, self.header, frame.start, bodies, self.next)
+                return
+            yield frame.start + FRAME_HEAD, bodies
+
+    def heads(self, start: int, first: int, limit: int | None) -> Iterator[Frame]:
+        """Yields each frame without looking at its records. start, first, limit: see `frames`."""
         data, header, at = self.data, self.header, start
         self.next = first
         while at + BLOCK <= len(data) and self.next != limit:
             frame = frame_at(data, at, header.salt)
-            bodies = "no frame begins there" if frame is None else self._read(frame)
-            if frame is None or isinstance(bodies, str):
-                self.gap = gap_at(data, header, at, str(bodies), self.next)
+            why = "no frame begins there" if frame is None else self._misplaced(frame)
+            if frame is None or why is not None:
+                self.gap = gap_at(data, header, at, str(why), self.next)
                 return
-            yield at + FRAME_HEAD, bodies
+            yield frame
             self.next += 1
             at = frame.end
         self.gap = Gap(at, None, None)
 
-    def _read(self, frame: Frame) -> list[memoryview] | str:
-        """Returns the bodies of the records of a frame, or a text that says what is wrong with the frame."""
+    def _misplaced(self, frame: Frame) -> str | None:
+        """Returns why a frame cannot stand where it does, None if it can."""
         if frame.sequence != self.next:
             return f"frame {frame.sequence} stands where {self.next} should"
         if frame.start + FRAME_HEAD + frame.length > len(self.data):
             return f"frame {frame.sequence} is said to reach beyond the end"
+        return None
+
+    def _read(self, frame: Frame) -> list[memoryview] | str:
+        """Returns the bodies of the records of a frame, or a text that says what is wrong with the frame."""
         try:
             bodies = list(bodies_of(self.data, frame, self.header.salt))
         except BadRecordError as error:

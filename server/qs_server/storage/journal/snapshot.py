@@ -96,10 +96,16 @@ def write_snapshot(
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
-    content["families"] = [
-        sorted(family) for family in {id(family): family for family in store.families.values()}.values()
-    ]
+    content["families"] = _families(store)
     writer.end(content)
+
+
+def _families(store: Store) -> list[list[int]]:
+    """Returns the families, each with those of its queues that are gone."""
+    families: dict[int, list[int]] = {}
+    for number, family in store.families.items():
+        families.setdefault(id(family), []).append(number)
+    return [sorted(numbers) for numbers in families.values()]
 
 
 def _write_messages(
@@ -203,6 +209,8 @@ def read_snapshot(reader: CheckpointReader, make: Callable[[str, int], Q], store
     for first, *others in reader.content["families"]:
         for other in others:
             store.join(first, other)
+    for number in store.families.keys() - queues.keys():
+        store.leave(number)
     _discount_shared(queues, store)
     return queues
 

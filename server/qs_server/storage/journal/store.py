@@ -69,7 +69,9 @@ class Store:
         """Called after a commit in the middle of a batch."""
         self.rollbacks = 0
         """How often changes were taken back."""
-        self.families: dict[int, set[int]] = {}  # queues that may share payloads
+        self.families: dict[int, set[int]] = {}
+        """The queues that may have payloads of each queue's records, which may be gone itself: see `leave`."""
+        self._gone: dict[int, int] = {}  # numbers of queues that are gone: the last segment that may have their records
         self.keyed: set[Any] = set()
         """The keys of the queues that know any, perhaps old ones."""
         self._failure: OSError | None = None
@@ -160,19 +162,37 @@ class Store:
         own = self.families.get(one, {one})
         if other in own:
             return
-        family = own | self.families.get(other, {other})
+        joined = self.families.get(other, {other})
+        family = own | joined
+        for number, known in list(self.families.items()):
+            if known is own or known is joined:
+                self.families[number] = family
         for number in family:
             self.families[number] = family
 
     def leave(self, number: int) -> None:
-        """A queue is gone."""
+        """A queue is gone. Copies of its messages may still need the payloads of its records."""
         self.tables.pop(number, None)
-        self.families.pop(number, set()).discard(number)
+        family = self.families.get(number)
+        if family is not None:
+            family.discard(number)
+            if not family:
+                del self.families[number]
+
+    def forget(self, segment: int) -> None:
+        """Forgets what only a segment had, as it is removed, and queues that are gone with all their records."""
+        self.usage.forget(segment)
+        self.reader.forget(segment)
+        self.cache.forget(segment)
+        for number in self.families.keys() - self.tables.keys():
+            if self._gone.setdefault(number, self.log.number) <= segment:
+                del self.families[number], self._gone[number]
 
     def reset(self) -> None:
         """Forgets what was read of a log at a start, to read it in another way."""
         self.usage = Usage()
         self.families.clear()
+        self._gone.clear()
         self.keyed.clear()
         self.tables.clear()
         self.undo.clear()

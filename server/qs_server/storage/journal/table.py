@@ -47,7 +47,7 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
-        self.bury: Callable[[int, Event | None, str | None], bool] = lambda mid, event, peer: False
+        self.bury: Callable[[int, str | None], bool] = lambda mid, peer: False
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.reset()
 
@@ -164,7 +164,7 @@ class MessageTable:
         while (count is None or done < count) and moved < _MOVES and (mid := index.due(now)) is not None:
             done += 1
             delayed = index.is_delayed(mid)
-            if self.is_exhausted(mid) and self.bury(mid, None if delayed else "expired", ""):
+            if self.is_exhausted(mid) and self.bury(mid, ""):
                 moved += 1
                 self.counts.expired += not delayed
                 continue

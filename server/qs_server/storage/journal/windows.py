@@ -29,7 +29,7 @@ class Windows:
             return None  # it was visible before
         receives = table.receives.get(mid, 0)
         counted = receives if count or not expiry or table.index.is_delayed(mid) else receives - 1
-        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, "released", None):
+        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, None):
             return None
         if counted != receives:
             self._store.log.reserve(records.SMALL)

@@ -56,7 +56,14 @@ def test_everything(tmp_path: Path) -> None:
         ('[principals.""]\n', "1 to 200 characters"),
         ('[principals."a\\n"]\n', "no control characters"),
         (f"[principals.{'a' * 201}]\n", "1 to 200 characters"),
-        ("[principals.a", "is not TOML"),
+        ('[principals."a\\uFFFF"]\n', "no control characters"),
+        ("[principals.a", "is not TOML: look at end of document"),
+        (f"x = {'[' * 5000}{']' * 5000}", "too deep"),
+        (f"x = {'1' * 5000}", "too long"),
+        (f"[{'SECRET' * 8}]", "a key of 48 characters, which is unknown"),
+        (f"[principals.a]\n{'SECRET' * 8} = 1", "a key of 48 characters, which is unknown"),
+        (f"[principals.{'SECRET' * 8}]\n" * 2, "is not TOML: look at line 2"),
+        (f"[principals.{'SECRET' * 40}]\n", "1 to 200 characters"),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
@@ -67,7 +74,7 @@ def test_what_is_wrong(tmp_path: Path, text: str, what: str) -> None:
     assert what in said
     assert said.startswith(str(tmp_path / "access.toml"))
     assert "\n" not in said
-    assert "SECRET" not in said
+    assert "SECRET" not in said.removeprefix(str(tmp_path))
     assert "5ec7e7" not in said
 
 

@@ -105,6 +105,15 @@ def test_certificates(access: Access, names: tuple[str, ...], expected: str | No
     assert (found is access.table.anonymous) is (expected is None)
 
 
+def test_a_certificate_that_nobody_lists(access: Access) -> None:
+    """Its owner is told which names were looked for, whatever characters they have."""
+    caller = Caller(access, "peer", ("x.example", "y\x01"))
+    with pytest.raises(NotAllowedError) as caught:
+        caller.check({"qid": Right.READ}, CopyMessage("private"))
+    assert caught.value.error.code == 401
+    assert "no principal has a name of your certificate ('x.example', 'y\\x01')" in str(caught.value)
+
+
 def test_a_token_replaces_a_certificate(access: Access) -> None:
     caller = Caller(access, "peer", ("c.example",))
     assert caller.authenticate("first-token") == "first"

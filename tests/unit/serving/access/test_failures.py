@@ -1,4 +1,4 @@
-"""The log of wrong tokens, on a clock of its own."""
+"""Wrong tokens: when they are answered, and the log of them, on a clock of its own."""
 
 import pytest
 import trio
@@ -37,3 +37,19 @@ async def test_it_sleeps(autojump_clock: MockClock, caplog: pytest.LogCaptureFix
         await trio.sleep(0.1)
         assert len(caplog.records) == 2
         nursery.cancel_scope.cancel()
+
+
+def test_when_they_are_answered() -> None:
+    """Each after 100 ms; of more than a thousand a second, a thousand a second, in their order."""
+    now = 50.0
+    failures = Failures(lambda: now)
+    assert failures.note("a:1") == pytest.approx(0.1)
+    now += 1
+    assert failures.note("a:1") == pytest.approx(0.1)
+    delays = [failures.note("a:1") for _ in range(5000)]
+    assert delays == sorted(delays)
+    assert delays[-1] == pytest.approx(5.1)
+    now += 5
+    assert failures.note("a:1") == pytest.approx(0.101)
+    now += 1
+    assert failures.note("a:1") == pytest.approx(0.1)

@@ -116,3 +116,23 @@ def test_a_checkpoint_that_cannot_be_synced(
     place.crash()
     assert place.payloads("q") == [b"x"]
     place.leave()
+
+
+def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a load that always leaves something to compact, a checkpoint is made all the same: a start after it does
+    not read the whole log."""
+    monkeypatch.setattr("qs_server.storage.journal.maintenance._CHECKPOINT", 1 << 18)
+    segments_of(monkeypatch, 1 << 16, 1 << 16)
+    place = Place(tmp_path / "root", Durability.NONE)
+    place.queue("q")
+    maintenance = maintenance_of(place.engine)
+    monkeypatch.setattr(type(maintenance.compaction), "wanted", True)
+    monkeypatch.setattr(maintenance.compaction, "step", lambda: None)
+    for _ in range(32):
+        place.push("q", bytes(1 << 14))
+        if (work := place.engine.begin_upkeep()) is not None:
+            work.run()
+            place.engine.finish_upkeep(work)
+    assert maintenance.checkpointed is not None
+    monkeypatch.undo()
+    place.leave()

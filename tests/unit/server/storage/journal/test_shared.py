@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.engines import Bench, journal_engine
+from support.crashing import segments_of
+from support.engines import Bench, journal_engine, maintenance_of
 
 from qs_server.storage.directories import DirectoriesEngine
 from qs_server.storage.engine import Durability, Receipt
@@ -44,7 +45,7 @@ def test_a_copy_that_is_made_while_a_checkpoint_is_written(tmp_path: Path, monke
 
 
 def test_queues_that_are_gone_share_nothing(tmp_path: Path) -> None:
-    """However many there were, also after a start that reads all of the log."""
+    """However many there were, also after a start that reads all of the log: nobody looks for messages in them."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     assert isinstance(bench.engine, DirectoriesEngine)
     bench.queue("a")
@@ -54,10 +55,52 @@ def test_queues_that_are_gone_share_nothing(tmp_path: Path) -> None:
         bench.engine.copy("a", mid, [f"b{number}"])
         bench.engine.remove(f"b{number}", force=True)
         bench.engine.commit()
-    assert len(_store(bench).families) <= 1
+    assert all(family == {bench.engine.queue("a").number} for family in _store(bench).families.values())
     bench.engine._journal.close()
     bench.engine._watch.close()
     bench.engine = bench.make(bench.clock)
-    assert len(_store(bench).families) <= 1
+    assert all(family == {bench.engine.queue("a").number} for family in _store(bench).families.values())
     assert bench.engine.queue("a").stats().ready == 1
     bench.engine.close()
+
+
+def test_copies_outlive_the_queue_that_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment with payloads that only copies need is compacted, also after a start from a checkpoint or from the
+    segments; what was known of the queue that is gone goes with its last segment."""
+    segments_of(monkeypatch, 1 << 14, 1 << 14)
+    for start in ("none", "checkpoint", "segments"):
+        bench = Bench(journal_engine(Durability.NONE)(tmp_path / start))
+        assert isinstance(bench.engine, DirectoriesEngine)
+        bench.queue("a")
+        bench.queue("b")
+        mids = [bench.push(bytes([number]) * 1000, qid="a")[0] for number in range(40)]
+        for mid in mids:
+            bench.engine.copy("a", mid, ["b"])
+        bench.engine.queue("a").delete(Receipt(mids[0]))
+        bench.engine.remove("a", force=True)
+        bench.engine.commit()
+        if start == "checkpoint":
+            bench.reopen()
+            assert isinstance(bench.engine, DirectoriesEngine)
+        elif start == "segments":
+            bench.engine._journal.close()
+            bench.engine._watch.close()
+            bench.engine = bench.make(bench.clock)
+            assert isinstance(bench.engine, DirectoriesEngine)
+        store = _store(bench)
+        oldest = store.log.oldest
+        compaction = maintenance_of(bench.engine).compaction
+        monkeypatch.setattr(type(compaction), "wanted", True)
+        for _ in range(2):
+            last = store.log.number
+            while (store.log.oldest or 0) <= last:
+                assert compaction.run()
+        monkeypatch.undo()
+        segments_of(monkeypatch, 1 << 14, 1 << 14)
+        assert oldest != store.log.oldest
+        assert len(store.families) <= 1
+        found = bench.engine.receive(["b"], 100, None, 1 << 30)
+        assert [(each.mid, each.payload) for each in found] == [
+            (mid, bytes([number]) * 1000) for number, mid in enumerate(mids)
+        ]
+        bench.engine.close()

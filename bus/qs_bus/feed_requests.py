@@ -1,0 +1,144 @@
+"""The requests of the feeds to the queue server: deleting, releasing, copying and fetching messages.
+
+They are collected, and sent whenever there is a connection. Those that a lost connection has interrupted are sent again
+on the next one.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+import trio
+
+from qs_client import Forbidden, NotFound, Receipt, ServerError, ServerUnavailable, Stale, Unauthorized, calls
+from qs_client.asking import Call
+
+from .fanout import FanOut
+from .feeds import Feed
+from .records import Record
+from .retry_queue import RetryQueue
+
+F = TypeVar("F", bound=Feed)
+T = TypeVar("T")
+RETRY_AFTER = 1
+"""Seconds before the bus asks again for what the server could not give."""
+_LIST = 1000
+_CONCURRENT = 64
+
+
+class Server(Protocol):
+    """Makes calls to the queue server. `Upstream` does it."""
+
+    async def call(self, call: Call[T]) -> T:
+        """Makes a call and returns its result. Raises ServerError, or ServerUnavailable when the connection ends."""
+
+
+class FeedRequests:
+    """Collects the requests of all feeds: see `ServerRequests` and `CopyRequests`."""
+
+    def __init__(self, server: Server, look_again: Callable[[], Awaitable[None]]) -> None:
+        """look_again: finds out which durable names there are; is called when the queue of one is missing."""
+        self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
+        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("releasing messages", _CONCURRENT)
+        self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
+        self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
+        self._server = server
+        self._look_again = look_again
+        self._nursery: trio.Nursery
+
+    async def serve(self) -> None:
+        """Sends what is collected until the connection ends, which raises ServerUnavailable."""
+        failure: list[ServerUnavailable] = []
+        async with trio.open_nursery() as self._nursery:
+            nursery = self._nursery
+
+            async def serve(requests: RetryQueue[F, T], do: Callable[[F, list[T]], Awaitable[None]]) -> None:
+                try:
+                    await requests.serve(do)
+                except ServerUnavailable as error:
+                    failure.append(error)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(serve, self.deletes, self._delete)
+            nursery.start_soon(serve, self.releases, self._release)
+            nursery.start_soon(serve, self.copies, self._copy)
+            nursery.start_soon(serve, self.fetches, self._fetch)
+        raise failure[0]
+
+    async def _delete(self, feed: Feed, mids: list[int]) -> None:
+        with suppress(NotFound):  # the queue itself has been deleted
+            deleted = await self._server.call(calls.delete_many(feed.qid, mids))
+            for mid in set(mids).difference(deleted):
+                with suppress(NotFound):  # another consumer has deleted it; any other error says why it is not deleted
+                    await self._server.call(calls.delete(feed.qid, mid))
+        feed.deleted(mids)
+
+    async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
+        async def release(mid: int, receives: int | None) -> None:
+            with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
+                await self._server.call(calls.release(feed.qid, mid if receives is None else Receipt(mid, receives)))
+
+        await run_concurrently(release, messages)
+
+    async def _copy(self, feed: FanOut, mids: list[int]) -> None:
+        while targets := [share.qid for share in feed.names.values()]:
+            try:
+                await self._server.call(calls.copy(feed.qid, mids, targets))  # skips messages that no longer exist
+            except NotFound:
+                await self._look_again()  # the queue of a name has been deleted, which ends the name
+                if targets == [share.qid for share in feed.names.values()]:
+                    raise
+            except ServerError:
+                await self._copy_one_by_one(feed, mids, targets)
+                return
+            else:
+                feed.copied(mids)
+                return
+        feed.not_copied(mids)  # no name is left
+
+    async def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> None:
+        """Copies the messages of a failed list one at a time: the failure does not say how far the list came, and no
+        message is to be copied twice."""
+        while mids:
+            await self._server.call(calls.copy(feed.qid, mids[0], targets))
+            feed.copied([mids.pop(0)])
+
+    async def _fetch(self, feed: Feed, records: list[Record]) -> None:
+        async def fetch(record: Record) -> None:
+            try:
+                message = await self._server.call(calls.peek(feed.qid, record.mid))
+            except NotFound:
+                feed.fetched(record, None)
+                return
+            payload = message.payload
+            if payload is None and not record.done:
+                # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
+                self._nursery.start_soon(self._fetch_later, feed, record)
+            else:
+                feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
+
+        await run_concurrently(fetch, [(record,) for record in records])
+
+    async def _fetch_later(self, feed: Feed, record: Record) -> None:
+        """Fetches a payload in a second, without holding up other requests."""
+        try:
+            await trio.sleep(RETRY_AFTER)
+        finally:
+            self.fetches.add(feed, record)  # also when the connection ends meanwhile
+
+
+async def run_concurrently(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:
+    """Calls `do` with each tuple of arguments, all at the same time. Then raises the first error of any call."""
+    failures: list[ServerError | ServerUnavailable] = []
+
+    async def one(arguments: tuple[object, ...]) -> None:
+        try:
+            await do(*arguments)
+        except (ServerError, ServerUnavailable) as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for arguments in each:
+            nursery.start_soon(one, arguments)
+    if failures:
+        raise failures[0]

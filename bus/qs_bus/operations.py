@@ -1,0 +1,176 @@
+"""The operations of the bus: the function that handles each, and what a client needs to be allowed to use it.
+
+An operation that is not in the table is answered with 501: it belongs on the queue server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from qs_schemas import (
+    Authenticate,
+    DeleteMessage,
+    Error,
+    ListQueues,
+    Message,
+    Ping,
+    Receipt,
+    ReleaseMessage,
+    Subscribe,
+    Unsubscribe,
+)
+from qs_schemas import errors as table
+from qs_serving.access import caller as access
+from qs_serving.access.principal import Right
+
+from .records import Record
+from .refused import RefusedError
+from .rights import Rights
+from .subscription import Subscription
+from .timers import Timers
+
+
+class Client(Protocol):
+    """One connection, as the operations use it."""
+
+    @property
+    def rights(self) -> Rights:
+        """What the client may do now."""
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """What the client gets messages from."""
+
+    @property
+    def timers(self) -> Timers:
+        """Calls functions at a later time."""
+
+    @property
+    def server_name(self) -> str:
+        """HOST:PORT of the queue server."""
+
+    async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
+        """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
+
+    async def authenticate(self, token: str) -> str:
+        """Makes the client the principal of a token, and returns its name. Raises RefusedError, NotAllowedError."""
+
+
+class Operation(NamedTuple):
+    """One operation. handler: takes the client and its request, and returns the answer; rights: by each field of the
+    request that names queues, the right that it needs to them; EVERYBODY or ANY_PRINCIPAL if it needs none; waits: the
+    handler is a coroutine function, which returns None if it has sent the answer itself."""
+
+    handler: Callable[[Any, Any], Any]
+    rights: access.Rights | None
+    waits: bool = False
+
+
+async def _authenticate(client: Client, request: Authenticate) -> Message:
+    return Authenticate(principal=await client.authenticate(request.token or ""))
+
+
+async def _subscribe(client: Client, request: Subscribe) -> None:
+    if request.qid is not None and request.queues:
+        raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', not both")
+    await client.subscribe(request, request.queues or [request.qid or ""], Subscribe(request.qid, request.queues))
+
+
+async def _list_queues(client: Client, request: ListQueues) -> None:
+    """Subscribes an early client, which says so with this operation."""
+    if not request.queues:
+        raise RefusedError(
+            table.NOT_IMPLEMENTED,
+            "the bus knows list-queues only with names, to subscribe to these queues; ask the queue server at "
+            f"{client.server_name} for a list",
+        )
+    await client.subscribe(request, request.queues, ListQueues(list(request.queues)))
+
+
+def _delete_message(client: Client, request: DeleteMessage) -> Message:
+    qid = request.qid or ""
+    if request.mid is not None:
+        if request.mids:
+            raise RefusedError(table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', not both")
+        _acknowledge(client, qid, request.mid)
+        return DeleteMessage(qid, request.mid)
+    deleted: list[int | Receipt] = []
+    for entry in request.mids:
+        mid = entry.mid if isinstance(entry, Receipt) else entry
+        try:
+            _acknowledge(client, qid, mid)
+        except RefusedError:
+            continue
+        deleted.append(mid)
+    return DeleteMessage(qid, mids=deleted)
+
+
+def _acknowledge(client: Client, qid: str, mid: int) -> None:
+    subscription, record = _take_unacknowledged(client, qid, mid)
+    record.feed.handled(record)
+    subscription.pump()
+
+
+def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscription, Record]:
+    for subscription in client.subscriptions:
+        record = subscription.take((qid, mid))
+        if record is not None:
+            return subscription, record
+    raise RefusedError(
+        table.NOT_FOUND,
+        f"message {mid} of queue {qid!r} is not held by this client: it was not delivered to it, or is "
+        "handled already, or its subscription has no ack='client'",
+    )
+
+
+def _release_message(client: Client, request: ReleaseMessage) -> Message:
+    subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
+    if not request.delay:
+        record.feed.resend(record, subscription)
+    else:
+        subscription.delay(record, request.delay, client.timers)
+    return ReleaseMessage(request.qid, request.mid)
+
+
+EVERYBODY = None
+"""Allowed also to those who may do nothing else."""
+ANY_PRINCIPAL: access.Rights = {}
+"""Allowed to every principal, and to clients that have said nothing if the access file has a section for them."""
+
+OPERATIONS: dict[type[Message], Operation] = {
+    Authenticate: Operation(_authenticate, EVERYBODY, waits=True),
+    Subscribe: Operation(_subscribe, {"qid": Right.READ, "queues": Right.READ}, waits=True),
+    ListQueues: Operation(_list_queues, {"queues": Right.READ}, waits=True),
+    # They concern only what the client has got, when it had the right to the queue.
+    DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
+    ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
+}
+
+
+def waits(request: Message) -> bool:
+    """Tells whether the operation of a request may wait, and sends answers itself."""
+    operation = OPERATIONS.get(type(request))
+    return operation is not None and operation.waits
+
+
+def operation_of(request: Message, client: Client) -> Operation:
+    """Returns what the bus does with a request. RefusedError if that is nothing, NotAllowedError if the client may not
+    make the request: every request passes here before anything is done."""
+    operation = OPERATIONS.get(type(request))
+    if operation is not None:
+        client.rights.check(operation.rights, request)
+        return operation
+    if not isinstance(request, (Error, Ping)):
+        client.rights.check(ANY_PRINCIPAL, request)
+    raise _unknown(request, client.server_name)
+
+
+def _unknown(request: Message, server_name: str) -> RefusedError:
+    if isinstance(request, Error):
+        return RefusedError(table.BAD_REQUEST, "this document is an error; send requests only")
+    if isinstance(request, Unsubscribe):
+        return RefusedError(table.NOT_IMPLEMENTED, "the bus does not know unsubscribe: close the connection instead")
+    return RefusedError(
+        table.NOT_IMPLEMENTED, f"the bus does not know {request.op}; send it to the queue server at {server_name}"
+    )

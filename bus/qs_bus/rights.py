@@ -1,0 +1,51 @@
+"""What one client of the bus may do: read queues, and use durable names."""
+
+from qs_schemas import Message
+from qs_schemas import errors as table
+from qs_serving.access import caller as access
+from qs_serving.access.principal import Right
+
+from .refused import RefusedError
+
+
+class Rights:
+    """What a client may do now. That changes when the client authenticates, and when the access file is read again."""
+
+    __slots__ = ("_caller",)
+
+    def __init__(self, caller: access.Caller | None) -> None:
+        """caller: who the client is; None if there is no access file. Then everybody may do everything."""
+        self._caller = caller
+
+    @property
+    def owner(self) -> str | None:
+        """The owner of the durable names that the client makes: its principal. None if it has none."""
+        principal = None if self._caller is None else self._caller.principal
+        return None if principal is None else principal.name
+
+    def may_read(self, qid: str) -> bool:
+        """Tells whether the client may get the messages of a queue."""
+        return self._caller is None or self._caller.may(Right.READ, qid)
+
+    def may_use(self, owner: str | None) -> bool:
+        """Tells whether the client may use the durable names of an owner, on the queues that it may read. Names without
+        an owner belong to everybody."""
+        if self._caller is None or owner is None:
+            return True
+        principal = self._caller.principal
+        return principal is not None and (principal.admin or principal.name == owner)
+
+    def check(self, rights: access.Rights | None, request: Message) -> None:
+        """Raises NotAllowedError unless the client may make a request. The arguments are those of `Caller.check`."""
+        if self._caller is not None:
+            self._caller.check(rights, request)
+
+    def refused_name(self, qid: str, name: str) -> RefusedError:
+        """Returns the error for a durable name that belongs to somebody else."""
+        text = f"the name {name!r} of the queue {qid!r} belongs to another principal: use another name"
+        return RefusedError(table.UNAUTHORIZED if self.owner is None else table.FORBIDDEN, text)
+
+    def refused_queue(self, qid: str) -> RefusedError:
+        """Returns the error for a queue that the client may not read."""
+        refusal = None if self._caller is None else self._caller.refusal_to_read([qid])
+        return RefusedError(*refusal or (table.FORBIDDEN, f"the queue {qid!r} may not be read"))

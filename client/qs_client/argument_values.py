@@ -1,0 +1,46 @@
+"""Parses the values of arguments: durations and counts. Raises argparse.ArgumentTypeError for any other text."""
+
+import argparse
+import math
+
+from . import bounds
+
+
+def seconds(text: str) -> float:
+    """Parses a duration: seconds, 0 or more, with an optional fraction."""
+    return _duration(text, more_than_none=False)
+
+
+def positive_seconds(text: str) -> float:
+    """Parses a duration of more than 0 seconds."""
+    return _duration(text, more_than_none=True)
+
+
+def _duration(text: str, *, more_than_none: bool) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    try:
+        bounds.seconds(value, "it", more_than_none=more_than_none)
+    except ValueError:
+        least = "more than 0" if more_than_none else "0 or more"
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds, {least}, at most {bounds.MOST_SECONDS}"
+        ) from None
+    return value
+
+
+def receives(text: str) -> int:
+    """Parses a count of receives."""
+    value = positive(text)
+    if value > bounds.MOST_RECEIVES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {bounds.MOST_RECEIVES}")
+    return value
+
+
+def positive(text: str) -> int:
+    """Parses a whole number, 1 or more."""
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on with at most 18 digits")
+    return int(text)

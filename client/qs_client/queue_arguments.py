@@ -1,0 +1,104 @@
+"""The arguments of the subcommands that make, change and empty queues."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from . import command_policy as policy
+from . import command_verbs as verbs
+from .argument_values import positive, positive_seconds, receives, seconds
+
+AddCommand = Callable[..., argparse.ArgumentParser]
+"""Adds a subcommand: its name, its function, a summary and details. Returns its parser."""
+
+_SET_EXAMPLES = """\
+examples:
+  qs set orders --dead-letter failed --max-receives 5
+  qs set orders --retention 604800           remove what is older than a week
+  qs set orders --remove retention --remove capacity
+"""
+_REDRIVE_EXAMPLES = """\
+examples:
+  qs redrive failed                          each message back to the queue that it came from
+  qs redrive failed --to orders --max 10     the ten oldest, into one queue
+  qs redrive failed 1760000000000000
+"""
+
+
+def name_queue(parser: argparse.ArgumentParser, *, hint: bool = False, **more: Any) -> None:
+    """Adds the argument QUEUE. hint: an error about a missing queue says how to create it."""
+    parser.add_argument("queue", metavar="QUEUE", **more)
+    if hint:
+        parser.set_defaults(hint_new=lambda arguments: arguments.queue or "QUEUE")
+
+
+def add_queue_commands(add: AddCommand) -> None:
+    """Adds `new`, `set`, `options`, `rm`, `purge`, `pause`, `resume` and `redrive`."""
+    new = add("new", policy.new, "create a queue")
+    name_queue(new)
+    new.add_argument("--storage", metavar="ENGINE", help="how it is stored (default: the server's choice)")
+    _add_options(new)
+    rm = add("rm", verbs.rm, "delete queues")
+    rm.add_argument("queues", metavar="QUEUE", nargs="+")
+    rm.add_argument("--force", action="store_true", help="also queues that hold messages, with the messages")
+    purge = add("purge", verbs.purge, "remove all messages of a queue and print how many there were")
+    name_queue(purge)
+    _add_changes(add)
+    _add_redrive(add)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a queue that can be changed later."""
+    parser.add_argument("--visibility", type=seconds, metavar="S", help="seconds that a received message stays hidden")
+    parser.add_argument("--capacity", type=positive, metavar="N", help="largest number of messages; more are refused")
+    parser.add_argument("--retention", type=positive_seconds, metavar="S", help="remove messages older than S seconds")
+    parser.add_argument(
+        "--dead-letter", metavar="QUEUE", help="the queue for messages that were received --max-receives times in vain"
+    )
+    parser.add_argument("--max-receives", type=receives, metavar="N", help="1 to 1000, see --dead-letter")
+
+
+def _add_changes(add: AddCommand) -> None:
+    change = add("set", policy.change, "change options of a queue", "Those that are not named stay as they are.")
+    change.epilog, change.formatter_class = _SET_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    name_queue(change, hint=True)
+    _add_options(change)
+    change.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        choices=[name.replace("_", "-") for name in policy.CHANGEABLE],
+        metavar="OPTION",
+        help=f"remove an option: {', '.join(name.replace('_', '-') for name in policy.CHANGEABLE)}",
+    )
+    options = add("options", policy.options, "print the options of a queue")
+    name_queue(options, hint=True)
+    pause = add("pause", policy.pause, "let queues give nothing out until they are resumed", "They still take pushes.")
+    pause.add_argument("queues", metavar="QUEUE", nargs="+")
+    resume = add("resume", policy.resume, "let paused queues give messages out again")
+    resume.add_argument("queues", metavar="QUEUE", nargs="+")
+
+
+def check_changes(arguments: argparse.Namespace) -> None:
+    """Checks the options of `qs set`. ValueError when they change nothing, or one is given and removed."""
+    given = policy.given_options(arguments)
+    both = [name for name in arguments.remove if name.replace("-", "_") in given]
+    if both:
+        raise ValueError(f"--{both[0]} sets the option, and --remove {both[0]} removes it: give one of them")
+    if not given and not arguments.remove:
+        raise ValueError("say which option to change, as in: qs set QUEUE --retention 604800")
+
+
+def _add_redrive(add: AddCommand) -> None:
+    redrive = add(
+        "redrive",
+        policy.redrive,
+        "move dead letters back and print how many",
+        "QUEUE is the dead-letter queue.\n"
+        "Without MID: all that it holds now, oldest first. Exits with 3 when there was none.",
+    )
+    redrive.epilog, redrive.formatter_class = _REDRIVE_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    name_queue(redrive)
+    redrive.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
+    redrive.add_argument("--to", metavar="QUEUE", help="move them here (default: each to the queue that it came from)")
+    redrive.add_argument("-n", "--max", type=positive, metavar="N", help="without MID: at most N messages")

@@ -1,0 +1,175 @@
+"""Copies the payloads that a segment has and the log still needs to the end of the log, with the state of their
+messages.
+
+Of a record that is not needed only the head and the id are looked at. What is copied is checked.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from ..disk import has_no_room
+from . import records
+from .claim_records import Staged
+from .frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
+from .places import place_of
+from .queue_state import QueueState
+from .records import BadRecordError, Kind
+from .scanning import Scan, open_segment
+from .store import Holder, Store, record_size
+from .transfer_record import Transfer
+
+_FOUND = 32
+"""Records that are copied together, between two reads of the clock."""
+_LOOKED_AT = 128
+"""Records that are looked at between two reads of the clock."""
+_BYTES = 128 << 10
+"""Bytes of records after which no other is copied together with them."""
+_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED, Kind.TRANSFER))
+_ONE_BY_ONE = frozenset((Kind.STAGED, Kind.TRANSFER))
+
+Found = tuple[Holder | None, int, int]
+"""A record that may be needed: the only table that may have its message, None if that is not known; the id; the byte of
+the segment."""
+
+
+class Copying:
+    """Copies the payloads of one store."""
+
+    def __init__(self, store: Store, queues: Callable[[], Iterable[QueueState]]) -> None:
+        """queues: returns all queues of the log."""
+        self._store = store
+        self._queues = queues
+        self.total = 0
+        """Bytes of payload copied since the start."""
+
+    def segment(self, number: int) -> Iterator[None]:
+        """Copies what is needed of the oldest segment. Yields where a slice may end. DamagedError, BadRecordError,
+        struct.error: it cannot be read. OSError: there is no room for the copies."""
+        scan = open_segment(self._store.log.directory, number)
+        for frame in scan.heads(BLOCK, scan.header.first, None):
+            for found in self._needed(scan, frame):
+                for table, group in groupby(found, itemgetter(0)):
+                    self._copy(scan, table, list(group))
+                yield
+        if self._store.usage.live.get(number):
+            raise DamagedError(
+                f"byte {scan.gap.start}: {scan.gap.why or 'it ends there'}, and messages stand behind it"
+            )
+
+    def _needed(self, scan: Scan, frame: Frame) -> Iterator[list[Found]]:
+        """Yields what may be needed of a frame, a little at a time: it is looked for when that is asked for."""
+        data, tables, families = scan.data, self._store.tables, self._store.families
+        before, head = place_of(scan.header.number, 0), records.HEAD.size
+        at = frame.start + FRAME_HEAD
+        end, count = at + frame.length, 0
+        while at < end:
+            found: list[Found] = []
+            looked_until, stop = count + _LOOKED_AT, min(at + _BYTES, end)
+            while at < stop and count < looked_until and len(found) < _FOUND:
+                length, _ = records.HEAD.unpack_from(data, at)
+                if data[at + head] in _PAYLOADS:
+                    _, number, mid = records.whose(data, at + head)
+                    if data[at + head] in _ONE_BY_ONE or number in families:
+                        found.append((None, mid, at))
+                    elif (table := tables.get(number)) is not None and table.places.get(mid) == before | at:
+                        found.append((table, mid, at))
+                at += head + length
+                count += 1
+            yield found
+        if at != end or count != count_of(data, frame):
+            raise BadRecordError(f"frame {frame.sequence} does not hold {count_of(data, frame)} records")
+
+    def _copy(self, scan: Scan, table: Holder | None, found: list[Found]) -> None:
+        begin = seed(scan.header.salt)
+        bodies = [records.body_at(scan.data, begin, at) for _, _, at in found]
+        if table is not None:
+            mids = [mid for _, mid, _ in found]
+            self._move_all(table, scan.header.number, mids, [at for _, _, at in found], bodies)
+            return
+        for (_, _, at), body in zip(found, bodies, strict=True):
+            self._copy_record(place_of(scan.header.number, at), body)
+
+    def _copy_record(self, place: int, body: memoryview) -> None:
+        """Copies a record that is staged, or whose payload several queues may share, if it is needed."""
+        record = records.identify(body)
+        mid = record.mid
+        if mid is None:
+            staged = Staged.read(body)
+            queue = next((queue for queue in self._queues() if queue.number == staged.number), None)
+            if queue is None:
+                return
+            if queue.batches.move(place, staged):
+                self.total += len(body)
+                return
+            mid = queue.batches.id_of(staged)
+        if mid is not None and (tables := list(self._store.sharers(record.number, mid, place))):
+            payload = records.payload_of(body)
+            self._move(mid, place, b"" if payload is None else bytes(payload), tables)
+
+    def _move_all(
+        self, table: Holder, segment: int, mids: list[int], starts: list[int], bodies: list[memoryview]
+    ) -> None:
+        """Appends messages of one queue, none of them shared, with their states."""
+        store, log = self._store, self._store.log
+        payloads = [bytes(records.payload_of(body) or b"") for body in bodies]
+        sizes = [len(payload) for payload in payloads]
+        size = sum(sizes)
+        self._reserve(segment, size + len(mids) * records.MOVED_SIZE)
+        moved = [records.moved(table.number, mid, *table.state_of(mid)) for mid in mids]
+        places = log.append_all(moved, payloads, sizes, records.MOVED_SIZE)
+        log.unwritten.update(zip(places, payloads, strict=True))
+        before = [place_of(segment, start) for start in starts]
+        for mid, place in zip(mids, places, strict=True):
+            table.places.set(mid, place)
+        counted = size + len(mids) * record_size(0)
+        store.usage.add(places[0], counted)
+        store.usage.drop(before[0], counted)
+        store.undo.append((self._move_back, [table], mids, before, places[0], counted))
+        self.total += size
+
+    def _move(self, mid: int, place: int, payload: bytes, tables: list[Holder]) -> None:
+        """Appends a message with its state in each of the queues that share it. tables: the queues' message tables."""
+        store, log = self._store, self._store.log
+        size = len(payload)
+        first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
+        body = _body_of(first, mid)
+        self._reserve(place >> 32, size + len(body) + records.HEAD.size + len(others) * records.SMALL)
+        moved = log.append(body, payload)
+        for other in others:
+            shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
+            log.append(records.shared(shared))
+        for table in tables:
+            table.places.set(mid, moved)
+        store.usage.add(moved, record_size(size))
+        store.usage.drop(place, record_size(size))
+        store.undo.append((self._move_back, tables, [mid], [place], moved, record_size(size)))
+        self.total += size
+
+    def _move_back(self, tables: list[Holder], mids: list[int], before: list[int], moved: int, size: int) -> None:
+        """Takes back that messages have moved. before: their places; moved: the first new one; size: what counts."""
+        for table in tables:
+            for mid, place in zip(mids, before, strict=True):
+                table.places.set(mid, place)
+        self._store.usage.add(before[0], size)
+        self._store.usage.drop(moved, size)
+
+    def _reserve(self, segment: int, size: int) -> None:
+        """Reserves room for copies. On a full disk the reserve is used only if the rest of the segment fits into it
+        too, so that the segment can be removed and there is room again. OSError."""
+        store = self._store
+        try:
+            store.log.reserve(size, push=True)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            left = store.usage.live.get(segment, 0)
+            store.log.reserve(size + left + left // 16, copy=True)
+
+
+def _body_of(table: Holder, mid: int) -> bytes:
+    """Packs the record of a message as it is now, without its payload."""
+    origin = table.origins.get(mid)
+    if origin is None:
+        return records.moved(table.number, mid, *table.state_of(mid))
+    return Transfer(table.number, mid, 0, 0, *table.state_of(mid), origin, b"").body()

@@ -1,0 +1,154 @@
+"""Durable names of a real bus belong to the principals that made them, also after restarts."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.access import principal, section, write_access
+from support.bus_access import known, reload
+from support.bus_calls import gone, push_one, stored
+from support.bus_serving import BusProcess, bus_serving
+from support.documents import code, delete, mids, payloads, request, subscribe, text
+from support.serving import FAST, ServerProcess, Wire, serving
+
+SECTIONS = (
+    principal("shop", read=["*"]),
+    principal("other", read=["*"]),
+    principal("a:b%", read=["*"]),
+    principal("ops", admin=True),
+)
+
+
+@pytest.fixture(scope="module")
+def bus(shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusProcess]:
+    access = write_access(
+        tmp_path_factory.mktemp("owners") / "access.toml", [*SECTIONS, section("anonymous", read=["*"])]
+    )
+    with bus_serving(shared_server, "--access", str(access)) as process:
+        yield process
+
+
+@pytest.fixture
+def q(qid: str) -> str:
+    """A queue of the test's own."""
+    return qid
+
+
+def test_a_name_belongs_to_its_principal(bus: BusProcess, producer: Wire, q: str) -> None:
+    """Others get 403 and none of its messages; its own clients share it; an admin may use it too."""
+    with known(bus, "shop") as one, known(bus, "shop") as two, known(bus, "other") as other, known(bus, "ops") as ops:
+        for wire in (one, two):
+            assert code(wire.ask(subscribe(q, name="n", ack="client"))) == 0
+        answer = other.ask(subscribe(q, name="n", ack="client"))
+        assert (code(answer), "'n'" in text(answer)) == (403, True)
+        with Wire(bus) as nobody:
+            assert code(nobody.ask(subscribe(q, name="n"))) == 401
+        assert code(ops.ask(subscribe(q, name="n", ack="client"))) == 0
+        sent = [push_one(producer, q) for _ in range(3)]
+        got = [mids(wire.line())[0] for wire in (one, two, ops)]
+        assert sorted(got) == sent
+        for wire, mid in zip((one, two, ops), got, strict=True):
+            assert code(wire.ask(delete(q, mid))) == 0
+        assert gone(producer, f"bus:{q}:shop:n")
+        assert code(other.ask(subscribe(q, name="mine"))) == 0
+        assert f"<queue>bus:{q}:other:mine</queue>" in producer.ask(request("list-queues"))
+
+
+def test_a_name_without_an_owner(bus: BusProcess, producer: Wire, q: str) -> None:
+    """What an anonymous client makes is everybody's who may read the queue."""
+    with Wire(bus) as anybody, known(bus, "shop") as shop:
+        assert code(anybody.ask(subscribe(q, name="n"))) == 0
+        assert code(shop.ask(subscribe(q, name="n"))) == 0
+        sent = [push_one(producer, q) for _ in range(2)]
+        assert sorted(mids(wire.line())[0] for wire in (anybody, shop)) == sent
+        assert gone(producer, f"bus:{q}:n")
+
+
+def test_names_of_strange_principals(bus: BusProcess, producer: Wire, q: str) -> None:
+    """The owner may have any characters, and the bounds of a name include it."""
+    with known(bus, "a:b%") as wire:
+        assert code(wire.ask(subscribe(q, name="c:d"))) == 0
+        assert f"<queue>bus:{q}:a%3Ab%25:c%3Ad</queue>" in producer.ask(request("list-queues"))
+    room = 200 - len(f"bus:{q}:a%3Ab%25:")
+    with known(bus, "a:b%") as wire:
+        answer = wire.ask(subscribe(q, name="n" * (room + 1), req="long"))
+        assert (code(answer), "too long" in text(answer)) == (400, True)
+
+
+def test_a_name_whose_queue_is_removed(bus: BusProcess, producer: Wire, q: str) -> None:
+    """Removing the queue of a name on the server frees the name for others."""
+    with known(bus, "shop") as shop:
+        assert code(shop.ask(subscribe(q, name="n"))) == 0
+    producer.ask(request("delete-queue", f"<qid>bus:{q}:shop:n</qid>", force="yes"))
+    with known(bus, "other") as other:
+        assert code(other.ask(subscribe(q, name="n"))) == 0
+        mid = push_one(producer, q)
+        assert mids(other.line()) == [mid]
+
+
+def test_over_restarts(tmp_path: Path) -> None:
+    """After a restart of the bus and of the server the name is still its owner's, and what came meanwhile too."""
+    access = write_access(tmp_path / "access.toml", SECTIONS)
+    with serving(tmp_path / "root", *FAST) as server, bus_serving(server, "--access", str(access)) as bus:
+        with Wire(server) as producer, known(bus, "shop") as shop:
+            producer.ask(request("new-queue", "<qid>q</qid>"))
+            assert code(shop.ask(subscribe("q", name="n", ack="client"))) == 0
+        bus.stop()
+        with Wire(server) as producer:
+            push_one(producer, "q", "kept")
+        server.stop()
+        again = ServerProcess(server.root, *FAST, port=server.port)
+        try:
+            bus.start()
+            with known(bus, "other") as other, known(bus, "shop") as shop, Wire(again) as producer:
+                assert code(other.ask(subscribe("q", name="n"))) == 403
+                producer.server.until(lambda: len(stored(producer, "bus:q:shop:n")) == 1)
+                assert code(shop.ask(subscribe("q", name="n"))) == 0
+                assert payloads(shop.line()) == ["kept"]
+        finally:
+            again.stop()
+
+
+def test_with_and_without_an_access_file(tmp_path: Path) -> None:
+    """Names from before there was an access file are everybody's. A bus without one keeps the messages of all names,
+    and lets everybody use them."""
+    access = write_access(tmp_path / "access.toml", SECTIONS)
+    with serving(tmp_path / "root", *FAST) as server, Wire(server) as producer:
+        producer.ask(request("new-queue", "<qid>q</qid>"))
+        with bus_serving(server) as bus, Wire(bus) as wire:
+            assert code(wire.ask(subscribe("q", name="old"))) == 0
+        with bus_serving(server, "--access", str(access)) as bus:
+            with known(bus, "shop") as shop, known(bus, "other") as other:
+                assert code(shop.ask(subscribe("q", name="old"))) == 0
+                assert code(other.ask(subscribe("q", name="old"))) == 0
+            with known(bus, "shop") as shop:
+                assert code(shop.ask(subscribe("q", name="new"))) == 0
+        with bus_serving(server) as bus, Wire(bus) as wire:
+            mid = push_one(producer, "q")
+            for name in ("old", "shop:new"):
+                producer.server.until(lambda name=name: stored(producer, f"bus:q:{name}") == [mid])
+            assert code(wire.ask(subscribe("q", name="new"))) == 0
+            assert mids(wire.line()) == [mid]
+
+
+def test_a_principal_that_is_taken_out(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q: str) -> None:
+    """Its subscriptions end; its names keep their messages, for when it is back."""
+    access = write_access(tmp_path / "access.toml", SECTIONS)
+    with bus_serving(shared_server, "-v", "--access", str(access)) as bus:
+        with known(bus, "shop") as shop, known(bus, "other") as other:
+            assert code(shop.ask(subscribe(q, req="s", name="n", ack="client"))) == 0
+            mid = push_one(producer, q)
+            assert mids(shop.line()) == [mid]
+            write_access(access, [*SECTIONS[1:]])
+            reload(bus, signal.SIGHUP)
+            assert code(shop.line()) == 401
+            assert code(shop.ask(delete(q, mid))) == 401
+            assert code(other.ask(subscribe(q, name="n"))) == 403
+            later = push_one(producer, q)
+            producer.server.until(lambda: stored(producer, f"bus:{q}:shop:n", "ready") == [mid, later])
+        write_access(access, SECTIONS)
+        reload(bus, signal.SIGHUP, 2)
+        with known(bus, "shop") as shop:
+            assert code(shop.ask(subscribe(q, name="n"))) == 0
+            assert [mids(shop.line())[0] for _ in range(2)] == [mid, later]

@@ -1,0 +1,44 @@
+"""Rights to queues that another server keeps: the same as to others, also for what waits there."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.access import Caller, principal, write_access
+from support.documents import code, new_queue, payloads, push, receive, req, subscribe
+from support.memcached_serving import needs_memcached
+from support.remote_serving import STORAGES, Elsewhere, elsewhere_serving
+
+pytestmark = needs_memcached
+ADMIN = principal("admin", admin=True)
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Elsewhere]:
+    with elsewhere_serving() as elsewhere:
+        yield elsewhere
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_waits_there(elsewhere: Elsewhere, storage: str, tmp_path: Path) -> None:
+    """A receive and a subscription that wait at the other server end with an error when they are no longer allowed. The
+    next message is for others."""
+    access = write_access(tmp_path / "access.toml", [ADMIN, principal("reader", read=["*"])])
+    with (
+        elsewhere.serving(tmp_path / "root", "--access", str(access)) as server,
+        Caller(server, "admin-token") as admin,
+        Caller(server, "reader-token") as waiting,
+        Caller(server, "reader-token") as subscriber,
+    ):
+        assert code(admin.ask(new_queue("q", f'<options storage="{storage}"/>'))) == 0
+        with elsewhere.waited_at(storage, 2):
+            assert code(subscriber.ask(subscribe("q"))) == 0
+            waiting.send(receive("q", wait=600, req="w"))
+        write_access(access, [ADMIN])
+        server.process.send_signal(signal.SIGHUP)
+        for caller, asked in ((waiting, "w"), (subscriber, "s")):
+            line = caller.line()
+            assert (code(line), req(line)) == (401, asked)
+        assert code(admin.ask(push("q", "x"))) == 0
+        assert payloads(admin.ask(receive("q", wait=20))) == ["x"]

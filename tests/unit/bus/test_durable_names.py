@@ -1,0 +1,157 @@
+"""Whose a durable name is, and which queue keeps its messages, without a server."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.bus_memory import FakeUpstream
+
+from qs_bus.durable_names import DurableNames
+from qs_bus.fanout import FanOut
+from qs_bus.feeds import Feed
+from qs_bus.names import DurableName
+from qs_bus.refused import RefusedError
+from qs_bus.rights import Rights
+from qs_bus.share import Share
+from qs_client.errors import exception_for
+from qs_schemas import Error, ErrorCode
+from qs_serving.access.caller import Caller
+from qs_serving.access.principal import Principal, Right
+
+
+class Server(FakeUpstream):
+    """Its queues can be made. refusal: the error with which that fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.existing: list[str] = []
+        self.refusal: Error | None = None
+        self.connected = trio.Event()
+        self.connected.set()
+
+    async def call(self, call: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.refusal is not None:
+            raise exception_for(self.refusal)
+        self.existing.append(next(call).request.qid)
+
+    async def queues(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return self.existing
+
+
+class World:
+    """The names of one queue, `q`. ended: the names that have ended."""
+
+    def __init__(self, *names: DurableName) -> None:
+        self.server = Server()
+        self.q = FanOut("q", self.server, 100, 100)
+        self.ended: list[DurableName] = []
+        feeds = {"q": self.q}
+        self.names = DurableNames(
+            self.server, feeds, feeds.__getitem__, lambda name: Share(name, self.server, 100), self._ended
+        )
+        for name in names:
+            self.server.existing.append(self.names.add(name).qid)
+
+    def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
+        self.ended.append(feed.name)  # type: ignore[attr-defined]
+
+    async def use(self, name: str, principal: Principal | None) -> str:
+        """The queue of the name that a client gets; "CODE" if it is refused."""
+        access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
+        rights = Rights(None if principal is None else Caller(access, "client:1"))  # type: ignore[arg-type]
+        try:
+            return (await self.names.share(self.q, name, rights)).qid
+        except RefusedError as error:
+            return str(error.error.code)
+
+
+def reader(name: str | None) -> Principal:
+    return Principal(name, {Right.READ: ["q"]})
+
+
+A, B, ANONYMOUS, ADMIN = reader("a"), reader("b"), reader(None), Principal("ops", admin=True)
+
+
+async def test_whoever_makes_it_owns_it() -> None:
+    """The owner is part of the queue's name; others are refused, an admin is not."""
+    world = World()
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert await world.use("n", B) == "403"
+    assert await world.use("n", ANONYMOUS) == "401"
+    assert await world.use("n", ADMIN) == "bus:q:a:n"
+    assert set(world.server.existing) == {"bus:q:a:n"}
+    assert await world.use("other", B) == "bus:q:b:other"
+
+
+async def test_a_name_without_an_owner() -> None:
+    """It is made without an access file, or by an anonymous client; every reader of the queue may use it."""
+    world = World()
+    assert await world.use("n", None) == "bus:q:n"
+    assert await world.use("m", ANONYMOUS) == "bus:q:m"
+    for principal in (A, B, ANONYMOUS, ADMIN, None):
+        assert await world.use("n", principal) == "bus:q:n"
+        assert await world.use("m", principal) == "bus:q:m"
+
+
+async def test_without_an_access_file() -> None:
+    """A name that has an owner is used as it is: there is no second one."""
+    world = World(DurableName("q", "n", "a"))
+    assert await world.use("n", None) == "bus:q:a:n"
+
+
+async def test_several_of_one_name() -> None:
+    """Only several buses, or people, can make them: a client gets its own, else one without an owner."""
+    world = World(DurableName("q", "n", "b"), DurableName("q", "n"), DurableName("q", "n", "a"))
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert await world.use("n", B) == "bus:q:b:n"
+    assert await world.use("n", reader("c")) == "bus:q:n"
+    assert await world.use("n", ADMIN) == "bus:q:n"
+
+
+async def test_a_name_whose_queue_has_been_deleted() -> None:
+    """Then the name is free for others, although nobody has told the bus."""
+    world = World(DurableName("q", "n", "a"))
+    world.server.existing.clear()
+    assert await world.use("n", B) == "bus:q:b:n"
+    assert world.ended == [DurableName("q", "n", "a")]
+
+
+async def test_two_principals_at_the_same_time(autojump_clock: trio.testing.MockClock) -> None:
+    """One of them gets a new name, and the other is refused."""
+    world = World()
+    got: list[str] = []
+
+    async def use(principal: Principal) -> None:
+        got.append(await world.use("n", principal))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(use, A)
+        nursery.start_soon(use, B)
+    assert sorted(got) in (["403", "bus:q:a:n"], ["403", "bus:q:b:n"])
+    assert len(world.server.existing) == 1
+
+
+async def test_how_long_a_name_may_be() -> None:
+    """The queue of a name has at most 200 characters, the owner among them."""
+    world = World()
+    room = 200 - len("bus:q:a:")
+    assert await world.use("n" * room, A) == "bus:q:a:" + "n" * room
+    assert await world.use("n" * (room + 1), A) == "400"
+    assert await world.use(":" * room, A) == "400"  # written as three characters each
+    assert await world.use("n" * room, reader("long")) == "403"
+    assert await world.use("m" * room, reader("long")) == "400"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "expected"), [(401, "unauthorized", 403), (403, "forbidden", 403), (500, "internal", 500)]
+)
+async def test_a_queue_that_the_bus_may_not_make(code: int, kind: str, expected: int) -> None:
+    """The client is refused, and the name is not there."""
+    world = World()
+    world.server.refusal = Error(code, kind, "no")
+    assert await world.use("n", A) == str(expected)
+    assert world.q.names == {}
