@@ -126,10 +126,10 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 
 def received(found: Sequence[Stored]) -> Message:
     """The answer with what was received."""
-    deliveries = [
-        with_origin(wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at), m.origin)
-        for m in found
-    ]
+    deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
+    for message, delivery in zip(found, deliveries, strict=True):
+        if message.origin is not None:
+            with_origin(delivery, message.origin)
     return wire.ReceiveMessage(messages=deliveries)
 
 
