@@ -211,6 +211,11 @@ class NewQueue(Message):
     qid: str | None = None
     options: QueueOptions | None = None
 
+    @property
+    def dead_letter(self) -> str | None:
+        """The dead-letter queue that the options name."""
+        return None if self.options is None else self.options.dead_letter
+
 
 @dataclass(slots=True)
 class SetQueue(Message):
@@ -220,6 +225,11 @@ class SetQueue(Message):
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("options",))
     qid: str | None = None
     options: QueueOptions | None = None
+
+    @property
+    def dead_letter(self) -> str | None:
+        """The dead-letter queue that the options name."""
+        return None if self.options is None else self.options.dead_letter
 
 
 @dataclass(slots=True)

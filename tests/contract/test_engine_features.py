@@ -45,6 +45,8 @@ CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.KEY, "key", lambda engine, mid: engine.queue("q").push([Draft(b"y", key="k")])),
     (Feature.CAPACITY, "capacity", lambda engine, mid: engine.create("other", Options(capacity=1))),
     (Feature.SET, "configure", lambda engine, mid: engine.configure("q", replace(engine.queue("q").options))),
+    (Feature.DEAD, "dead", lambda engine, mid: engine.create("other", Options(dead_letter="q", max_receives=1))),
+    (Feature.DEAD, "uncounted", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, count=False)),
     (Feature.GET, "peek", lambda engine, mid: engine.queue("q").get(mid, peek=True, visibility=None)),
     (Feature.GET, "get", lambda engine, mid: engine.queue("q").get(mid, peek=False, visibility=None)),
     (Feature.GET, "read", lambda engine, mid: engine.queue("q").read(Receipt(mid))),

@@ -5,33 +5,9 @@ from support.documents import code, delete, mids, new_queue, payloads, push, pus
 from support.memory_serving import Client, Clock
 from support.operation_calls import FillableDisk
 
-from qs_schemas import OPERATIONS
-from qs_server.operations.table import OPERATIONS as IMPLEMENTED
-
-BODIES = {
-    "authenticate": "<token>t</token>",
-    "set-queue": "<qid>q</qid><options capacity='1'/>",
-    **dict.fromkeys(("get-queue", "pause-queue", "resume-queue", "redrive-messages"), "<qid>q</qid>"),
-    "claim-messages": "<qid>q</qid><consumer>c</consumer>",
-    "get-claim": "<qid>q</qid><consumer>c</consumer>",
-    "ack-claim": "<qid>q</qid><consumer>c</consumer>",
-    "release-claim": "<qid>q</qid><consumer>c</consumer>",
-    "stage-messages": "<qid>q</qid><producer>p</producer><messages><message><payload>x</payload></message></messages>",
-    "publish-staged": "<qid>q</qid><producer>p</producer>",
-}
-
-
-@pytest.mark.parametrize("op", sorted(name for name, cls in OPERATIONS.items() if cls not in IMPLEMENTED))
-async def test_what_is_not_implemented(client: Client, autojump_clock: Clock, op: str) -> None:
-    """An operation of the contract that this server does not have: 501 that names it; nothing changes."""
-    attributes: dict[str, str | int] = {"seq": 1} if "claim" in op else {"batch": 1} if op == "publish-staged" else {}
-    line = await client.ask(request(op, BODIES.get(op, ""), **attributes))
-    assert (code(line), 'type="not-implemented"' in line, op in text(line)) == (501, True, True), line
-    assert mids(await client.ask(request("list-messages", "<qid>q</qid>", state="all"))) == []
-
 
 async def test_a_release_that_does_not_count(client: Client, autojump_clock: Clock) -> None:
-    """release-message with count="no": 501 while it would count all the same, and the message stays in flight."""
+    """release-message with count="no" on a queue that cannot do it: 501, and the message stays in flight."""
     await client.ask(push("q", "x"))
     [mid] = mids(await client.ask(receive("q")))
     assert code(await client.ask(request("release-message", f"<qid>q</qid><mid>{mid}</mid>", count="no"))) == 501

@@ -10,6 +10,7 @@ from support.serving import PROJECT
 
 from qs_server.storage.journal import frames, records
 from qs_server.storage.journal.claim_records import Acked, Claim, Published, Staged, Unclaimed
+from qs_server.storage.journal.transfer_record import Transfer
 
 PAGE = PROJECT / "docs" / "journal.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -45,6 +46,7 @@ def test_every_kind() -> None:
         records.Kind.PUBLISHED: len(Published(1, 0, 0, "", ()).body()),
         records.Kind.TAKEN: len(records.taken(1, 0)),
         records.Kind.UNLINKED: len(records.unlinked(1, 0)),
+        records.Kind.TRANSFER: len(Transfer(1, 0, 0, 0, 0, 0, False, None, b"").body()),
     }
     told = {
         (int(number), name): 1 + sum(map(int, re.findall(r"\((\d+)\b", fields)))

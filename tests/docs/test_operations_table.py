@@ -14,14 +14,14 @@ from support.serving import PROJECT
 import qs_schemas
 from qs_schemas import Message
 from qs_server.operations.table import EVERYBODY, OPERATIONS, Operation
-from qs_server.storage.engine import Batches, Claims, Queue
+from qs_server.storage.engine import Batches, Claims, Queue, Redrive
 from qs_serving.access.principal import Right
 
 PAGE = PROJECT / "docs" / "operations-reference.md"
 PROTOCOL = (PROJECT / "docs" / "protocol.md").read_text(encoding="utf-8")
 ROWS = {message.op: (message, operation) for message, operation in OPERATIONS.items()}
-ABOUT_ONE_QUEUE = (Queue, Claims, Batches)
-STORAGE = re.compile(r"service\.storage\b|queue$|claims$|_claims\(|_batches\(")
+ABOUT_ONE_QUEUE = (Queue, Claims, Batches, Redrive)
+STORAGE = re.compile(r"service\.storage\b|queue$|claims$|_claims\(|_batches\(|redrive$")
 """What handlers call the engine, a queue, its claims and its batches."""
 LOOK_UPS = {"queue", "queues"}
 ONLY_ANSWERED = {"list-queues", "queue-stats"}
@@ -79,6 +79,7 @@ def test_row(op: str) -> None:
     assert qs_schemas.OPERATIONS[op] is message
     assert get_type_hints(operation.handler)["request"] is message
     named = {field.name for field in fields(message)} & {"qid", "queues"}
+    named |= {"dead_letter"} & set(dir(message))  # in its options
     assert set(operation.rights or ()) == (named - {"queues"} if op in ONLY_ANSWERED else named)
 
 

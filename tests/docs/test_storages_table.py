@@ -12,7 +12,16 @@ from qs_server.storage.remote.sqs import SqsEngine
 
 PAGE = PROJECT.joinpath("docs", "storage.md").read_text(encoding="utf-8")
 STORAGES: dict[str, type[Engine]] = {**ENGINES, "memcached": MemcachedEngine, "sqs": SqsEngine}
-REFUSED = {Feature.KEY, Feature.CAPACITY, Feature.GET, Feature.LIST, Feature.COPY, Feature.CLAIM, Feature.SET}
+REFUSED = {
+    Feature.KEY,
+    Feature.CAPACITY,
+    Feature.GET,
+    Feature.LIST,
+    Feature.COPY,
+    Feature.CLAIM,
+    Feature.SET,
+    Feature.DEAD,
+}
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""
 
 

@@ -10,13 +10,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from qs_schemas import ErrorCode, Fault, GetMessage, Message
+from qs_schemas import ErrorCode, Fault, Message
 from qs_schemas import errors as table
 from qs_serving.answers import new_resp
 
 from ..storage.engine import SECOND, Clock, NoSuchMessageError, NoSuchQueueError, Receipt, StaleReceiptError
 from ..storage.engine import Message as Received
 from ..storage.lifecycle import Record
+from .delivering import delivery_of
 from .leases import Key, Leases
 from .subscriber import OVERHEAD, Subscriber, Subscription, cost
 
@@ -334,18 +335,3 @@ class Subscriptions:
         """Returns the subscribers that were handed something since the last call."""
         mail, self.mail = self.mail, set()
         return mail
-
-
-def delivery_of(message: Received, req: str | None = None) -> GetMessage:
-    """Returns the answer with a message that was handed out or looked at. req: of the subscription."""
-    return GetMessage(
-        message.qid,
-        message.mid,
-        payload=message.payload,
-        status=message.status,
-        receives=message.receives,
-        pushed_at=message.pushed_at,
-        visible_at=message.visible_at,
-        req=req,
-        type="response",
-    )

@@ -6,6 +6,7 @@ Each may be repeated, whatever became of its answer.
 import qs_schemas as wire
 from qs_schemas import Message
 
+from ..broker.delivering import with_origin
 from ..storage.engine import Batches, Claim, Claims, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
@@ -29,7 +30,9 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
             f"part {part} of {parts} of claim {seq} is too much for one answer ({service.list_length} messages, "
             f"{service.document} bytes of payload): ask for more 'parts'"
         )
-    deliveries = [wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at) for m in found]
+    deliveries = [
+        with_origin(wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at), m.origin) for m in found
+    ]
     return wire.GetClaim(request.qid, messages=deliveries)
 
 

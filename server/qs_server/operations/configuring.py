@@ -8,7 +8,7 @@ from qs_schemas import Message
 from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
-_LATER = ("retention", "dead_letter", "max_receives")
+_LATER = ("retention",)
 """Options of the protocol that no storage has yet."""
 
 
@@ -24,7 +24,18 @@ def _options_of(asked: wire.QueueOptions) -> Options:
     options = Options(storage=asked.storage or "", capacity=asked.capacity)
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
+    _set_dead_letter(options, asked)
     return options
+
+
+def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
+    """Takes over what is asked of dead letters. BadRequestError."""
+    if asked.dead_letter is not None or "dead_letter" in asked.removed:
+        options.dead_letter = asked.dead_letter or ""
+    if asked.max_receives is not None or "max_receives" in asked.removed:
+        options.max_receives = asked.max_receives
+    if bool(options.dead_letter) != (options.max_receives is not None):
+        raise BadRequestError("'dead-letter' and 'max-receives' go together: a queue has both, or neither")
 
 
 def _refuse_later(asked: wire.QueueOptions) -> None:
@@ -45,6 +56,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)
     if asked.capacity is not None or "capacity" in asked.removed:
         options.capacity = asked.capacity
+    _set_dead_letter(options, asked)
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
 
@@ -52,6 +64,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
 def get_queue(service: Service, request: wire.GetQueue) -> Message:
     options = service.storage.queue(qid_of(request)).options
     shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
+    shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
     return wire.GetQueue(request.qid, shown)
 
 

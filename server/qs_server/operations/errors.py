@@ -21,6 +21,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.ClaimOrderError: table.CONFLICT,
     engine.QueueExistsError: table.CONFLICT,
     engine.OtherMessageError: table.CONFLICT,
+    engine.DeadLetterCycleError: table.CONFLICT,
     engine.QueueNotEmptyError: table.NOT_EMPTY,
     engine.StaleReceiptError: table.STALE,
     engine.QueueFullError: table.FULL,

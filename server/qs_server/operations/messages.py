@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import qs_schemas as wire
 from qs_schemas import Message
 
+from ..broker.delivering import delivery_of, with_origin
 from ..broker.jobs import Pause
-from ..broker.subscriptions import delivery_of
 from ..storage.engine import (
     SECOND,
     Draft,
@@ -20,7 +20,6 @@ from ..storage.engine import (
     RemoteError,
     StaleReceiptError,
     State,
-    UnsupportedError,
 )
 from ..storage.engine import Message as Stored
 from .service import Answer, BadRequestError, Service, microseconds, mid_of, qid_of
@@ -128,6 +127,9 @@ def what_to_receive(service: Service, request: wire.ReceiveMessage) -> tuple[tup
 def received(found: Sequence[Stored]) -> Message:
     """The answer with what was received."""
     deliveries = [wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at) for m in found]
+    for message, delivery in zip(found, deliveries, strict=True):
+        if message.origin is not None:
+            with_origin(delivery, message.origin)
     return wire.ReceiveMessage(messages=deliveries)
 
 
@@ -163,10 +165,9 @@ def _delete(service: Service, qid: str, receipt: Receipt) -> None:
 
 
 def release_message(service: Service, request: wire.ReleaseMessage) -> Message:
-    if request.uncounted:
-        raise UnsupportedError("release-message with count='no' is not implemented")
     receipt = Receipt(mid_of(request), request.receives)
-    visible_at = service.storage.queue(qid_of(request)).release(receipt, microseconds(request.delay) or 0)
+    queue = service.storage.queue(qid_of(request))
+    visible_at = queue.release(receipt, microseconds(request.delay) or 0, count=not request.uncounted)
     service.subscriptions.settled(qid_of(request), receipt.mid)
     return wire.ReleaseMessage(request.qid, request.mid, visible_at=visible_at)
 
@@ -234,6 +235,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         delivered=stats.delivered,
         expired=stats.expired,
         deleted=stats.deleted,
+        dead=stats.dead,
         storage=stats.storage,
         paused=queue.options.paused,
     )

@@ -11,8 +11,8 @@ from qs_schemas import Message
 from qs_serving.access.caller import Rights
 from qs_serving.access.principal import Right
 
-from ..storage.engine import Batches, Claims, Engine, Queue
-from . import authenticating, claiming, configuring, messages, subscribing
+from ..storage.engine import Batches, Claims, Engine, Queue, Redrive
+from . import authenticating, claiming, configuring, messages, redriving, subscribing
 from .service import Handler
 
 
@@ -33,18 +33,21 @@ _READ = {"qid": Right.READ}
 _STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}
 _CONFIGURE = {"qid": Right.CONFIGURE}
+_SET = {"qid": Right.CONFIGURE, "dead_letter": Right.WRITE}
+_REDRIVE = {"qid": Right.CONFIGURE, "queues": Right.WRITE}
 _READ_ALL = {"qid": Right.READ, "queues": Right.READ}
 _COPY = {"qid": Right.READ, "queues": Right.WRITE}
 
 OPERATIONS: dict[type[Message], Operation] = {
     wire.ListQueues: Operation(messages.list_queues, ANY_PRINCIPAL, (Engine.queues,)),
-    wire.NewQueue: Operation(configuring.new_queue, _CONFIGURE, (Engine.create,)),
-    wire.SetQueue: Operation(configuring.set_queue, _CONFIGURE, (Engine.configure,)),
+    wire.NewQueue: Operation(configuring.new_queue, _SET, (Engine.create,)),
+    wire.SetQueue: Operation(configuring.set_queue, _SET, (Engine.configure,)),
     wire.GetQueue: Operation(configuring.get_queue, _CONFIGURE),
     wire.DeleteQueue: Operation(messages.delete_queue, _CONFIGURE, (Engine.remove,)),
     wire.PurgeQueue: Operation(messages.purge_queue, _CONFIGURE, (Queue.purge,)),
     wire.PauseQueue: Operation(configuring.pause_queue, _CONFIGURE, (Engine.configure,)),
     wire.ResumeQueue: Operation(configuring.resume_queue, _CONFIGURE, (Engine.configure,)),
+    wire.RedriveMessages: Operation(redriving.redrive_messages, _REDRIVE, (Redrive.letters, Redrive.move)),
     wire.QueueStats: Operation(messages.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
     wire.PushMessage: Operation(messages.push_message, _WRITE, (Queue.push,)),
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),

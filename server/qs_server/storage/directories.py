@@ -66,6 +66,7 @@ class DirectoriesEngine(Engine):
         self._watch = Watch()
         self._activity = Activity()
         self._shared = Shared(clock, durability, self._disk, self._watch, self._activity, lifecycle=lifecycle)
+        self._shared.find_or_make = self._find_or_make
         storages: dict[str, OpenQueue] = {
             "journal": self._journal.open_queue,
             "files": open_files_queue,
@@ -112,6 +113,15 @@ class DirectoriesEngine(Engine):
         self._journal.commit_removals()  # before there is another queue of the name
         self._root.create(qid, options)
 
+    def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
+        """Returns a dead-letter queue. Takes no notice of what others do in the root: the queue that needs this one
+        could be gone with it. StorageError, OSError."""
+        if qid not in self._queues:
+            self.create(qid, Options(storage=storage))
+        if self._durability is not Durability.NONE:
+            self._root.sync()  # the journal must not have messages of a queue whose directory a power loss undoes
+        return self._queues[qid]
+
     def configure(self, qid: str, options: Options) -> None:
         self._root.configure(self.queue(qid), options)
 
@@ -134,11 +144,13 @@ class DirectoriesEngine(Engine):
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
         if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
-            queue.expire()
+            if not held or queue.options.max_receives is None:  # what is moved has to be committed before it is sent
+                queue.expire()
             return [] if queue.options.paused else queue.take_first(count, visibility, max_bytes, held=held)
         queues = [queue for qid in dict.fromkeys(qids) if not (queue := self.queue(qid)).options.paused]
         for queue in queues:
-            queue.expire()
+            if not held or queue.options.max_receives is None:
+                queue.expire()
         found: list[Message] = []
         try:
             take_oldest(queues, found, count, visibility, max_bytes, held=held)
@@ -227,9 +239,7 @@ class DirectoriesEngine(Engine):
             except OSError as error:
                 failure = error  # the others are synced all the same
                 self._activity.dirty.add(qid)
-        if self._root.dirty:
-            self._disk.sync_directory(self._root.path)
-            self._root.dirty = False
+        self._root.sync()
         if failure is not None:
             raise failure
 
@@ -339,10 +349,10 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.DEAD})
 
 
-_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.MILLISECONDS})
+_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.MILLISECONDS})
 """An id is the name of an element, and the elements of a list get their names one after the other."""
 
 

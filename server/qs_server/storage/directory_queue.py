@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from .dead_letter_options import refuse_uncounted
 from .engine import Message, NoSuchMessageError, Options, OtherMessageError, Receipt, StaleReceiptError, State, Stats
 from .index.queries import IndexQueries
 from .message_state import FOREIGN, MessageState
@@ -25,6 +26,7 @@ class DirectoryQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self,
@@ -255,7 +257,8 @@ class DirectoryQueue:
         with self._store.exclusive(mid, removing=True) as state:
             return state is not None and state.hidden == expiry and self._remove(mid, state)
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+        refuse_uncounted(self.options.storage, count=count)
         mid, store = receipt.mid, self._store
         while True:
             self.expire()

@@ -49,6 +49,10 @@ class OtherMessageError(StorageError):
     """The queue to copy to holds another message of that id."""
 
 
+class DeadLetterCycleError(StorageError):
+    """The dead-letter queues would form a cycle."""
+
+
 class QueueNotEmptyError(StorageError):
     """The queue to remove holds messages."""
 
@@ -119,6 +123,7 @@ class Feature(Enum):
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
     SET = "`set-queue`, `pause-queue` and `resume-queue`"
+    DEAD = "dead letters, `redrive-messages`, and `count` in `release-message`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
@@ -150,10 +155,22 @@ class Receipt(NamedTuple):
     receives: int | None = None
 
 
+class Origin(NamedTuple):
+    """Says what a dead letter was. qid, mid, receives: its queue, its id there, and how often it was received there;
+    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first."""
+
+    qid: str
+    mid: int
+    receives: int
+    at: int
+    reason: str
+    pushed_at: int
+
+
 @dataclass(slots=True)
 class Message:
     """A message handed out or looked at. status: ready, delivered, in-flight or delayed; payload: None when it is
-    inside a visibility window; visible_at: None when it is visible now."""
+    inside a visibility window; visible_at: None when it is visible now; origin: of a dead letter."""
 
     qid: str
     mid: int
@@ -162,12 +179,14 @@ class Message:
     pushed_at: int
     visible_at: int | None = None
     payload: bytes | None = None
+    origin: Origin | None = None
 
 
 @dataclass(slots=True)
 class Options:
     """The options of a queue. visibility: microseconds; capacity: messages, None for no bound; paused: it gives nothing
-    out. A change of the object takes effect at once."""
+    out; dead_letter: the queue to which a message goes after max_receives receives, empty and None for never. A change
+    of the object takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -179,6 +198,8 @@ class Options:
     body: str = ""
     """Which of them is the payload."""
     paused: bool = False
+    dead_letter: str = ""
+    max_receives: int | None = None
 
 
 @dataclass(slots=True)
@@ -197,6 +218,8 @@ class Stats:
     expired: int = 0
     deleted: int = 0
     storage: str = ""
+    dead: int = 0
+    """Moved to the dead-letter queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +276,18 @@ class Batches(Protocol):
         staged up to that batch is dropped. NoSuchPartError."""
 
 
+class Redrive(Protocol):
+    """Moves the dead letters of a queue to other queues."""
+
+    def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
+        """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
+        came. mids: only these; empty: all."""
+
+    def move(self, letters: Sequence[tuple[int, "Queue"]]) -> list[tuple[int, int]]:
+        """Moves dead letters, each to the end of a queue, visible and never received: those that it returns, (id, new
+        id), or none. QueueFullError, UnsupportedError for a queue of another storage."""
+
+
 class Queue(Protocol):
     """One queue. Its methods may raise OSError: then nothing has changed, except where it is said."""
 
@@ -281,9 +316,11 @@ class Queue(Protocol):
     def delete(self, receipt: Receipt) -> None:
         """Removes a message, in whatever state it is. NoSuchMessageError, StaleReceiptError."""
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
-        """Makes a message visible now (returns None), or after delay (returns the time). NoSuchMessageError,
-        StaleReceiptError."""
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+        """Makes a message visible now (returns None), or after delay (returns the time); moves one that was received
+        too often to the dead-letter queue (returns None). count: False takes the receive back, UnsupportedError without
+        Feature.DEAD.
+        NoSuchMessageError, StaleReceiptError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
         """Lets the window of a message in flight end `visibility` from now (None: the queue's own). Returns the time at
@@ -300,6 +337,10 @@ class Queue(Protocol):
     @property
     def batches(self) -> Batches | None:
         """None without Feature.CLAIM."""
+
+    @property
+    def redrive(self) -> Redrive | None:
+        """None without Feature.DEAD."""
 
     def prepare_stats(self) -> bool:
         """Does a slice of the work that `stats` needs; False when nothing is left to do."""

@@ -16,6 +16,7 @@ class NullQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(self, path: str, qid: str, options: Options, shared: Shared) -> None:
         """path: an existing directory."""
@@ -76,7 +77,7 @@ class NullQueue:
     def delete(self, receipt: Receipt) -> None:
         raise self._none(receipt.mid)
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         raise self._none(receipt.mid)
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:

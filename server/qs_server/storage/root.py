@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
+from .dead_letter_options import check_dead_letter
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -157,6 +158,12 @@ class RootDirectory:
             for mid, error in flush().items():
                 self.failures[qid, mid] = error
 
+    def sync(self) -> None:
+        """Makes durable which queues there are. OSError."""
+        if self.dirty:
+            self._disk.sync_directory(self.path)
+            self.dirty = False
+
     def create(self, qid: str, options: Options) -> None:
         """See Engine."""
         directory = directory_of(qid)
@@ -166,15 +173,24 @@ class RootDirectory:
             known = ", ".join(map(repr, self._storages))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self._default)
+        self._check_dead_letter(qid, options)
         make_queue(self.path, qid, options, self._disk, made=partial(self._open, directory, strict=True))
         self.dirty = True
 
     def configure(self, queue: EngineQueue, options: Options) -> None:
-        """Replaces the options of a queue: first in its directory, durably. OSError: then nothing has changed."""
+        """Replaces the options of a queue: first in its directory, durably. OSError, UnsupportedError,
+        DeadLetterCycleError: then nothing has changed."""
+        self._check_dead_letter(queue.qid, options)
         write_options(queue.path, options, self._disk)
         for field in fields(Options):
             setattr(queue.options, field.name, getattr(options, field.name))
         queue.arrived()  # it may have been paused
+
+    def _check_dead_letter(self, qid: str, options: Options) -> None:
+        if options.dead_letter:
+            path = f"{self.path}/{directory_of(options.dead_letter)}"
+            storage = read_options(path, self._default).storage if os.path.isdir(path) else None
+            check_dead_letter(qid, options, self.queues, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:
         """Removes a queue. OSError; QueueNotEmptyError without force."""

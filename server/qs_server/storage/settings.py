@@ -1,5 +1,6 @@
 """Reads and writes `.queue.toml`, the options of a queue in its directory. A queue without one has the defaults."""
 
+import json
 import math
 import re
 import tomllib
@@ -11,10 +12,13 @@ FILE = ".queue.toml"
 _OPTIONS_HELP = (
     "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
     "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
+    "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _MAX_VISIBILITY = 10**10
 """Seconds, some 300 years: the end of a window has to be a number that fits into a file name."""
+
+_MOST_RECEIVES = 1000
 
 
 def read_options(directory: str, default_storage: str) -> Options:
@@ -33,6 +37,8 @@ def read_options(directory: str, default_storage: str) -> Options:
             _set(options, key, value)
         except ValueError as error:
             raise StorageError(f"{path}: {key}: {error}") from None
+    if bool(options.dead_letter) != (options.max_receives is not None):
+        raise StorageError(f"{path}: dead-letter and max-receives go together; {_OPTIONS_HELP}")
     return options
 
 
@@ -46,12 +52,20 @@ def _set(options: Options, key: str, value: object) -> None:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
+    elif key == "dead-letter" and isinstance(value, str) and value:
+        options.dead_letter = value
+    elif key == "max-receives" and isinstance(value, int) and number and 1 <= value <= _MOST_RECEIVES:
+        options.max_receives = value
     elif key == "paused" and isinstance(value, bool):
         options.paused = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
         setattr(options, key, value)
     else:
-        wrong = f"this cannot be {value!r}" if key in Options.__dataclass_fields__ else "there is no such option"
+        wrong = (
+            f"this cannot be {value!r}"
+            if key.replace("-", "_") in Options.__dataclass_fields__
+            else "there is no such option"
+        )
         raise ValueError(f"{wrong}; {_OPTIONS_HELP}")
 
 
@@ -65,6 +79,9 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
     if options.capacity is not None:
         lines.append(f"capacity = {options.capacity}")
+    if options.dead_letter:
+        name = json.dumps(options.dead_letter, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML has it
+        lines += [f"dead-letter = {name}", f"max-receives = {options.max_receives}"]
     if options.paused:
         lines.append("paused = true")
     if options.timestamps != "us":

@@ -5,15 +5,21 @@ from dataclasses import dataclass
 
 from .activity import Activity
 from .disk import Disk
-from .engine import Clock, Durability
+from .engine import Clock, Durability, NoSuchQueueError
 from .lifecycle import Lifecycle
+from .queues import EngineQueue
 from .watch import Watch
+
+
+def _no_queue(qid: str, storage: str) -> EngineQueue:
+    raise NoSuchQueueError(f"there is no queue {qid!r}")
 
 
 @dataclass(slots=True)
 class Shared:
     """The dependencies of every queue of an engine. vanished: is called with the name of a queue whose directory is
-    gone; lifecycle: receives the events of messages, None: they are not recorded."""
+    gone; find_or_make: returns the queue of a name, which is made with a storage if there is none; lifecycle: receives
+    the events of messages, None: they are not recorded."""
 
     clock: Clock
     durability: Durability
@@ -21,6 +27,7 @@ class Shared:
     watch: Watch
     activity: Activity
     vanished: Callable[[str], None] = lambda qid: None
+    find_or_make: Callable[[str, str], EngineQueue] = _no_queue
     lifecycle: Lifecycle | None = None
 
     @property

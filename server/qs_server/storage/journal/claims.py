@@ -36,6 +36,7 @@ class Claimed(Protocol):
     options: Options
 
     def time(self, number: int, /) -> int: ...
+    def with_origin(self, message: Message, /) -> Message: ...
     def expire(self, count: int | None = None) -> int: ...
     def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
     def delete(self, mid: int, expiry: int, /) -> None: ...
@@ -184,7 +185,8 @@ class LogClaims:
             if room < 0 and messages:
                 return None
             receives = table.receives.get(mid, 0) + 1
-            messages.append(Message(table.qid, mid, "delivered", receives, table.time(mid), None, payload))
+            message = Message(table.qid, mid, "delivered", receives, table.time(mid), None, payload)
+            messages.append(table.with_origin(message))
         return messages
 
     def _open_claim(self, consumer: str, seq: int) -> OpenClaim:

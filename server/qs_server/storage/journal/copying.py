@@ -17,6 +17,7 @@ from .queue_state import QueueState
 from .records import BadRecordError, Kind
 from .scanning import Scan, open_segment
 from .store import Holder, Store, record_size
+from .transfer_record import Transfer
 
 _FOUND = 32
 """Records that are copied together, between two reads of the clock."""
@@ -24,7 +25,8 @@ _LOOKED_AT = 128
 """Records that are looked at between two reads of the clock."""
 _BYTES = 128 << 10
 """Bytes of records after which no other is copied together with them."""
-_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED))
+_PAYLOADS = frozenset((Kind.PUSH, Kind.MOVED, Kind.STAGED, Kind.TRANSFER))
+_ONE_BY_ONE = frozenset((Kind.STAGED, Kind.TRANSFER))
 
 Found = tuple[Holder | None, int, int]
 """A record that may be needed: the only table that may have its message, None if that is not known; the id; the byte of
@@ -68,7 +70,7 @@ class Copying:
                 length, _ = records.HEAD.unpack_from(data, at)
                 if data[at + head] in _PAYLOADS:
                     _, number, mid = records.whose(data, at + head)
-                    if data[at + head] == Kind.STAGED or number in families:
+                    if data[at + head] in _ONE_BY_ONE or number in families:
                         found.append((None, mid, at))
                     elif (table := tables.get(number)) is not None and table.places.get(mid) == before | at:
                         found.append((table, mid, at))
@@ -130,9 +132,10 @@ class Copying:
         """Appends a message with its state in each of the queues that share it. tables: the queues' message tables."""
         store, log = self._store, self._store.log
         size = len(payload)
-        first, *others = tables
-        self._reserve(place >> 32, size + records.MOVED_SIZE + len(others) * records.SMALL)
-        moved = log.append(records.moved(first.number, mid, *first.state_of(mid)), payload)
+        first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
+        body = _body_of(first, mid)
+        self._reserve(place >> 32, size + len(body) + records.HEAD.size + len(others) * records.SMALL)
+        moved = log.append(body, payload)
         for other in others:
             shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
             log.append(records.shared(shared))
@@ -162,3 +165,11 @@ class Copying:
                 raise
             left = store.usage.live.get(segment, 0)
             store.log.reserve(size + left + left // 16, copy=True)
+
+
+def _body_of(table: Holder, mid: int) -> bytes:
+    """Packs the record of a message as it is now, without its payload."""
+    origin = table.origins.get(mid)
+    if origin is None:
+        return records.moved(table.number, mid, *table.state_of(mid))
+    return Transfer(table.number, mid, 0, 0, *table.state_of(mid), origin, b"").body()

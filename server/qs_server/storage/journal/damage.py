@@ -19,6 +19,7 @@ from .places import Position, place_of
 from .records import Checkpoint, Moved, OfQueue, Push, Queue, Record, Shared, parse_one
 from .recovery import JournalDamagedError, map_file, numbers_in, segment_name
 from .salvage import Hole, Piece, find_salt, read_pieces
+from .transfer_record import Transfer
 
 
 class Part(NamedTuple):
@@ -124,7 +125,7 @@ def messages_in(record: Record) -> Iterable[int]:
     """Returns the ids of the messages that a record adds."""
     if isinstance(record, Published):
         return range(record.first, record.first + sum(count for _, _, count in record.parts))
-    return (record.mid,) if isinstance(record, (Push, Moved, Shared)) else ()
+    return (record.mid,) if isinstance(record, (Push, Moved, Shared, Transfer)) else ()
 
 
 def examine(directory: str, disk: Disk) -> Examined:

@@ -51,7 +51,8 @@ class Delivery:
         if table.lifecycle is not None:
             table.note("received", mid)
         unit = table.unit
-        return Message(table.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
+        message = Message(table.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
+        return table.with_origin(message) if table.origins else message
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
         """Receives the oldest visible messages, at most count: the first whatever its size, the others as long as all
@@ -75,10 +76,11 @@ class Delivery:
         for mid in mids if table.lifecycle is not None else ():
             table.note("received", mid)
         until = expiry * unit
-        return [
+        messages = [
             Message(table.qid, mid, "delivered", times, mid * unit, until, payload)
             for mid, times, payload in zip(mids, receives, payloads, strict=True)
         ]
+        return list(map(table.with_origin, messages)) if table.origins else messages
 
     def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
         """Receives the oldest visible message, in a quarter of the time that the way for lists takes."""
@@ -140,6 +142,9 @@ class Delivery:
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """Receives a message if it is visible and not peeked at. Returns a hidden one without its payload.
         NoSuchMessageError."""
+        return self._table.with_origin(self._get(mid, peek=peek, visibility=visibility))
+
+    def _get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         table = self._table
         table.expire()
         expiry = table.expiry_of(mid)
@@ -163,7 +168,9 @@ class Delivery:
         expiry = table.held_until(receipt)
         payload = self.payload_of(mid)
         visible_at = table.time(expiry) if expiry else None
-        return Message(table.qid, mid, "delivered", table.receives.get(mid, 0), table.time(mid), visible_at, payload)
+        receives = table.receives.get(mid, 0)
+        message = Message(table.qid, mid, "delivered", receives, table.time(mid), visible_at, payload)
+        return table.with_origin(message)
 
     def payload_of(self, mid: int) -> bytes:
         """Returns the payload of a message, in whatever state it is. NoSuchMessageError."""

@@ -7,17 +7,20 @@ messages, `door` takes in what other programs put into the directory.
 
 from typing import ClassVar
 
-from ..engine import Options, State, Stats
+from ..engine import Options, State, Stats, StorageError, UnsupportedError
 from ..index.queries import IndexQueries
 from ..queues import EngineQueue
 from ..shared import Shared
+from .dead_letters import DeadLetters
 from .deletion import Deletion
 from .delivery import Delivery
 from .door import Door, Doors
 from .foreign_files import ForeignFiles
 from .pushing import Pushing
 from .queue_state import QueueState
+from .redrive import Redrive
 from .store import Store
+from .table import MessageTable
 from .windows import Windows
 
 
@@ -38,6 +41,8 @@ class LogQueue(QueueState):
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
+        self.redrive: Redrive | None = Redrive(table, store, clock)
+        table.bury = DeadLetters(table, store, clock, self._dead_letter_queue).bury
         # Callers reach each part without a method of this class in between, as these are called for every message.
         self.push = pushing.push
         self.take, self.take_first = delivery.take, delivery.take_first
@@ -58,6 +63,15 @@ class LogQueue(QueueState):
     def reserve_copies(self, count: int) -> None:
         """Makes sure that so many copies of a message fit into one frame: see `Pushing`. OSError."""
         self._pushing.reserve_copies(count)
+
+    def _dead_letter_queue(self, qid: str) -> MessageTable:
+        """Returns the messages of a dead-letter queue, which is made if there is none. StorageError, OSError."""
+        queue = self._shared.find_or_make(qid, self.options.storage)
+        if not isinstance(queue, LogQueue):
+            raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {self.options.storage!r}")
+        if not queue.in_place():
+            raise StorageError("its directory is gone")
+        return queue.table
 
     # -- looking --------------------------------------------------------------------------------------------------
 

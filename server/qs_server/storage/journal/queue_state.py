@@ -77,6 +77,7 @@ class QueueState:
         """Ends a start: announces visible messages and the time of the next hidden one."""
         self.table.known_upto.clear()
         self.claims.settle()
+        self.table.end_exhausted()
         if self.table.index.ready:
             self.table.arrived()
         if (due := self.table.index.next_expiry()) is not None:

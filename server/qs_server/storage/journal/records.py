@@ -23,6 +23,7 @@ after it, not what was done: replaying one twice is the same as once.
 | PUBLISHED | queue number, batch, first id, producer, (part, attempt, count) each: what was staged is messages now |
 | TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
 | UNLINKED | queue number, token: there are no such files any more |
+| TRANSFER | queue number, id, queue number and id that are gone instead, state as in MOVED, origin, payload |
 
 A place is a segment's number and a byte in it, 32 bits each.
 """
@@ -35,6 +36,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
+from .transfer_record import Transfer
 
 HEAD = struct.Struct("<II")
 NO_KEY = bytes(16)
@@ -59,6 +61,7 @@ class Kind(IntEnum):
     PUBLISHED = 15
     TAKEN = 16
     UNLINKED = 17
+    TRANSFER = 18
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -165,7 +168,7 @@ class Unlinked(NamedTuple):
 
 
 OfClaims = Claim | Acked | Unclaimed | Staged | Published
-OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked
+OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked | Transfer
 Record = OfQueue | Checkpoint
 
 
@@ -236,6 +239,8 @@ def payload_of(body: memoryview) -> memoryview | None:
         return body[_PUSH.size :]
     if kind == Kind.MOVED:
         return body[_MOVED.size :]
+    if kind == Kind.TRANSFER:
+        return Transfer.payload_in(body)
     return Staged.payload_in(body) if kind == Kind.STAGED else None
 
 
@@ -319,7 +324,7 @@ def pack(record: Record) -> bytes:
             return push(number, mid, visible, key, at) + payload
         case Moved(number, mid, receives, visible, delayed, payload):
             return moved(number, mid, receives, visible, delayed) + payload
-        case Staged():
+        case Staged() | Transfer():
             return record.body() + record.payload
         case Claim() | Acked() | Unclaimed() | Published():
             return record.body()
@@ -387,4 +392,5 @@ _PARSERS: dict[int, Callable[[memoryview], Record]] = {
     Kind.PUBLISHED: Published.read,
     Kind.TAKEN: lambda body: Taken(*_TOKEN.unpack(body)[1:]),
     Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
+    Kind.TRANSFER: Transfer.read,
 }

@@ -33,6 +33,7 @@ from .frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_h
 from .lock import take_lock, write_last
 from .places import place_of
 from .recovery import numbers_in, segment_name
+from .transfer_record import Transfer
 
 _ASIDE = "damaged-"
 _UNFINISHED = ".tmp"
@@ -101,7 +102,7 @@ def _unplaced(found: Examined) -> dict[tuple[int, int], bytes]:
     payloads: dict[tuple[int, int], bytes] = {}
     for placed in found.placed():
         record = placed.record
-        if placed.qid is None and isinstance(record, (records.Push, records.Moved)):
+        if placed.qid is None and isinstance(record, (records.Push, records.Moved, Transfer)):
             payloads.setdefault((placed.number, record.mid), record.payload)  # it may be there again, copied
     return payloads
 
@@ -185,7 +186,7 @@ class _NewSegment:
         bodies: list[bytes] = []
         for placed in frame:
             if placed.qid is None:
-                if isinstance(placed.record, (records.Push, records.Moved)):
+                if isinstance(placed.record, (records.Push, records.Moved, Transfer)):
                     self._unplaced[placed.place] = placed.record.payload
                 continue
             record = self._adapted(found, placed)
@@ -195,7 +196,7 @@ class _NewSegment:
                 bodies.append(records.queue(placed.number, -1, placed.qid))
             self._announced.add(placed.number)
             begin = start + sum(records.HEAD.size + len(body) for body in bodies)
-            if isinstance(record, (records.Push, records.Moved, Staged)):
+            if isinstance(record, (records.Push, records.Moved, Transfer, Staged)):
                 self._places[placed.place] = place_of(self._segment, begin)
             bodies.append(records.pack(record))
             self.messages.update((placed.qid, mid) for mid in messages_in(record))
@@ -204,6 +205,8 @@ class _NewSegment:
     def _adapted(self, found: Examined, placed: Placed) -> records.OfQueue | None:
         """Returns the record with the queue's number and places in the new segment; None if its payload is lost."""
         record = placed.record._replace(number=placed.number)
+        if isinstance(record, Transfer) and record.source:
+            return record._replace(source=found.number_of(placed.part, record.source))
         if not isinstance(record, records.Shared):
             return record
         if record.place in self._places:

@@ -11,6 +11,7 @@ from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .places import place_of, segment_of
 from .queue_state import QueueState
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
+from .transfer_record import Transfer
 
 _OF_MESSAGES = (Push, Moved, Shared, State, Delete)
 
@@ -69,6 +70,9 @@ class Replay(Generic[Q]):
         if isinstance(record, Queue):
             self._name(record)
             return
+        if isinstance(record, Transfer):
+            self._transfer(place, record)
+            return
         queue = self.queues.get(record.number)
         if queue is None:
             return
@@ -82,6 +86,23 @@ class Replay(Generic[Q]):
                 queue.keys.note(record.key, record.mid, record.at, segment_of(place))
         else:
             _apply_to(queue, place, record)
+
+    def _transfer(self, place: int, record: Transfer) -> None:
+        """Removes the one message and adds the other. A checkpoint may know of either alone."""
+        source, queue = self.queues.get(record.source), self.queues.get(record.number)
+        if source is not None and source.table.is_news(record.replaced, place):
+            source.restore_deletion(record.replaced)
+        elif source is not None:
+            source.table.saw(record.replaced)
+        if queue is None:
+            return
+        if not queue.table.is_news(record.mid, place):
+            queue.table.saw(record.mid)
+            return
+        state = (record.receives, record.visible, record.delayed)
+        queue.table.restore(record.mid, place, len(record.payload), state)
+        if record.origin is not None:
+            queue.table.origins[record.mid] = record.origin
 
     def _name(self, record: Queue) -> None:
         self.last_number = max(self.last_number, record.number)

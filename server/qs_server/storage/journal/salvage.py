@@ -27,8 +27,9 @@ from .frames import (
     seed,
 )
 from .records import HEAD, BadRecordError, Kind, Record, parse, parse_one
+from .transfer_record import Transfer
 
-_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x11])")
+_BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x12])")
 """Matches where a record may begin, judged by the last byte of its length and by its kind."""
 
 _NUMBER, _ID, _TIME = 4, 12, 20
@@ -52,11 +53,22 @@ _LEAST = {
         (Kind.PUBLISHED, Published(0, 0, 0, "", ())),
         (Kind.TAKEN, records.Taken(0, 0)),
         (Kind.UNLINKED, records.Unlinked(0, 0)),
+        (Kind.TRANSFER, Transfer(0, 0, 0, 0, 0, 0, False, None, b"")),
     )
 }
 """The minimum length of a body, by kind."""
 _OPEN = frozenset(
-    (Kind.QUEUE, Kind.PUSH, Kind.MOVED, Kind.CLAIM, Kind.ACKED, Kind.UNCLAIMED, Kind.STAGED, Kind.PUBLISHED)
+    (
+        Kind.QUEUE,
+        Kind.PUSH,
+        Kind.MOVED,
+        Kind.CLAIM,
+        Kind.ACKED,
+        Kind.UNCLAIMED,
+        Kind.STAGED,
+        Kind.PUBLISHED,
+        Kind.TRANSFER,
+    )
 )
 """The kinds whose bodies may be longer than the minimum."""
 

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
 
+from ..engine import Origin
 from ..index.message_index import Index
 from ..index.midmap import MidMap
 from ..names import MAX_MID
@@ -91,6 +92,7 @@ def write_snapshot(
         entry["keys"] = yield from _write_parts(
             writer, ((*_KEY.unpack(key), *about) for page in queue.keys.pages() for key, *about in page)
         )
+        entry["origins"] = [[mid, *origin] for mid, origin in queue.table.origins.items()]  # after the messages
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
@@ -228,6 +230,9 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
         table.receives[mid] = count
         table.index.new.discard(mid)
     table.last_mid = entry["last"]
+    table.origins.update(
+        (mid, Origin(*origin)) for mid, *origin in entry.get("origins", ()) if mid in table.index.messages
+    )
     _count(store, places, sizes)
 
 

@@ -7,6 +7,7 @@ is true, and nothing else is.
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from ..engine import Origin
 from ..index.midmap import MidMap
 from . import records
 from .cache import PayloadCache
@@ -32,6 +33,7 @@ class Holder(Protocol):
 
     number: int
     places: MidMap
+    origins: dict[int, Origin]
 
     def state_of(self, mid: int, /) -> tuple[int, int, bool]: ...
 

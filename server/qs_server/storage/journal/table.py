@@ -6,9 +6,18 @@ The table appends no records. Whoever changes it does: `pushing`, `delivery`, `w
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ..engine import NoSuchMessageError, Options, QueueFullError, Receipt, StaleReceiptError, Stats
+from ..engine import (
+    Message,
+    NoSuchMessageError,
+    Options,
+    Origin,
+    QueueFullError,
+    Receipt,
+    StaleReceiptError,
+    Stats,
+)
 from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event
@@ -16,9 +25,11 @@ from ..names import FAR, MAX_MID, WITHHELD
 from ..shared import Shared
 from .store import READY, State, Store, record_size
 
-Dropped = tuple[int, int, int, bool]
-"""What a message was that has been removed: its place, its receives, what the index knew of it, and whether a
-subscriber held it."""
+Dropped = tuple[int, int, int, bool, Origin | None]
+"""What a message was that has been removed: its place, its receives, what the index knew of it, whether a subscriber
+held it, and its origin."""
+_MOVES = 100
+"""Messages that `expire` moves to the dead-letter queue at most: some 5 ms."""
 
 
 class MessageTable:
@@ -36,6 +47,8 @@ class MessageTable:
         self._store = store
         self._activity = shared.activity
         self._clock = shared.clock
+        self.bury: Callable[[int, str | None], bool] = lambda mid, peer: False
+        """Moves a message to the dead-letter queue: see `DeadLetters`."""
         self.reset()
 
     def reset(self) -> None:
@@ -44,6 +57,8 @@ class MessageTable:
         self.places = MidMap()
         self.receives: dict[int, int] = {}
         """How often the messages that were received at all have been."""
+        self.origins: dict[int, Origin] = {}
+        """What the dead letters were."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
@@ -125,17 +140,34 @@ class MessageTable:
         number = self.index.next_expiry()
         return None if number is None else number * self.unit
 
+    def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
+        """Tells whether a message has been received so often that it goes to the dead-letter queue. receives: how
+        often, None: as often as it says."""
+        most = self.options.max_receives
+        return most is not None and (self.receives.get(mid, 0) if receives is None else receives) >= most
+
+    def with_origin(self, message: Message) -> Message:
+        """Adds to a message what it was, if it is a dead letter."""
+        origin = self.origins.get(message.mid)
+        if origin is not None:
+            message.origin, message.pushed_at = origin, origin.pushed_at
+        return message
+
     def expire(self, count: int | None = None) -> int:
-        """Makes visible what is due, at most count messages. Returns how many. No record says so: the time has
-        passed."""
-        done = 0
+        """Makes visible what is due, at most count messages, or moves it to the dead-letter queue, a hundred at most.
+        Returns how many. No record says that a message is visible: the time has passed. OSError: see `DeadLetters`."""
+        done = moved = 0
         now = self._clock() // self.unit
         index = self.index
         if not index.may_be_due(now):
             return 0
-        while (count is None or done < count) and (mid := index.due(now)) is not None:
+        while (count is None or done < count) and moved < _MOVES and (mid := index.due(now)) is not None:
             done += 1
             delayed = index.is_delayed(mid)
+            if self.is_exhausted(mid) and self.bury(mid, ""):
+                moved += 1
+                self.counts.expired += not delayed
+                continue
             self.show(mid, 0, delayed=False)
             if not delayed:
                 self.counts.expired += 1
@@ -190,11 +222,11 @@ class MessageTable:
         facts = self.index.remove(mid, retrieved=receives > 0)
         place = self.places.pop(mid) or 0
         self._store.drop(self, mid, place, facts >> SIZE_SHIFT)
-        return place, receives, facts, held
+        return place, receives, facts, held, self.origins.pop(mid, None) if self.origins else None
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a message again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""
-        place, receives, facts, held = dropped
+        place, receives, facts, held, origin = dropped
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
         self._store.keep(self, mid, place, Index.size_in(facts))
@@ -203,6 +235,8 @@ class MessageTable:
             self.receives[mid] = receives
         if held:
             self.held.add(mid)
+        if origin is not None:
+            self.origins[mid] = origin
         if not expiry:
             self.arrived()
         elif expiry != WITHHELD:
@@ -219,6 +253,15 @@ class MessageTable:
         else:
             self.index.show(mid)
             self.arrived()
+
+    def set_receives(self, mid: int, receives: int) -> None:
+        """Changes how often a message was received; 0: it is new."""
+        if receives:
+            self.receives[mid] = receives
+            self.index.new.discard(mid)
+        else:
+            self.receives.pop(mid, None)
+            self.index.new.add(mid)
 
     def state_of(self, mid: int) -> State:
         """Returns the state of a message as the log should have it."""
@@ -259,16 +302,25 @@ class MessageTable:
             return
         receives, visible, delayed = state
         if receives:
-            self.receives[mid] = receives
-            self.index.new.discard(mid)
+            self.set_receives(mid, receives)
         if self.index.expiry(mid) != visible:
             self.show(mid, visible, delayed=delayed)
+        if not receives and mid in self.receives:
+            self.set_receives(mid, 0)  # the last one was taken back
 
     def restore_deletion(self, mid: int) -> None:
         """Removes a message, if it is here."""
         self.saw(mid)
         if mid in self.index.messages:
             self.drop(mid)
+
+    def end_exhausted(self) -> None:
+        """Ends a start: hides visible messages that were received too often until `expire`, which moves them to the
+        dead-letter queue. Subscribers held them when the process was killed, or they could not be moved."""
+        if self.options.max_receives is None:
+            return
+        for mid in [mid for mid in self.receives if mid in self.index.ready and self.is_exhausted(mid)]:
+            self.show(mid, 1, delayed=False)
 
     def clear(self) -> None:
         """Removes all messages: the queue is gone."""

@@ -17,8 +17,9 @@ class Windows:
         self._store = store
         self._clock = clock
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
-        """Makes a message visible now (returns None), or after delay (returns the time). NoSuchMessageError,
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+        """Makes a message visible now (returns None), or after delay (returns the time), or moves it to the dead-letter
+        queue (returns None). count: False takes back the receive of a message in flight. NoSuchMessageError,
         StaleReceiptError."""
         table, mid = self._table, receipt.mid
         table.expire()
@@ -26,6 +27,14 @@ class Windows:
         until = min((self._clock() + delay) // table.unit, MAX_MID) if delay else 0
         if not until and not expiry:
             return None  # it was visible before
+        receives = table.receives.get(mid, 0)
+        counted = receives if count or not expiry or table.index.is_delayed(mid) else receives - 1
+        if expiry and table.is_exhausted(mid, counted) and table.bury(mid, None):
+            return None
+        if counted != receives:
+            self._store.log.reserve(records.SMALL)
+            self._store.undo.append((table.set_receives, mid, receives))
+            table.set_receives(mid, counted)
         self._change(mid, expiry, until, delayed=bool(until))
         table.note("released", mid)
         return table.time(until) if until else None

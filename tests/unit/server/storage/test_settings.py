@@ -60,7 +60,7 @@ def test_wrong(tmp_path: Path, text: str, message: str) -> None:
         read_options(str(tmp_path), "files")
     assert str(path) in str(caught.value)
     for option in fields(Options):
-        assert f"{option.name} = " in str(caught.value)
+        assert f"{option.name.replace('_', '-')} = " in str(caught.value)
 
 
 def test_wrong_at_the_start(tmp_path: Path) -> None:

@@ -49,7 +49,15 @@ class MemcachedEngine:
 
     name: ClassVar[str] = "memcached"
     cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.DURABLE, Feature.HELD, Feature.CLAIM, Feature.MILLISECONDS, Feature.SET, Feature.TELLS}
+        {
+            Feature.DURABLE,
+            Feature.HELD,
+            Feature.CLAIM,
+            Feature.MILLISECONDS,
+            Feature.SET,
+            Feature.DEAD,
+            Feature.TELLS,
+        }
     )
 
     def __init__(

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
 from ...engine import (
     Clock,
     Draft,
@@ -38,6 +39,7 @@ class MemcachedQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, keys: Keys, servers: Servers, clock: Clock, changed: Callable[[], None]
@@ -90,7 +92,9 @@ class MemcachedQueue:
         entry, number = self.writer.change_message(receipt, lambda page, index: page.entries[index])
         return message_of(self.qid, entry, "delivered", self.consumer.payload(entry, number))
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
+        refuse_uncounted("memcached", count=count)
+
         def released(entry: Entry) -> Entry:
             return entry._replace(visible_at=self._clock() + delay if delay else 0, delayed=delay > 0)
 
@@ -172,6 +176,7 @@ class MemcachedQueue:
     def make(self) -> None:
         if self.options.timestamps != "us":
             raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
+        refuse_dead_letters(self.options)
         self.writer.generation()
 
     def unmake(self, *, force: bool) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
 from ...engine import (
     SECOND,
     Clock,
@@ -52,6 +53,7 @@ class SqsQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
+    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self, qid: str, options: Options, calls: QueueCalls, receipts: Receipts, clock: Clock, given: int
@@ -77,6 +79,7 @@ class SqsQueue:
             raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
         if self.options.timestamps != "us":
             raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
+        refuse_dead_letters(self.options)
         self._calls.make(self.window(None))
 
     def unmake(self, *, force: bool) -> None:
@@ -199,8 +202,9 @@ class SqsQueue:
         self._receipts.drop(self.qid, receipt.mid, held)
         self.counters.add("deleted")
 
-    def release(self, receipt: Receipt, delay: int) -> int | None:
+    def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         """Makes a message visible, in whole seconds. UnsupportedError for a long delay."""
+        refuse_uncounted("sqs", count=count)
         held = self._receipts.find(self.qid, receipt)
         hidden = _seconds(delay, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()

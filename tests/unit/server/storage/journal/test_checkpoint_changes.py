@@ -8,7 +8,7 @@ import pytest
 from support.crashing import LOTS, Place, segments_of
 from support.engines import maintenance_of
 
-from qs_server.storage.engine import Draft, Durability, Receipt, State, StorageError
+from qs_server.storage.engine import Draft, Durability, Options, Receipt, State, StorageError
 from qs_server.storage.index import midmap, midset
 from qs_server.storage.journal.claims import Consumer
 
@@ -103,6 +103,7 @@ def _seen(place: Place) -> object:
         mids = table.index.messages.after(-1, 10**6)
         queues[qid] = (
             [(mid, table.state_of(mid), table.places.get(mid), table.index.size(mid)) for mid in mids],
+            dict(table.origins),
             list(table.index.new.after(-1, 10**6)),
             table.last_mid,
             {key: known for key, known in queue.keys.entries.items() if queue.keys.find(key, place.clock.now)},
@@ -124,7 +125,8 @@ def _seen(place: Place) -> object:
 def test_what_changes_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However claims, batches, copies, moves and deletes fall between the pieces of a checkpoint."""
+    """However claims, batches, copies, moves and deletes fall between the pieces of a checkpoint. Every second time
+    with dead letters."""
     segments_of(monkeypatch, 1 << 16, 1 << 16)
     for module in (midmap, midset):
         monkeypatch.setattr(module, "CHUNK", 16)
@@ -132,6 +134,9 @@ def test_what_changes_while_a_checkpoint_is_written(
     monkeypatch.setattr("qs_server.storage.journal.snapshot._AT_A_TIME", 4)
     place = Place(tmp_path / "root", Durability.NONE)
     place.queue(*QUEUES)
+    if seed % 2:
+        place.engine.configure("a", Options(storage="journal", dead_letter="b", max_receives=2))
+        place.engine.configure("b", Options(storage="journal", dead_letter="c", max_receives=1))
     churn = Churn(place, seed)
     keeper = place.engine._journal
     compaction, store = maintenance_of(place.engine).compaction, keeper.open()
@@ -157,11 +162,13 @@ def test_what_changes_while_a_checkpoint_is_written(
     place.crash()
     assert maintenance_of(place.engine).checkpointed is not None
     found = _seen(place)
+    place.engine.commit()  # what it has moved to dead-letter queues
     place.leave()
     (place.root / ".journal/checkpoint").unlink()
     place.start()
     assert maintenance_of(place.engine).checkpointed is None
     assert found == _seen(place)
+    assert any(queue.table.origins for queue in place.engine._journal.queues.values()) == bool(seed % 2)
     place.leave()
 
 

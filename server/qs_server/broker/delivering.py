@@ -1,0 +1,33 @@
+"""Makes the answer with a message that was handed out or looked at."""
+
+from typing import TypeVar
+
+from qs_schemas import Delivery, GetMessage
+
+from ..storage.engine import Message, Origin
+
+_Answer = TypeVar("_Answer", Delivery, GetMessage)
+
+
+def delivery_of(message: Message, req: str | None = None) -> GetMessage:
+    """Returns the answer with a message. req: of the subscription."""
+    answer = GetMessage(
+        message.qid,
+        message.mid,
+        payload=message.payload,
+        status=message.status,
+        receives=message.receives,
+        pushed_at=message.pushed_at,
+        visible_at=message.visible_at,
+        req=req,
+        type="response",
+    )
+    return answer if message.origin is None else with_origin(answer, message.origin)
+
+
+def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
+    """Adds to an answer what the message was, if it is a dead letter."""
+    if origin is not None:
+        answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives
+        answer.dead_at, answer.dead_reason = origin.at, origin.reason
+    return answer

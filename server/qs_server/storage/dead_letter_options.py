@@ -1,0 +1,48 @@
+"""Checks what is asked of dead letters before anything is changed."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from .engine import DeadLetterCycleError, Options, UnsupportedError
+
+_STORAGES = frozenset({"journal"})
+"""The storages that have dead letters."""
+
+
+class HasOptions(Protocol):
+    """A queue, as far as this module knows it."""
+
+    options: Options
+
+
+def refuse_uncounted(storage: str, *, count: bool) -> None:
+    """Raises UnsupportedError if a release should take the receive back, for a storage that cannot."""
+    if not count:
+        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): 'journal' can")
+
+
+def refuse_dead_letters(options: Options) -> None:
+    """Raises UnsupportedError if a queue should have a dead-letter queue, and its storage cannot."""
+    if options.dead_letter and options.storage not in _STORAGES:
+        raise UnsupportedError(
+            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storage 'journal'"
+        )
+
+
+def check_dead_letter(qid: str, options: Options, queues: Mapping[str, HasOptions], storage: str | None) -> None:
+    """Checks the dead-letter queue that a queue is to have. queues: those that are there; storage: of the dead-letter
+    queue, None if there is none yet. UnsupportedError for one of another storage, DeadLetterCycleError."""
+    refuse_dead_letters(options)
+    name = options.dead_letter
+    if name and name != qid and storage not in (None, options.storage):
+        raise UnsupportedError(
+            f"the dead-letter queue {name!r} has the storage {storage!r}: it has to be that of the queue, "
+            f"{options.storage!r}"
+        )
+    chain = [qid]
+    while name and name not in chain[1:]:
+        chain.append(name)
+        if name == qid:
+            raise DeadLetterCycleError(f"dead-letter queues must not form a cycle: {' -> '.join(map(repr, chain))}")
+        queue = queues.get(name)
+        name = "" if queue is None else queue.options.dead_letter

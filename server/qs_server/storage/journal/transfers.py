@@ -1,0 +1,46 @@
+"""Moves messages between queues of one log. A move is one record, so a message is always in exactly one of the two."""
+
+from ..engine import Origin
+from . import records
+from .store import Store, record_size
+from .table import MessageTable
+from .transfer_record import Transfer
+
+
+class Move:
+    """The move of one message. Nothing changes before `make`, for which the caller reserves `size` bytes of the log."""
+
+    __slots__ = ("_mid", "_origin", "_payload", "_source", "_store", "_target", "size")
+
+    def __init__(
+        self, store: Store, source: MessageTable, mid: int, target: MessageTable, origin: Origin | None
+    ) -> None:
+        """mid: of the message in `source`; origin: what it was if it becomes a dead letter. Reads the payload:
+        DamagedRecordError, OSError."""
+        self._store, self._source, self._target = store, source, target
+        self._mid, self._origin = mid, origin
+        self._payload = store.payload(source.places.get(mid) or 0)
+        self.size = records.HEAD.size + len(self._record(0).body()) + len(self._payload)
+
+    def _record(self, new: int) -> Transfer:
+        return Transfer(self._target.number, new, self._source.number, self._mid, 0, 0, False, self._origin, b"")
+
+    def make(self, now: int) -> int:
+        """Moves the message to the end of the target, visible and never received. Returns its new id.
+        QueueFullError."""
+        source, target, store = self._source, self._target, self._store
+        new = target.free_ids(1, now)[0]
+        place = store.log.append(self._record(new).body(), self._payload)
+        mid, expiry = self._mid, source.index.expiry(self._mid) or 0
+        store.undo.append((source.put_back, mid, expiry, source.drop(mid)))
+        store.undo.append((target.unpush, (new,)))
+        target.add(new, place, len(self._payload), 0)
+        target.last_mid = new
+        target.counts.pushed += 1
+        if self._origin is not None:
+            target.origins[new] = self._origin
+        store.usage.add(place, record_size(len(self._payload)))
+        store.cache.put((place,), (self._payload,), len(self._payload))
+        target.arrived()
+        target.note("pushed", new)
+        return new

@@ -1,0 +1,142 @@
+"""Dead letters that are moved back, by every engine that has them."""
+
+from collections.abc import Iterable
+
+import pytest
+from support.contract_bench import needs, unguarded
+from support.engines import Bench, arrived
+
+from qs_server.storage.engine import (
+    SECOND,
+    Feature,
+    QueueFullError,
+    Receipt,
+    State,
+    UnsupportedError,
+)
+
+LOTS = 1 << 40
+WINDOW = 5 * SECOND
+
+
+@pytest.fixture
+def dead(bench: Bench) -> Bench:
+    """Three dead letters, of two queues."""
+    needs(bench, Feature.DEAD)
+    for qid, payloads in (("a", [b"1", b"2"]), ("b", [b"3"])):
+        bench.queue(qid, dead_letter="dead", max_receives=1)
+        bench.push(*payloads, qid=qid)
+        bench.engine.receive([qid], 10, WINDOW, LOTS)
+        bench.clock.now += WINDOW
+        bench.engine.expire(1000)
+    bench.engine.commit()
+    return bench
+
+
+def held(bench: Bench, qid: str) -> list[int]:
+    return bench.engine.queue(qid).list_mids(State.ALL, 1000, -1)
+
+
+def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), count: int = 1000) -> list[int]:
+    tool = bench.engine.queue("dead").redrive
+    assert tool is not None
+    letters = tool.letters(list(mids), count)
+    queues = {name: unguarded(bench).queue(into or name) for name in {came_from for _, came_from in letters}}
+    moved = tool.move([(mid, queues[came_from]) for mid, came_from in letters])
+    assert [mid for mid, _ in moved] == [mid for mid, _ in letters]
+    return [new for _, new in moved]
+
+
+def payloads(bench: Bench, qid: str) -> list[tuple[bytes | None, int, bool, bool]]:
+    """Of each message: payload, receives, whether it was pushed when its id says, whether it is no dead letter."""
+    found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in held(bench, qid)]
+    return [(m.payload, m.receives, m.pushed_at == m.mid, m.origin is None) for m in found]
+
+
+def test_back_to_where_they_came_from(dead: Bench) -> None:
+    """Each is a new message of its queue, also after a start."""
+    bench = dead
+    arrived(bench.engine)
+    bench.clock.tick()
+    new = redrive(bench)
+    assert arrived(bench.engine) == {"a": 2, "b": 1}
+    assert (held(bench, "dead"), held(bench, "a"), held(bench, "b")) == ([], new[:2], new[2:])
+    bench.engine.commit()
+    for _ in range(2):
+        assert payloads(bench, "a") == [(b"1", 0, True, True), (b"2", 0, True, True)]
+        assert payloads(bench, "b") == [(b"3", 0, True, True)]
+        assert bench.engine.queue("a").list_mids(State.NEW, 10, -1) == new[:2]
+        bench.reopen()
+    assert redrive(bench) == []
+
+
+def test_into_one_queue(dead: Bench) -> None:
+    """In the order in which they died; some, by their number or by their ids."""
+    bench = dead
+    bench.queue("c")
+    first, second, third = held(bench, "dead")
+    redrive(bench, "c", count=1)
+    assert held(bench, "dead") == [second, third]
+    redrive(bench, "c", mids=[third, 17, first])
+    assert held(bench, "dead") == [second]
+    bench.engine.commit()
+    bench.reopen()
+    assert [each[0] for each in payloads(bench, "c")] == [b"1", b"3"]
+
+
+def test_what_is_no_dead_letter_stays(dead: Bench) -> None:
+    """Nor does a dead letter in a claim move; one in flight does."""
+    bench = dead
+    [plain] = bench.push(b"plain", qid="dead")
+    first, second, third = held(bench, "dead")[:3]
+    claims = bench.engine.queue("dead").claims
+    assert claims is not None
+    claims.claim("one", 1, 1, None, None)
+    assert [m.mid for m in bench.engine.receive(["dead"], 1, WINDOW, LOTS)] == [second]
+    assert len(redrive(bench, mids=[plain, first, second, third])) == 2
+    assert held(bench, "dead") == [first, plain]
+    claims.release("one", 1)
+    assert len(redrive(bench)) == 1
+
+
+def test_all_or_nothing(dead: Bench) -> None:
+    """A queue without room for its part takes nothing, and neither do the others; so does one of another storage."""
+    bench = dead
+    before = held(bench, "dead")
+    bench.queue("small", capacity=2)
+    with pytest.raises(QueueFullError):
+        redrive(bench, "small")
+    bench.queue("files", storage="files")
+    with pytest.raises(UnsupportedError, match="'files'"):
+        redrive(bench, "files")
+    assert (held(bench, "dead"), held(bench, "small")) == (before, [])
+
+
+def test_to_die_once_more(dead: Bench) -> None:
+    """What was moved back can die again, with a new origin; an undone commit puts both back."""
+    bench = dead
+    new = redrive(bench, mids=held(bench, "dead")[:1])
+    bench.engine.receive(["a"], 1, WINDOW, LOTS)
+    bench.engine.queue("a").release(Receipt(new[0], 1), 0)
+    [*_, last] = held(bench, "dead")
+    origin = bench.engine.queue("dead").get(last, peek=True, visibility=None).origin
+    assert origin is not None
+    assert (origin.qid, origin.mid, origin.pushed_at) == ("a", new[0], new[0])
+
+
+def test_as_many_as_fit_into_one_write(dead: Bench) -> None:
+    """The first ones are moved, and a second call moves the others."""
+    bench = dead
+    bench.queue("big", dead_letter="dead", max_receives=1)
+    bench.push(bytes(5 << 20), bytes(4 << 20), bytes(1 << 20), qid="big")
+    bench.engine.receive(["big"], 10, WINDOW, LOTS)
+    bench.clock.now += WINDOW
+    bench.engine.expire(1000)
+    bench.engine.commit()
+    tool = bench.engine.queue("dead").redrive
+    assert tool is not None
+    counts = []
+    for _ in range(3):
+        letters = tool.letters([], 1000)
+        counts.append(len(tool.move([(mid, unguarded(bench).queue(qid)) for mid, qid in letters])))
+    assert counts == [4, 2, 0]

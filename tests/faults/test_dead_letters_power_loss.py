@@ -1,0 +1,91 @@
+"""A power loss at every file operation of a run in which messages die and come back: each is in exactly one queue."""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.power_loss import points
+from support.power_loss_check import VARIANTS, fast_directory
+from support.power_loss_dead_letters import Check, first_trouble, run_of
+from support.power_loss_engines import small_journal
+
+from qs_server.storage.journal.replay import Replay
+from qs_server.storage.root import RootDirectory
+
+SEED = int(os.environ.get("QS_POWER_LOSS_SEED", "20261123"))
+OPERATIONS = 180
+WORDS = {"create", "push", "receive", "release", "delete", "expire", "redrive"}
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    with fast_directory(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are many of them in a run."""
+    small_journal(monkeypatch)
+
+
+recorded = functools.cache(run_of)
+
+
+@pytest.mark.parametrize("name", ["journal", "journal-buffered"])
+def test_at_every_point(fast: Path, name: str) -> None:
+    """Every point of a run, with one of the variants in turn. Messages die in it and in a dead-letter queue, are moved
+    back, and are copied by compaction."""
+    run = recorded(name, SEED, OPERATIONS)
+    assert {text.split()[0] for _, text, _ in run.operations} == WORDS
+    places = {place for _, _, shown in run.operations for place in shown.values()}
+    assert places >= {("q", None), ("dead", "q"), ("last", "dead")}
+    assert run.copied > 5000
+    numbers = points(run.log)
+    assert len(numbers) > 200
+    assert "\n".join(first_trouble(Check(name, run, fast), numbers, VARIANTS)) == ""
+
+
+def test_names_in_order(fast: Path) -> None:
+    """On a file system that keeps the order of all names: every fourth point."""
+    run = recorded("journal", SEED, OPERATIONS)
+    check = Check("journal", run, fast, ordered=True)
+    assert "\n".join(first_trouble(check, points(run.log)[::4], ["mixed-1"])) == ""
+
+
+def test_again_while_it_starts(fast: Path) -> None:
+    """A second power loss, while the server starts after the first one."""
+    run = recorded("journal", SEED, OPERATIONS)
+    check = Check("journal", run, fast)
+    for number, world, when in check.sweep(points(run.log)[10::25]):
+        for trouble in check.during_recovery(number, world, when, "mixed-1"):
+            pytest.fail("\n".join(trouble))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("round_", range(3))
+def test_every_variant_at_every_point(fast: Path, round_: int) -> None:
+    """Three runs, every variant at all points. Takes some 2 minutes of one processor each."""
+    run = recorded("journal", SEED + 1 + round_, 2 * OPERATIONS)
+    for variant in VARIANTS:
+        assert "\n".join(first_trouble(Check("journal", run, fast), points(run.log), [variant])) == ""
+
+
+# -- the test can fail
+
+
+def test_it_finds_a_move_that_is_not_taken_up(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that ignores moves."""
+    monkeypatch.setattr(Replay, "_transfer", lambda self, place, record: None)
+    run = recorded("journal", SEED, OPERATIONS)
+    assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)
+
+
+def test_it_finds_a_dead_letter_queue_that_is_not_durable(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that is not synced before the journal has messages of its queue."""
+    monkeypatch.setattr(RootDirectory, "sync", lambda self: None)
+    run = run_of("journal", SEED, OPERATIONS)
+    assert first_trouble(Check("journal", run, fast), points(run.log), VARIANTS)

@@ -1,0 +1,207 @@
+"""Records a run in which messages die and are moved back, and plays a power loss at any point of it.
+
+A message is known by its payload, which no other one has. After a power loss each is in exactly one queue: where it was
+before the operation that was under way, or after.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qs_server.storage.engine import Draft, Engine, Options, Receipt, State
+from support.engines import ManualClock
+from support.power_loss import Image
+from support.power_loss_check import PowerLosses, When, fast_directory, nobody_else
+from support.power_loss_disk import Entry, RecordingDisk, everything_recorded
+from support.power_loss_engines import ENGINES, upkeep
+from support.power_loss_run import copied_by
+
+LOTS = 1 << 40
+WINDOW = 1_000_000
+QUEUES = ("q", "dead", "last")
+"""The first is made by the run; the others are made when they are first needed."""
+Shown = dict[bytes, tuple[str, str | None]]
+"""Payload -> its queue, and the queue from which it came if it is a dead letter."""
+
+
+@dataclass
+class Recorded:
+    """log: with the markers `begin` and `answered`; operations: when each was, what it was in words, and what is shown
+    after it; copied: bytes that compaction has copied."""
+
+    log: list[Entry]
+    operations: list[tuple[int, str, Shown]] = field(default_factory=list)
+    copied: int = 0
+
+
+def show(engine: Engine) -> Shown:
+    """Where each message is. None may be there twice."""
+    shown: Shown = {}
+    for qid in QUEUES:
+        if qid not in engine.queues():
+            continue
+        queue = engine.queue(qid)
+        for mid in queue.list_mids(State.ALL, 10**6, -1):
+            message = queue.read(Receipt(mid))
+            payload = message.payload or b""
+            assert payload not in shown, f"{payload[:8]!r} is in {qid} and in {shown[payload][0]}"
+            shown[payload] = qid, None if message.origin is None else message.origin.qid
+    return shown
+
+
+class _Run:
+    def __init__(self, name: str, disk: RecordingDisk, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.disk = disk
+        self.make = ENGINES[name].make
+        self.engine = self.make(self.clock, disk, disk.root)
+        self.recorded = Recorded(disk.log)
+        self.pushed = 0
+
+    def run(self, operations: int) -> Recorded:
+        self._do(self._create)
+        while len(self.recorded.operations) < operations:
+            due = self.engine.effects().next_expiry
+            soon = due is not None and due <= self.clock.now + 10
+            self._do(self._expire if soon else self._choose())
+            if self.rng.random() < 0.2:
+                upkeep(self.engine)
+            if self.rng.random() < 0.03:
+                self._stop()
+                self.engine = self.make(self.clock, self.disk, self.disk.root)
+        self._stop()
+        return self.recorded
+
+    def _stop(self) -> None:
+        self.recorded.copied += copied_by(self.engine)
+        self.engine.close()
+
+    def _choose(self) -> Callable[[], str]:
+        weighted = {
+            self._push: 3, self._receive: 6, self._release: 2, self._expire: 3, self._delete: 1.5, self._redrive: 2,
+        }  # fmt: skip
+        return self.rng.choices(list(weighted), list(weighted.values()))[0]
+
+    def _do(self, operation: Callable[[], str]) -> None:
+        self.disk.mark("begin", len(self.recorded.operations) + 1)
+        self.clock.tick()
+        text = operation()
+        self.engine.commit()
+        self.disk.mark("answered", len(self.recorded.operations) + 1)
+        self.recorded.operations.append((self.clock.now, text, show(self.engine)))
+
+    def _create(self) -> str:
+        self.engine.create("q", Options(dead_letter="dead", max_receives=2))
+        return "create"
+
+    def _push(self) -> str:
+        count = self.rng.randint(1, 3)
+        sizes = [self.rng.choice((0, 40, 700, 5000)) for _ in range(count)]
+        drafts = [Draft(b"%06d" % (self.pushed + at) + bytes(size)) for at, size in enumerate(sizes)]
+        self.pushed += count
+        self.engine.queue("q").push(drafts)
+        return f"push {count}"
+
+    def _receive(self) -> str:
+        qid = self.rng.choice([each for each in QUEUES if each in self.engine.queues()])
+        found = self.engine.receive([qid], self.rng.randint(1, 3), WINDOW, LOTS)
+        if qid == "dead" and not self.engine.queue("dead").options.dead_letter:
+            self.engine.configure("dead", Options(storage="journal", dead_letter="last", max_receives=1))
+        return f"receive {len(found)} from {qid}"
+
+    def _some(self) -> tuple[str, Receipt] | None:
+        found = [
+            (qid, Receipt(mid))
+            for qid in QUEUES
+            if qid in self.engine.queues()
+            for mid in self.engine.queue(qid).list_mids(State.ALL, 10**6, -1)
+        ]
+        return self.rng.choice(found) if found else None
+
+    def _release(self) -> str:
+        some = self._some()
+        if some is not None:
+            self.engine.queue(some[0]).release(some[1], 0, count=self.rng.random() < 0.8)
+        return f"release {some}"
+
+    def _delete(self) -> str:
+        some = self._some()
+        if some is not None:
+            self.engine.queue(some[0]).delete(some[1])
+        return f"delete {some}"
+
+    def _expire(self) -> str:
+        due = self.engine.effects().next_expiry
+        self.clock.now = max(self.clock.now, due or 0)
+        self.engine.expire(1000)
+        return "expire"
+
+    def _redrive(self) -> str:
+        qid = self.rng.choice([each for each in QUEUES if each in self.engine.queues()])
+        redrive = self.engine.queue(qid).redrive
+        assert redrive is not None
+        letters = redrive.letters((), self.rng.choice((1, 3, 1000)))
+        into = self.rng.choice((None, "q"))
+        moved = redrive.move([(mid, self.engine.queue(into or came_from)) for mid, came_from in letters])
+        return f"redrive {len(moved)} from {qid}"
+
+
+def run_of(name: str, seed: int, operations: int) -> Recorded:
+    """Records a run of an engine. The same seed gives the same run."""
+    with fast_directory(Path.cwd()) as root, nobody_else():
+        disk = RecordingDisk(str(root), direct=ENGINES[name].direct)
+        with everything_recorded(disk):
+            return _Run(name, disk, seed).run(operations)
+
+
+class Check(PowerLosses):
+    """Compares what is left of a run with what was answered and begun."""
+
+    def __init__(self, name: str, recorded: Recorded, directory: Path, *, ordered: bool = False) -> None:
+        """directory, ordered: as for PowerLosses."""
+        super().__init__(recorded.log, ENGINES[name].make, directory, ordered=ordered)
+        self._operations = recorded.operations
+
+    def now(self, begun: int) -> int:
+        return self._operations[max(begun - 1, 0)][0]
+
+    def where(self, number: int, variant: str, when: When) -> str:
+        answered, begun, _ = when
+        going = [text for _, text, _ in self._operations[answered:begun]]
+        return f"power loss at {number}/{variant}, {self.log[number]}; answered {answered}, under way {going}"
+
+    def compare(self, image: Image, when: When, *, long_ago: bool) -> list[str]:
+        self.checked += 1
+        answered, begun, now = when
+        allowed = [{} if not number else self._operations[number - 1][2] for number in range(answered, begun + 1)]
+        found = self.opened(image, now, show)
+        if isinstance(found, str):
+            return [found]
+        going = [text for _, text, _ in self._operations[answered:begun]]
+        if found in allowed or ("expire" in going and _is_each_in(found, allowed)):
+            return []
+        return [difference(found, each) for each in allowed]
+
+
+def _is_each_in(found: Shown, allowed: Sequence[Shown]) -> bool:
+    """Tells whether each message is where it may be. Each that dies at the end of its window does so by itself, and
+    does not if its last receive was not durable."""
+    return all(found.keys() == each.keys() for each in allowed) and all(
+        any(each[payload] == place for each in allowed) for payload, place in found.items()
+    )
+
+
+def difference(found: Shown, expected: Shown) -> str:
+    names = {payload[:6]: (found.get(payload), expected.get(payload)) for payload in {*found, *expected}}
+    return f"found, not expected: { {name: both for name, both in sorted(names.items()) if both[0] != both[1]} }"
+
+
+def first_trouble(check: Check, numbers: Sequence[int], variants: Sequence[str]) -> list[str]:
+    """Looks at points with the variants in turn."""
+    for index, (number, world, when) in enumerate(check.sweep(numbers)):
+        variant = variants[(index + index // len(variants)) % len(variants)]
+        if trouble := check.trouble(number, world, when, variant):
+            return trouble
+    return []
