@@ -16,7 +16,7 @@ from load import Client, document, push_document
 from machine import machine_line
 from processes import queue_server
 from table import Row, print_table, ratio_row
-from tls_rates import CONNECTIONS, PIPELINE, SIZE, rate
+from tls_rates import CONNECTIONS, PIPELINE, SIZE, rates
 
 _TOKEN = b"qs_benchmark"
 _TARGET = 0.97
@@ -50,8 +50,7 @@ def measure(folder: Path, rounds: int, seconds: float) -> list[Row]:
         for name, answers in (("one at a time", 1), (f"pipelined by {PIPELINE}", PIPELINE)):
             found: list[list[float]] = [[], []]
             for number in range(rounds + 1):
-                for which in (0, 1) if number % 2 else (1, 0):
-                    one = rate(both[which], request * answers, answers, seconds)
+                for which, one in enumerate(rates(both, request * answers, answers, seconds)):
                     if number:  # the first round warms up
                         found[which].append(one)
                 for clients in both:

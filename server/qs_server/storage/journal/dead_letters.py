@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from ..capacity import require_room
 from ..engine import Clock, Origin, StorageError
+from .log_interface import Moving
 from .store import Store
 from .table import MessageTable
-from .transfers import Move
 
 _logger = logging.getLogger(__name__)
 
@@ -15,12 +15,21 @@ _logger = logging.getLogger(__name__)
 class DeadLetters:
     """Moves the messages of one queue."""
 
-    def __init__(self, table: MessageTable, store: Store, clock: Clock, find: Callable[[str], MessageTable]) -> None:
-        """find: returns the messages of the queue of a name, which it makes if there is none; StorageError, OSError."""
+    def __init__(
+        self,
+        table: MessageTable,
+        store: Store,
+        clock: Clock,
+        find: Callable[[str], MessageTable],
+        begin_move: Callable[[int, MessageTable, Origin], Moving],
+    ) -> None:
+        """find: returns the messages of the queue of a name, which it makes if there is none; StorageError, OSError.
+        begin_move: see `Move`."""
         self._table = table
         self._store = store
         self._clock = clock
         self._find = find
+        self._begin_move = begin_move
         self._failing = False  # whether the last message could not be moved, and the log says so
 
     def bury(self, mid: int, peer: str | None) -> bool:
@@ -55,7 +64,7 @@ class DeadLetters:
         now, before = self._clock(), table.origins.get(mid)
         pushed_at = table.time(mid) if before is None else before.pushed_at
         origin = Origin(table.qid, mid, table.receives.get(mid, 0), now, "receives", pushed_at)
-        move = Move(self._store, table, mid, target, origin)
+        move = self._begin_move(mid, target, origin)
         self._store.log.reserve(move.size, push=True)
         table.note("dead", mid, peer=peer)
         move.make(now)

@@ -86,3 +86,12 @@ class RecordLog(Segments, Protocol):
 
     def close(self) -> None:
         """Closes the files."""
+
+
+class Moving(Protocol):
+    """A move of one message that can be made: see `transfers.Move`."""
+
+    size: int
+    """Bytes of log that it takes."""
+
+    def make(self, now: int, /) -> int: ...

@@ -5,6 +5,7 @@ Each operation has a module: `pushing`, `delivery`, `windows`, `deletion`, `clai
 messages, `door` takes in what other programs put into the directory.
 """
 
+from functools import partial
 from typing import ClassVar
 
 from ..engine import Options, State, Stats, StorageError, UnsupportedError
@@ -21,6 +22,7 @@ from .queue_state import QueueState
 from .redrive import Redrive
 from .store import Store
 from .table import MessageTable
+from .transfers import Move
 from .windows import Windows
 
 
@@ -41,8 +43,9 @@ class LogQueue(QueueState):
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
-        self.redrive: Redrive | None = Redrive(table, store, clock)
-        table.bury = DeadLetters(table, store, clock, self._dead_letter_queue).bury
+        begin_move = partial(Move, store, table)
+        self.redrive: Redrive | None = Redrive(table, store, clock, begin_move)
+        table.bury = DeadLetters(table, store, clock, self._dead_letter_queue, begin_move).bury
         # Callers reach each part without a method of this class in between, as these are called for every message.
         self.push = pushing.push
         self.take, self.take_first = delivery.take, delivery.take_first

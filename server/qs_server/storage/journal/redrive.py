@@ -1,17 +1,16 @@
 """Moves the dead letters of one queue to other queues of the log: all that are asked for at once, or none."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 from ..capacity import require_room
 from ..engine import Clock, Queue, UnsupportedError
 from ..names import WITHHELD
-from .queue_state import QueueState
+from .log_interface import Moving
 from .reader import DamagedRecordError
 from .store import Store
 from .table import MessageTable
-from .transfers import Move
 
 _logger = logging.getLogger(__name__)
 _BYTES = 8 << 20
@@ -21,10 +20,18 @@ _BYTES = 8 << 20
 class Redrive:
     """Moves the dead letters of one queue. Every method may raise OSError: then nothing has changed."""
 
-    def __init__(self, table: MessageTable, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        table: MessageTable,
+        store: Store,
+        clock: Clock,
+        begin_move: Callable[[int, MessageTable, None], Moving],
+    ) -> None:
+        """begin_move: see `Move`."""
         self._table = table
         self._store = store
         self._clock = clock
+        self._begin_move = begin_move
 
     def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
         """Returns dead letters that are in no claim, oldest first, at most count, each with the queue from which it
@@ -38,25 +45,26 @@ class Redrive:
         """Moves dead letters, each to the end of a queue, visible and never received. Returns (id, new id) of those
         that were moved: the first ones, as many as fit into one write, without damaged ones. QueueFullError,
         UnsupportedError for a queue of another storage."""
-        moves: list[tuple[int, MessageTable, Move]] = []
+        moves: list[tuple[int, MessageTable, Moving]] = []
         size = 0
         for mid, queue in letters:
-            if not isinstance(queue, QueueState):
+            target = getattr(queue, "table", None)
+            if not isinstance(target, MessageTable):
                 raise UnsupportedError(
                     f"dead letters of a queue of the storage 'journal' cannot go to one of {queue.options.storage!r}"
                 )
             try:
-                move = Move(self._store, self._table, mid, queue.table, None)
+                move = self._begin_move(mid, target, None)
             except DamagedRecordError as error:
                 _logger.error("the dead letter %d of queue %r cannot be moved: %s", mid, self._table.qid, error)
                 continue
             size += move.size
             if moves and size > _BYTES:
                 break
-            moves.append((mid, queue.table, move))
+            moves.append((mid, target, move))
         return self._make(moves)
 
-    def _make(self, moves: Sequence[tuple[int, MessageTable, Move]]) -> list[tuple[int, int]]:
+    def _make(self, moves: Sequence[tuple[int, MessageTable, Moving]]) -> list[tuple[int, int]]:
         targets = [target for _, target, _ in moves]
         for target in {target.qid: target for target in targets}.values():
             require_room(target.qid, target.options.capacity, target.__len__, targets.count(target))

@@ -6,6 +6,7 @@ Every record is idempotent, as a checkpoint may already cover some of the record
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ..engine import Origin
 from . import records
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .places import place_of, segment_of
@@ -102,7 +103,7 @@ class Replay(Generic[Q]):
         state = (record.receives, record.visible, record.delayed)
         queue.table.restore(record.mid, place, len(record.payload), state)
         if record.origin is not None:
-            queue.table.origins[record.mid] = record.origin
+            queue.table.origins[record.mid] = Origin(*record.origin)
 
     def _name(self, record: Queue) -> None:
         self.last_number = max(self.last_number, record.number)

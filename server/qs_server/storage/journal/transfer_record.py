@@ -1,14 +1,15 @@
 """The record of a message that moves from one queue to another: `records.py` has all others."""
 
 import struct
-from typing import NamedTuple, Self
-
-from ..engine import Origin
+from typing import NamedTuple, Self, TypeAlias
 
 _TRANSFER = struct.Struct("<BIQIQIQBQIQQBH")
 _REASONS = ("", "receives")
 """Why a message moved to a dead-letter queue, by the number that the record has. The first: it did not."""
-_NO_ORIGIN = Origin("", 0, 0, 0, "", 0)
+
+Origin: TypeAlias = tuple[str, int, int, int, str, int]
+"""The fields of `engine.Origin`."""
+_NO_ORIGIN: Origin = ("", 0, 0, 0, "", 0)
 
 
 class Transfer(NamedTuple):
@@ -43,7 +44,7 @@ class Transfer(NamedTuple):
         origin = None
         if why:
             name = bytes(body[_TRANSFER.size : _TRANSFER.size + length]).decode()
-            origin = Origin(name, dead[0], dead[1], dead[2], _REASONS[why], dead[3])
+            origin = (name, dead[0], dead[1], dead[2], _REASONS[why], dead[3])
         return cls(number, mid, source, replaced, receives, visible, bool(delayed), origin, bytes(payload))
 
     @staticmethod
