@@ -43,7 +43,7 @@ def ask(server: ServerProcess, token: str | None, op: str) -> dict[str, int]:
     found = {}
     for qid in QUEUES:
         with Caller(server, "admin-token") as admin:
-            admin.ask(document("new-queue", "here"))  # it may have been deleted
+            admin.ask(request("new-queue", "<qid>here</qid>"))  # it may have been deleted
             admin.ask(document("delete-queue", "absent"))
         with Caller(server, token) as caller:
             found[qid] = code(caller.ask(document(op, qid)))

@@ -7,11 +7,12 @@ MESSAGE = ONE + "<mid>1</mid>"
 PAYLOADS = "<messages><message><payload>x</payload></message></messages>"
 REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
     "list-queues": ("", {}),
-    "new-queue": (ONE, {}),
-    "set-queue": (ONE + "<options/>", {}),
+    "new-queue": (ONE + '<options dead-letter="{}" max-receives="3"/>', {}),
+    "set-queue": (ONE + '<options dead-letter="{}" max-receives="3"/>', {}),
     "get-queue": (ONE, {}),
     "pause-queue": (ONE, {}),
     "resume-queue": (ONE, {}),
+    "redrive-messages": (ONE + "<queues><queue>{}</queue></queues>", {}),
     "delete-queue": (ONE, {"force": "yes"}),
     "purge-queue": (ONE, {}),
     "queue-stats": (ONE, {}),
