@@ -19,7 +19,7 @@ from .server_security import ServerSecurity
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-bus.py"
 _SERVER = "--server-"
-"""What the flags for TLS and a token towards the queue server begin with."""
+"""The beginning of the flags for TLS and a token towards the queue server."""
 _DESCRIPTION = (
     "The qs bus: pushes new messages of a queue server to its subscribers. A client that connects and sends nothing "
     "gets the messages of every monitored queue."

@@ -36,11 +36,11 @@ class Client(Protocol):
 
     @property
     def rights(self) -> Rights:
-        """What the client may do now."""
+        """Says what the client may do now."""
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """What the client gets messages from."""
+        """The subscriptions from which the client gets messages."""
 
     @property
     def timers(self) -> Timers:

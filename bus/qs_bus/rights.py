@@ -1,4 +1,4 @@
-"""What one client of the bus may do: read queues, and use durable names."""
+"""Says what one client of the bus may do: which queues it may read, and which durable names it may use."""
 
 from qs_schemas import Message
 from qs_schemas import errors as table
@@ -9,7 +9,7 @@ from .refused import RefusedError
 
 
 class Rights:
-    """What a client may do now. That changes when the client authenticates, and when the access file is read again."""
+    """Says what a client may do now. That changes when it authenticates, and when the access file is read again."""
 
     __slots__ = ("_caller",)
 

@@ -36,7 +36,7 @@ exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3
 
 
 class Target(Enum):
-    """What a subcommand talks to."""
+    """Names the kind of server that a subcommand talks to."""
 
     SERVER = "server"
     BUS = "bus"

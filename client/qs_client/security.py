@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from qs_schemas.limits import TOKEN
+
 if TYPE_CHECKING:
     import ssl
 
     from .tls_layer import TlsLayer
-
-LONGEST_TOKEN = 1024
-"""Characters of a token, at most."""
 
 
 class Token:
@@ -28,8 +27,8 @@ class Token:
         for anything else."""
         if not isinstance(text, str):
             raise TypeError(f"token is text, not {type(text).__name__}")
-        if not 0 < len(text) <= LONGEST_TOKEN:
-            raise ValueError(f"a token has 1 to {LONGEST_TOKEN} characters, not {len(text)}")
+        if not 0 < len(text) <= TOKEN:
+            raise ValueError(f"a token has 1 to {TOKEN} characters, not {len(text)}")
         if " " in text or not text.isprintable():
             raise ValueError("a token has no spaces, line ends and control characters in it")
         self._text = text
@@ -58,7 +57,7 @@ def read_token(path: str | os.PathLike[str], warn: Callable[[str], None]) -> Tok
     """
     with open(path, "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
-        data = file.read(4 * LONGEST_TOKEN + 1024).strip()
+        data = file.read(4 * TOKEN + 1024).strip()
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         warn(f"everybody on this machine can read the token in {path}: chmod 600 {path}")
     try:
@@ -76,7 +75,7 @@ format. Or a context."""
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What a connection begins with. context: for TLS, None for none; token: to authenticate with, None for none."""
+    """Says how a connection begins. context: for TLS, None for none; token: to authenticate with, None for none."""
 
     context: "ssl.SSLContext | None" = None
     token: Token | None = None

@@ -17,6 +17,9 @@ ELEMENTS = 20_000
 """Elements, comments, CDATA sections and instructions of one document. A tree costs up to 100 times the bytes of the
 smallest ones, and a parser cannot be interrupted. A list of 1000 messages needs 2000, 10,000 queues as many."""
 
+TOKEN = 1024
+"""Characters of a token."""
+
 LIST = 1000
 """Messages in one list form, and ids in one answer."""
 

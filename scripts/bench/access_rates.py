@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What checking rights costs: python scripts/bench/access_rates.py --help
+"""Measures the cost of checking rights: python scripts/bench/access_rates.py --help
 
 Two servers, one with an access file, are measured in this very run, alternately, round by round; what is shown is the
 median of the rounds' ratios. The clients of that server have authenticated, as a principal with several patterns. All
@@ -12,11 +12,11 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from load import Client, document, push_document
+from load import Client, document
 from machine import machine_line
 from processes import queue_server
-from table import Row, print_table, ratio_row
-from tls_rates import CONNECTIONS, PIPELINE, SIZE, rates
+from table import Row, print_table
+from tls_rates import CONNECTIONS, compare_pushes
 
 _TOKEN = b"qs_benchmark"
 _TARGET = 0.97
@@ -36,27 +36,15 @@ def write_access(path: Path) -> None:
 
 def measure(folder: Path, rounds: int, seconds: float) -> list[Row]:
     """Pushes to both servers: one at a time, and pipelined."""
-    request, access = push_document("q", SIZE), folder / "access.toml"
+    access = folder / "access.toml"
     write_access(access)
-    rows = []
     with ExitStack() as stack:
         guarded = stack.enter_context(queue_server(folder / "guarded", "--access", str(access)))
         free = stack.enter_context(queue_server(folder / "free"))
         both = [[stack.enter_context(Client(server.address)) for _ in range(CONNECTIONS)] for server in (guarded, free)]
         for client in both[0]:
             client.lines(document(b"authenticate", b"<token>%b</token>" % _TOKEN))
-        for clients in both:
-            clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
-        for name, answers in (("one at a time", 1), (f"pipelined by {PIPELINE}", PIPELINE)):
-            found: list[list[float]] = [[], []]
-            for number in range(rounds + 1):
-                for which, one in enumerate(rates(both, request * answers, answers, seconds)):
-                    if number:  # the first round warms up
-                        found[which].append(one)
-                for clients in both:
-                    clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
-            rows.append(ratio_row(f"--access: push, {CONNECTIONS} connections, {name} / without", *found, _TARGET))
-    return rows
+        return compare_pushes("--access", both, (_TARGET, _TARGET), rounds, seconds)
 
 
 def main() -> None:

@@ -128,10 +128,30 @@ def rates(both: list[list[Client]], request: bytes, answers: int, seconds: float
     return [count / took for count, took in zip(done, spent, strict=True)]
 
 
-def measure_rates(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int, seconds: float) -> list[Row]:
-    """Pushes of both servers: one at a time, and pipelined."""
+def compare_pushes(
+    what: str, both: list[list[Client]], targets: tuple[float, float], rounds: int, seconds: float
+) -> list[Row]:
+    """Compares the pushes of two sets of clients, one at a time and pipelined. what: the first set has, and the second
+    has not; targets: the least ratio of each."""
     request = push_document("q", SIZE)
     rows = []
+    for clients in both:
+        clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
+    kinds = (("one at a time", 1), (f"pipelined by {PIPELINE}", PIPELINE))
+    for (name, answers), target in zip(kinds, targets, strict=True):
+        found: list[list[float]] = [[], []]
+        for number in range(rounds + 1):
+            for which, one in enumerate(rates(both, request * answers, answers, seconds)):
+                if number:  # the first round warms up
+                    found[which].append(one)
+            for clients in both:
+                clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
+        rows.append(ratio_row(f"{what}: push, {CONNECTIONS} connections, {name} / without", *found, target))
+    return rows
+
+
+def measure_rates(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int, seconds: float) -> list[Row]:
+    """Pushes of both servers: one at a time, and pipelined."""
     with ExitStack() as stack:
         plain = stack.enter_context(queue_server(folder / "plain"))
         secure = stack.enter_context(queue_server(folder / "secure", *tls))
@@ -139,18 +159,7 @@ def measure_rates(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rou
             [stack.enter_context(TlsClient(secure.address, context)) for _ in range(CONNECTIONS)],
             [stack.enter_context(Client(plain.address)) for _ in range(CONNECTIONS)],
         ]
-        for clients in both:
-            clients[0].lines(document(b"new-queue", b"<qid>q</qid>"))
-        for name, answers, target in (("one at a time", 1, 0.75), (f"pipelined by {PIPELINE}", PIPELINE, 0.8)):
-            found: list[list[float]] = [[], []]
-            for number in range(rounds + 1):
-                for which, one in enumerate(rates(both, request * answers, answers, seconds)):
-                    if number:  # the first round warms up
-                        found[which].append(one)
-                for clients in both:
-                    clients[0].lines(document(b"purge-queue", b"<qid>q</qid>"))
-            rows.append(ratio_row(f"TLS: push, {CONNECTIONS} connections, {name} / without", *found, target))
-    return rows
+        return compare_pushes("TLS", both, (0.75, 0.8), rounds, seconds)
 
 
 def measure_memory(folder: Path, context: ssl.SSLContext, tls: Sequence[str], rounds: int) -> Row:

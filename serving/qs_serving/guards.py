@@ -12,7 +12,7 @@ from .tls import ServerTls, TlsFiles
 
 
 class Guards:
-    """What a server has read of the files that say who may connect and what they may do."""
+    """Holds what the files say of who may connect and what they may do."""
 
     def __init__(self, host: str, tls: TlsFiles | None, access: str | None, *, is_open: bool) -> None:
         """host: that the server listens on; access: path of the access file; is_open: everybody may do everything.
@@ -28,7 +28,7 @@ class Guards:
 
     @property
     def reloads(self) -> Sequence[Reloadable]:
-        """What is read again on SIGHUP."""
+        """The files that are read again on SIGHUP."""
         return [each for each in (self.tls, self.access) if each is not None]
 
     def describe(self) -> list[str]:

@@ -43,7 +43,7 @@ class Stoppable(Protocol):
 
 
 class Reloadable(Protocol):
-    """What a server has read from files."""
+    """Something that a server has read from files."""
 
     def reload(self) -> None:
         """Reads the files again. StartError if they cannot be used: then everything stays as it was."""

@@ -4,12 +4,11 @@ import hashlib
 import itertools
 import json
 import os
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
 from support.documents import request
-from support.serving import Address
+from support.serving import Listening, Wire
 
 RIGHTS = ("read", "write", "configure")
 SUBSETS = [subset for count in range(4) for subset in itertools.combinations(RIGHTS, count)]
@@ -46,32 +45,13 @@ def authenticate(token: str, *, req: str = "") -> str:
     return request("authenticate", f"<token>{token}</token>", req=req)
 
 
-class Caller:
+class Caller(Wire):
     """A connection to a server or a bus. token: to authenticate with, None to say nothing."""
 
-    def __init__(self, address: Address, token: str | None = None) -> None:
-        self._socket = socket.create_connection((address.host, address.port), 20)
-        self._lines = self._socket.makefile("rb")
+    def __init__(self, server: Listening, token: str | None = None) -> None:
+        super().__init__(server)
         self.greeting = "" if token is None else self.ask(authenticate(token))
         """The answer to `authenticate`."""
 
-    def send(self, *documents: str) -> None:
-        self._socket.sendall("".join(documents).encode())
-
-    def line(self) -> str:
-        """The next answer or delivery; empty at the end of the stream."""
-        return self._lines.readline().decode()
-
-    def ask(self, document: str) -> str:
-        self.send(document)
-        return self.line()
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
-
     def __enter__(self) -> "Caller":
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

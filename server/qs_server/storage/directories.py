@@ -144,13 +144,11 @@ class DirectoriesEngine(Engine):
         self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
     ) -> list[Message]:
         if len(qids) == 1 and isinstance(queue := self.queue(qids[0]), LogQueue):
-            if not held or queue.options.max_receives is None:  # what is moved has to be committed before it is sent
-                queue.expire()
+            _expire(queue, held=held)
             return [] if queue.options.paused else queue.take_first(count, visibility, max_bytes, held=held)
         queues = [queue for qid in dict.fromkeys(qids) if not (queue := self.queue(qid)).options.paused]
         for queue in queues:
-            if not held or queue.options.max_receives is None:
-                queue.expire()
+            _expire(queue, held=held)
         found: list[Message] = []
         try:
             take_oldest(queues, found, count, visibility, max_bytes, held=held)
@@ -327,6 +325,13 @@ class DirectoriesEngine(Engine):
             self._watch.close()
         if left is not None:
             raise UnfinishedError(f"the journal failed, and takes nothing until the next start: {left}")
+
+
+def _expire(queue: EngineQueue, *, held: bool) -> None:
+    """Ends what is due before a receive. held: see Engine.receive: what would become a dead letter is left to the
+    timer, as that has to be committed before anything is sent."""
+    if not held or queue.options.max_receives is None:
+        queue.expire()
 
 
 def _carries(target: Options, source: Options) -> bool:

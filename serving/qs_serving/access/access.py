@@ -1,4 +1,4 @@
-"""What a server knows of who may do what: the access file as it was last read."""
+"""Keeps the access file of a server as it was last read: who may do what."""
 
 import logging
 from collections.abc import Callable

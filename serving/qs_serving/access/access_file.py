@@ -26,7 +26,7 @@ class AccessFileError(Exception):
 
 
 class AccessTable:
-    """What an access file says. Does not change."""
+    """The content of an access file. Does not change."""
 
     def __init__(self, path: str, content: Mapping[str, Any]) -> None:
         """path: for error texts; content: as TOML has it. AccessFileError."""
@@ -38,7 +38,7 @@ class AccessTable:
         self.certificates: dict[str, str] = {}
         """Name in a client certificate -> name of its principal, in the order of the file."""
         self.anonymous: Principal | None = None
-        """What everybody may do. None: to say who they are."""
+        """The rights of clients that have said nothing, None if they have none."""
         self._refuse_unknown(content, ("principals", "anonymous"), "the file")
         for name, section in self._table(content.get("principals", {}), "principals").items():
             self._add(name, self._table(section, f"principals.{name}"))

@@ -93,13 +93,13 @@ class Caller:
         if current is not self._access.table:
             principal = self.principal
         if principal is None:
-            raise self._refused("is needed for this")
+            raise self._refused()
         for field, right in rights.items():
             named = getattr(request, field)
             decisions = principal.decisions[right]
             for qid in (named,) if type(named) is str else named or ():
                 if not decisions[qid]:
-                    raise self._refused(f"may not {right.value} the queue {qid!r}")
+                    raise self._refused(right, qid)
 
     def may(self, right: Right, qid: str) -> bool:
         """Returns whether it has a right to a queue now."""
@@ -115,12 +115,13 @@ class Caller:
         """Returns why it may not read all of the queues, None if it may."""
         for qid in qids:
             if not self.may(Right.READ, qid):
-                error = self._refused(f"may not {Right.READ.value} the queue {qid!r}")
+                error = self._refused(Right.READ, qid)
                 return error.error, str(error)
         return None
 
-    def _refused(self, what: str) -> NotAllowedError:
-        principal = self.principal
+    def _refused(self, right: Right = Right.READ, qid: str = "") -> NotAllowedError:
+        """Returns the error for a right that is missing. One that may do nothing is not told which."""
+        principal, what = self.principal, f"may not {right.value} the queue {qid!r}"
         if principal is None or principal.name is None:
             advice = _FIRST
             if self._how is _How.CERTIFICATE:

@@ -10,7 +10,7 @@ _DECISIONS = 4096
 
 
 class Right(StrEnum):
-    """What a request needs to a queue that it names. READ: see and consume its messages; WRITE: add messages;
+    """Names a right that a request needs to a queue. READ: see and consume its messages; WRITE: add messages;
     CONFIGURE: make, change, empty and delete it; STATS: see its figures, which those with READ may, and monitors."""
 
     READ = "read"

@@ -4,8 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-LONGEST = 1024
-"""Characters of a token. Longer ones are wrong without being looked at."""
+from qs_schemas.limits import TOKEN
 
 
 def digest(token: str) -> bytes:
@@ -16,9 +15,9 @@ def digest(token: str) -> bytes:
 def owner_of(token: str, known: Mapping[bytes, str]) -> tuple[bytes, str] | None:
     """Returns the digest of a token and whose it is, None if it is nobody's. known: digest -> owner. Takes the same
     time whatever is wrong with the token: every digest is compared, and each comparison reads all of it."""
-    own = digest(token if 0 < len(token) <= LONGEST else "")
+    own = digest(token if 0 < len(token) <= TOKEN else "")
     found = None
     for each, name in known.items():
         if hmac.compare_digest(own, each):
             found = each, name
-    return found if 0 < len(token) <= LONGEST else None
+    return found if 0 < len(token) <= TOKEN else None

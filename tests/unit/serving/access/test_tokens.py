@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from qs_serving.access.tokens import LONGEST, digest, owner_of
+from qs_schemas.limits import TOKEN as LONGEST
+from qs_serving.access.tokens import digest, owner_of
 
 TOKEN = "qs_" + "k" * 43
 KNOWN = {digest(f"other-{number}"): f"p{number}" for number in range(50)} | {digest(TOKEN): "own"}
