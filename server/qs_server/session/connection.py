@@ -68,6 +68,7 @@ class Connection(Conversation):
             stream.peer,
             remotes=remotes,
             caller=caller,
+            waiting=waiters.count,
             figures=figures,
         )
         self._committer = committer
@@ -236,6 +237,7 @@ class Connection(Conversation):
         pause = requests.pause
         if pause is not None and pause.call is not None:
             await self._wait_for_call(requests, pause.call)
+            self._waiters.leave(requests)
             requests.resume()
             return
         if pause is None or not pause.qids:
