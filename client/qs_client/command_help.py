@@ -16,6 +16,7 @@ _EXAMPLES = {
     "delete": "qs delete orders 1760000000000000",
     "release": "qs release orders 1760000000000000 --delay 60",
     "ls": "qs ls --long",
+    "figures": "qs figures 'journal_*'",
     "claims": "qs claims orders",
     "stats": "qs stats orders",
     "new": "qs new orders",
@@ -43,9 +44,8 @@ _TAIL = """\
 
 def overview(commands: Iterable[tuple[str, str]]) -> str:
     """Returns the text of `qs help`. commands: name and summary of each, in their order."""
-    lines = [
-        f"    {name}  {' ' * (9 - len(name))}{summary}\n{' ' * 17}{_EXAMPLES[name]}\n" for name, summary in commands
-    ]
+    width = max(map(len, _EXAMPLES))
+    lines = [f"    {name:{width}}  {summary}\n{' ' * (width + 8)}{_EXAMPLES[name]}\n" for name, summary in commands]
     return f"{_HEAD}{''.join(lines)}\n{_TAIL}"
 
 

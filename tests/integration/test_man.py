@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.serving import PROJECT
 
-COMMANDS = ("qs", "qs-dir", "qs-pipeline", "queue-bus.py", "queue-journal.py", "queue-server.py")
+COMMANDS = ("qs", "qs-dir", "qs-pipeline", "queue-bus.py", "queue-journal.py", "queue-server.py", "queue-web.py")
 
 
 @pytest.fixture(scope="module", name="pages")

@@ -15,8 +15,9 @@ from qs_schemas.terminal import has_colours
 from qs_server.main.queue_journal import make_parser as journal
 from qs_server.main.queue_server import make_parser as server
 from qs_server.tools.arguments import make_parser as directory
+from qs_web.command import web_parser
 
-PARSERS: list[Callable[[], ArgumentParser]] = [qs, server, bus_parser, journal, directory, pipeline]
+PARSERS: list[Callable[[], ArgumentParser]] = [qs, server, bus_parser, web_parser, journal, directory, pipeline]
 
 
 class Terminal(io.StringIO):
