@@ -5,8 +5,10 @@ from typing import Protocol
 
 from .engine import DeadLetterCycleError, Options, UnsupportedError
 
-_STORAGES = frozenset({"journal"})
+_STORAGES = ("journal", "files")
 """The storages that have dead letters."""
+NAMED = " and ".join(map(repr, _STORAGES))
+"""The same, for texts of errors."""
 
 
 class HasOptions(Protocol):
@@ -18,14 +20,14 @@ class HasOptions(Protocol):
 def refuse_uncounted(storage: str, *, count: bool) -> None:
     """Raises UnsupportedError if a release should take the receive back, for a storage that cannot."""
     if not count:
-        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): 'journal' can")
+        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {NAMED} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
     """Raises UnsupportedError if a queue should have a dead-letter queue, and its storage cannot."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
-            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storage 'journal'"
+            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages {NAMED}"
         )
 
 
