@@ -22,7 +22,7 @@ _AT_ONCE = 100  # messages received at a time: if the command is killed, they st
 _PIECE = 1024 * 1024  # bytes of a read
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _COUNTS = ("new", "ready", "in_flight", "delayed")
-_LISTED = (*_COUNTS, "dead", "paused")
+_LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
     "subscribers", "waiting", "storage",

@@ -51,6 +51,11 @@ class ServerTls:
         """Makes the server's side of a session."""
         return TlsChannel(self._context, server_side=True)
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What connections begin with: another context after each `reload`."""
+        return self._context
+
     def reload(self) -> None:
         """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
         everything stays as it was."""

@@ -135,8 +135,9 @@ COMMANDS: dict[str, tuple[list[str], list[Message], list[Message], int, str]] = 
     ),
     "ls": (
         ["ls", "-l"],
-        [QueueStats(queues=[QueueInfo("q", 1, 1, 0, 0, dead=4, paused=True)])], [QueueStats()], 0,
-        "QUEUE  NEW  READY  IN-FLIGHT  DELAYED  DEAD  PAUSED\nq        1      1          0        0     4     yes\n",
+        [QueueStats(queues=[QueueInfo("q", 1, 1, 0, 0, dead=4, paused=True, subscribers=5)])], [QueueStats()], 0,
+        ("QUEUE  NEW  READY  IN-FLIGHT  DELAYED  DEAD  SUBSCRIBERS  WAITING  PAUSED\n"
+         "q        1      1          0        0     4            5        -     yes\n"),
     ),
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ class Service:
     """Gives handlers what they work with, for one client. become_subscriber: makes the client's `subscriber`, when it
     first subscribes; list_length: messages and ids in one answer; document: bytes of payload in one answer, except for
     its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep; caller:
-    who the client is, None if everybody may do everything."""
+    who the client is, None if everybody may do everything; waiting: returns how many receives wait for a queue."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -43,6 +43,7 @@ class Service:
     subscriber: Subscriber | None = None
     remotes: Remotes = field(default_factory=Remotes)
     caller: Caller | None = None
+    waiting: Callable[[str], int] = lambda qid: 0
 
     def queues(self) -> Collection[str]:
         """Returns the names of all queues."""

@@ -67,6 +67,7 @@ class Connection(Conversation):
             stream.peer,
             remotes=remotes,
             caller=caller,
+            waiting=waiters.count,
         )
         self._committer = committer
         self._waiters = waiters
@@ -234,6 +235,7 @@ class Connection(Conversation):
         pause = requests.pause
         if pause is not None and pause.call is not None:
             await self._wait_for_call(requests, pause.call)
+            self._waiters.leave(requests)
             requests.resume()
             return
         if pause is None or not pause.qids:

@@ -363,7 +363,9 @@ class FilesEngine(DirectoriesEngine):
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
-_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.MILLISECONDS})
+_DIRQ_CANNOT = frozenset(
+    {Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.REDRIVE, Feature.MILLISECONDS}
+)
 """An id is the name of an element, and the elements of a list get their names one after the other."""
 
 
