@@ -2,7 +2,8 @@
 
 import errno
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -14,6 +15,17 @@ Announce = Callable[[str, int], None]
 
 class StartError(Exception):
     """The process cannot start. The text says why, and what to do, in one line."""
+
+
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """Turns the errors of reading files into StartError: an OSError with the name of the file, and a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"cannot read {error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartError(str(error)) from None
 
 
 async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
