@@ -21,6 +21,7 @@ REFUSED = {
     Feature.CLAIM,
     Feature.SET,
     Feature.DEAD,
+    Feature.RETENTION,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""
 

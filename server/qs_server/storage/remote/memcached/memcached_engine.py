@@ -56,6 +56,7 @@ class MemcachedEngine:
             Feature.MILLISECONDS,
             Feature.SET,
             Feature.DEAD,
+            Feature.RETENTION,
             Feature.TELLS,
         }
     )

@@ -22,6 +22,7 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
+from ...retention import refuse_retention
 from ..counters import Counters
 from .client import CallError
 from .messages import ENCODING, MID, MOST_ENTRIES, Entry, Received, batches, decode, encode
@@ -80,6 +81,7 @@ class SqsQueue:
         if self.options.timestamps != "us":
             raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
         refuse_dead_letters(self.options)
+        refuse_retention(self.options)
         self._calls.make(self.window(None))
 
     def unmake(self, *, force: bool) -> None:
