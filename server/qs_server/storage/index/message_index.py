@@ -180,12 +180,10 @@ class Index:
         self.ready.add_all(mids)
 
     def remove_all(self, mids: Sequence[int]) -> list[int]:
-        """Removes many messages that are ready or delayed, in increasing order. Returns the facts of each, for
-        `restore`."""
+        """Removes many messages, in increasing order. Returns the facts of each, for `restore`."""
         self.ready.discard_all(mids)
-        if len(self.delayed):
-            self.delayed.discard_all(mids)
-            self.hidden.discard_all(mids)
+        self.hidden.discard_all(mids)
+        self.delayed.discard_all(mids)
         self.new.discard_all(mids)
         facts = [fact or 0 for fact in self.messages.values_of(mids)]
         self.messages.discard_all(mids)
