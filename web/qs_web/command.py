@@ -17,6 +17,7 @@ from qs_client.server_arguments import (
     server,
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
+from qs_serving.config_file import parse_arguments
 
 from .options import PORT, WebOptions
 from .serving import describe, run_web
@@ -52,7 +53,8 @@ def _warn(text: str) -> None:
     _logger.warning("%s", text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def web_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     parser = basic_parser(_PROGRAM, _DESCRIPTION, PORT)
     text = f"address of the queue server (default: $QS_SERVER, else {DEFAULT_SERVER})"
     parser.add_argument("-s", "--server", type=server, metavar="HOST:PORT", help=text)
@@ -83,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
-    parser = _parser()
-    parsed = parser.parse_args(arguments)
+    parser = web_parser()
+    parsed = parse_arguments(parser, arguments)
     if parsed.server is None:
         try:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
@@ -107,6 +109,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
         read_only=parsed.read_only,
         open=parsed.open,
         check=parsed.check,
+        log_format=parsed.log_format,
     )
     return options, parsed.verbose
 
@@ -115,5 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_files(_PROGRAM, verbose, lambda: describe(options))
-    return run_command(_PROGRAM, verbose, run_web, options)
+        return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
+    return run_command(_PROGRAM, verbose, run_web, options, options.log_format)

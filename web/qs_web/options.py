@@ -18,8 +18,8 @@ class WebOptions:
     host, port: to listen on, port 0 for any free one; path: what the path of every address of the page begins with, ""
     or "/…" without a slash at the end; hosts: names by which browsers reach the page, besides those that it listens on;
     tls: towards browsers, None for none; read_only: the page changes nothing; open: nobody has to sign in, also from
-    other machines; check: only look at the files and flags; grace: seconds that a stopping page leaves for begun
-    requests.
+    other machines; check: only look at the files and flags; log_format: text or json; grace: seconds that a
+    stopping page leaves for begun requests.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -34,4 +34,5 @@ class WebOptions:
     read_only: bool = False
     open: bool = False
     check: bool = False
+    log_format: str = "text"
     grace: float = 5.0
