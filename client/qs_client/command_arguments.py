@@ -274,6 +274,14 @@ def _export(add: AddCommand) -> None:
 
 def _server(add: AddCommand) -> None:
     add("ping", verbs.ping, "check that the server answers")
+    figures = add(
+        "figures",
+        verbs.figures,
+        "show the figures of the server itself, or of a bus",
+        "Requests, connections, messages, the journal, the process: one figure a line, in the notation of Prometheus. "
+        "-s with the address of a bus shows those of the bus. Needs the right to monitor the server.",
+    )
+    figures.add_argument("names", metavar="NAME", nargs="*", help="only these; * and ? stand for any characters")
     add(
         "token",
         new_token,

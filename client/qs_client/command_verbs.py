@@ -7,6 +7,8 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from fnmatch import fnmatchcase
 
 from qs_schemas import Delivery, Draft
 
@@ -22,7 +24,7 @@ _AT_ONCE = 100  # messages received at a time: if the command is killed, they st
 _PIECE = 1024 * 1024  # bytes of a read
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _COUNTS = ("new", "ready", "in_flight", "delayed")
-_LISTED = (*_COUNTS, "dead", "paused")
+_LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
     "subscribers", "waiting", "storage",
@@ -202,6 +204,16 @@ def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Removes all messages of a queue, and prints how many there were."""
     count = client.purge(arguments.queue)
     out.line(str(count), {"qid": arguments.queue, "count": count})
+    return OK
+
+
+def figures(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Prints the figures of the server, one a line."""
+    for figure in client.server_stats():
+        if not arguments.names or any(fnmatchcase(figure.name, name) for name in arguments.names):
+            labels = ",".join(f'{label}="{value}"' for label, value in figure.labels.items())
+            shown = f"{figure.name}{{{labels}}}" if labels else figure.name
+            out.line(f"{shown} {figure.value}", asdict(figure))
     return OK
 
 

@@ -56,13 +56,9 @@ class ShowVersion(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Prints it and ends the program."""
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+        from .version import installed_version  # noqa: PLC0415
 
-        try:
-            found = version("qsbus")
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            found = "unknown"
-        print(self.const, found)  # noqa: T201
+        print(self.const, installed_version())  # noqa: T201
         parser.exit()
 
 

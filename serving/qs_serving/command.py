@@ -29,8 +29,9 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
-    """Returns a parser with the flags that every such command has. port: the default."""
+def basic_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
+    """Returns a parser with the flags that everything that listens has: where, TLS, the log, --check. port: the
+    default."""
     parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     parser.add_argument("--version", action=ShowVersion, const="qs")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
@@ -40,6 +41,16 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
     add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
+    _add_tls(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="read all files and flags, say what is wrong, and end without listening"
+    )
+    return parser
+
+
+def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
+    """Returns a parser with the flags that the server and the bus have. port: the default."""
+    parser = basic_parser(program, description, port)
     parser.add_argument(
         "--end-of-document",
         choices=["line", "empty-line"],
@@ -47,7 +58,6 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
         help="what follows each document that is sent; 'empty-line' is for early clients that only listen: those that "
         "send anything are known by how they end it (default: %(default)s)",
     )
-    _add_tls(parser)
     _add_access(parser)
     return parser
 
@@ -97,7 +107,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
     return {
         "host": parsed.host,
         "port": parsed.port,
-        "tls": _read_tls(parser, parsed),
+        "tls": read_tls(parser, parsed),
         "access": parsed.access,
         "open": parsed.open,
         "check": parsed.check,
@@ -123,12 +133,10 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--open", action="store_true", help="everybody may do everything, from other machines too (not with --access)"
     )
-    parser.add_argument(
-        "--check", action="store_true", help="read all files and flags, say what is wrong, and end without listening"
-    )
 
 
-def _read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> TlsFiles | None:
+def read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> TlsFiles | None:
+    """Returns what the flags of `basic_parser` say of TLS. Ends the process if they contradict each other."""
     cert, key, client_ca = parsed.tls_cert, parsed.tls_key, parsed.tls_client_ca
     if cert and key:
         return TlsFiles(cert, key, client_ca)
@@ -182,9 +190,14 @@ def check_command(
 ) -> int:
     """Reads the files that the flags name, as --check asks, and prints what is in them. more: lines about the command's
     own options, or a StartError. Exit codes: 0 a server would start with them; 1 a line says why not."""
+    return check_files(program, verbose, lambda: [*guards_of(options).describe(), *more()], log_format)
+
+
+def check_files(program: str, verbose: int, describe: Callable[[], list[str]], log_format: str = "text") -> int:
+    """Prints what `describe` returns, or the StartError that it raises. Exit codes: those of `check_command`."""
     log_to_stderr(verbose, log_format)
     try:
-        lines = [*guards_of(options).describe(), *more()]
+        lines = describe()
     except StartError as error:
         sys.stderr.write(error_line(program, str(error)))
         return 1

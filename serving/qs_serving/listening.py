@@ -3,7 +3,8 @@
 import errno
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 
@@ -20,6 +21,17 @@ def listening_line(host: str, port: int) -> str:
 
 class StartError(Exception):
     """The process cannot start. The text says why, and what to do, in one line."""
+
+
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """Turns the errors of reading files into StartError: an OSError with the name of the file, and a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"cannot read {error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartError(str(error)) from None
 
 
 async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:

@@ -28,7 +28,7 @@ WINDOW = 5 * SECOND
 @pytest.fixture
 def dying(bench: Bench) -> Bench:
     """A queue `q` whose messages are dead after two receives."""
-    needs(bench, Feature.DEAD)
+    needs(bench, Feature.DEAD, Feature.REDRIVE)
     bench.queue(dead_letter="dead", max_receives=2)
     return bench
 

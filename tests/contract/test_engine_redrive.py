@@ -22,7 +22,7 @@ WINDOW = 5 * SECOND
 @pytest.fixture
 def dead(bench: Bench) -> Bench:
     """Three dead letters, of two queues."""
-    needs(bench, Feature.DEAD)
+    needs(bench, Feature.DEAD, Feature.REDRIVE)
     for qid, payloads in (("a", [b"1", b"2"]), ("b", [b"3"])):
         bench.queue(qid, dead_letter="dead", max_receives=1)
         bench.push(*payloads, qid=qid)

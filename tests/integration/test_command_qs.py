@@ -299,12 +299,17 @@ def test_counts(qs: Run, client: QueueClient, qid: str) -> None:
     client.push_many(qid, ["one", "two"])
     client.receive(qid)
     heading, *lines = qs("ls", "-l")[1].splitlines()
-    assert heading.split() == ["QUEUE", "NEW", "READY", "IN-FLIGHT", "DELAYED", "DEAD", "PAUSED"]
-    assert [qid, "1", "1", "1", "0"] in [line.split()[:5] for line in lines]
-    heading, line = qs("stats", qid)[1].splitlines()
-    assert dict(zip(heading.split(), line.split(), strict=True))["BYTES"] == "6"
+    columns = ["QUEUE", "NEW", "READY", "IN-FLIGHT", "DELAYED", "DEAD", "SUBSCRIBERS", "WAITING", "PAUSED"]
+    assert heading.split() == columns
+    assert [qid, "1", "1", "1", "0", "0", "0", "0", "no"] in [line.split() for line in lines]
+    with client.subscribe(qid, prefetch=1) as subscription:
+        assert next(subscription).text == "two"
+        assert client.stats(qid)[0].subscribers == 1
+        heading, line = qs("stats", qid)[1].splitlines()
+    figures = dict(zip(heading.split(), line.split(), strict=True))
+    assert (figures["BYTES"], figures["SUBSCRIBERS"], figures["WAITING"]) == ("6", "1", "0")
     record = json.loads(qs("stats", qid, "--json")[1])
-    assert (record["qid"], record["pushed"], record["delivered"]) == (qid, 2, 1)
+    assert (record["qid"], record["pushed"], record["delivered"]) == (qid, 2, 2)
 
 
 def test_purge(qs: Run, client: QueueClient, qid: str) -> None:

@@ -19,8 +19,8 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Says why a handler cannot answer yet. With qids, it waits for a message in one of these queues, for `wait`
-    seconds from its first pause; with call, until that call is done; with neither, for `wait` seconds, or only until
-    others had their turn."""
+    seconds from its first pause; with call, until that call is done, whatever the queues that it waits for; with
+    neither, for `wait` seconds, or only until others had their turn."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0

@@ -227,6 +227,10 @@ class Subscriptions:
         if unserved:  # before those that have had something: a queue with very many messages is not the only one
             self._hungry = dict.fromkeys([*unserved, *self._hungry])
 
+    def count(self, qid: str) -> int:
+        """Returns how many subscriptions of clients that are connected a queue has."""
+        return sum(not each.closed for each in self._rings.get(qid, ()))
+
     def is_waiting(self, qid: str) -> bool:
         """Tells whether a queue still has to be served, for a subscriber that may have room."""
         return qid in self._hungry

@@ -1,11 +1,14 @@
 """Checks what is asked of dead letters before anything is changed."""
 
+import os
 from collections.abc import Mapping
 from typing import Protocol
 
 from .engine import DeadLetterCycleError, Options, UnsupportedError
+from .names import directory_of
+from .settings import read_options
 
-_STORAGES = frozenset({"journal"})
+_STORAGES = frozenset({"journal", "sqs"})
 """The storages that have dead letters."""
 
 
@@ -25,8 +28,16 @@ def refuse_dead_letters(options: Options) -> None:
     """Raises UnsupportedError if a queue should have a dead-letter queue, and its storage cannot."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
-            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storage 'journal'"
+            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
+            + " and ".join(map(repr, sorted(_STORAGES)))
         )
+
+
+def storage_in(root: str, qid: str, default: str) -> str | None:
+    """Returns the storage of the queue of that name in a root, None if there is none. default: of a queue whose options
+    name none. StorageError when its `.queue.toml` is wrong, BadQueueNameError, OSError."""
+    path = f"{root}/{directory_of(qid)}"
+    return read_options(path, default).storage if os.path.isdir(path) else None
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, HasOptions], storage: str | None) -> None:

@@ -354,10 +354,14 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.DEAD})
+    cannot: ClassVar[frozenset[Feature]] = frozenset(
+        {Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.DEAD, Feature.REDRIVE}
+    )
 
 
-_DIRQ_CANNOT = frozenset({Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.MILLISECONDS})
+_DIRQ_CANNOT = frozenset(
+    {Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.REDRIVE, Feature.MILLISECONDS}
+)
 """An id is the name of an element, and the elements of a list get their names one after the other."""
 
 

@@ -122,8 +122,10 @@ class Feature(Enum):
     ANY = "deletes, releases and extends what it has not handed out itself"
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
-    SET = "`set-queue`, `pause-queue` and `resume-queue`"
-    DEAD = "dead letters, `redrive-messages`, and `count` in `release-message`"
+    SET = "`set-queue`"
+    PAUSE = "`pause-queue` and `resume-queue`"
+    DEAD = "dead letters: `dead-letter` and `max-receives`"
+    REDRIVE = "`redrive-messages`, and `count` in `release-message`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
@@ -157,7 +159,8 @@ class Receipt(NamedTuple):
 
 class Origin(NamedTuple):
     """Says what a dead letter was. qid, mid, receives: its queue, its id there, and how often it was received there;
-    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first."""
+    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first. receives and at are
+    0 when the storage does not know them."""
 
     qid: str
     mid: int
@@ -319,7 +322,7 @@ class Queue(Protocol):
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         """Makes a message visible now (returns None), or after delay (returns the time); moves one that was received
         too often to the dead-letter queue (returns None). count: False takes the receive back, UnsupportedError without
-        Feature.DEAD.
+        Feature.REDRIVE.
         NoSuchMessageError, StaleReceiptError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -340,7 +343,7 @@ class Queue(Protocol):
 
     @property
     def redrive(self) -> Redrive | None:
-        """None without Feature.DEAD."""
+        """None without Feature.REDRIVE, or an UnsupportedError that says what to do instead."""
 
     def prepare_stats(self) -> bool:
         """Does a slice of the work that `stats` needs; False when nothing is left to do."""
@@ -401,6 +404,10 @@ class Engine(ABC):
     @abstractmethod
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
+
+    def options(self, qid: str) -> Options:
+        """Returns the options of a queue, as they are by now. NoSuchQueueError."""
+        return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:
         """Replaces the options of a queue, durably and at once. NoSuchQueueError, UnsupportedError."""
