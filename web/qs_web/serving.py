@@ -15,6 +15,7 @@ from qs_client import QueueInfo
 from qs_client.place import endpoint
 from qs_serving.guards import is_loopback
 from qs_serving.listening import Announce, open_listeners
+from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import Reloadable, serve_until_signalled
 from qs_serving.tls import ServerTls
 
@@ -113,7 +114,7 @@ def describe(options: WebOptions) -> list[str]:
     ]  # fmt: skip
 
 
-async def run_web(options: WebOptions, announce: Announce) -> None:
+async def run_web(options: WebOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs the page until it is told to stop. StartError if it cannot start."""
     identity = Identity(options.security, shows_certificate=options.shows_certificate)
     tls = None if options.tls is None else ServerTls(options.tls)
@@ -133,6 +134,8 @@ async def run_web(options: WebOptions, announce: Announce) -> None:
     web = _Web(make_app(services), config)
     reloads: list[Reloadable] = [identity] if tls is None else [identity, tls]
     try:
-        await serve_until_signalled(web, web.serve, listeners, announce, options.grace, reloads=reloads)
+        await serve_until_signalled(
+            web, web.serve, listeners, announce, options.grace, reloads=reloads, manager=manager
+        )
     finally:
         await upstreams.close()
