@@ -71,6 +71,7 @@ class Server(Acceptor[Connection]):
             Peer(self._wire, serving=True, early=self._early),
             self._limits,
             writers,
+            self.counts,
             wire=self._wire,
             storage=self._storage,
             subscriptions=self._subscriptions,
