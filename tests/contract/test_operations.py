@@ -44,7 +44,9 @@ async def test_options_that_are_there(client: Client, autojump_clock: Clock) -> 
     assert f'visible-at="{now + 2_500_000}"' in await client.ask(receive("small"))
 
 
-@pytest.mark.parametrize("option", ['retention="60"', 'dead-letter="q" max-receives="3"', 'storage="punchcards"'])
+@pytest.mark.parametrize(
+    "option", ['retention="60"', 'dead-letter="q" max-receives="3" storage="dirq"', 'storage="punchcards"']
+)
 async def test_options_that_are_not(client: Client, autojump_clock: Clock, option: str) -> None:
     """new-queue with an option that cannot be honoured: 501 that names it, and nothing is created."""
     line = await client.ask(new_queue("fancy", f"<options {option}/>"))

@@ -21,6 +21,7 @@ from .engine import (
     Message,
     NoSuchQueueError,
     Options,
+    QueueExistsError,
     StorageError,
     UnfinishedError,
     UnsupportedError,
@@ -114,12 +115,17 @@ class DirectoriesEngine(Engine):
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
-        """Returns a dead-letter queue. Takes no notice of what others do in the root: the queue that needs this one
-        could be gone with it. StorageError, OSError."""
+        """Returns a dead-letter queue. Takes no notice of what others do in the root, but for this queue: the one that
+        needs it could be gone. StorageError, OSError."""
         if qid not in self._queues:
-            self.create(qid, Options(storage=storage))
+            try:
+                self.create(qid, Options(storage=storage))
+            except QueueExistsError:
+                self._root.reopen(qid)  # another server has just made it
         if self._durability is not Durability.NONE:
-            self._root.sync()  # the journal must not have messages of a queue whose directory a power loss undoes
+            self._root.sync()  # no message may be in a queue whose directory a power loss undoes
+        if qid not in self._queues:
+            raise NoSuchQueueError("its directory cannot be opened")
         return self._queues[qid]
 
     def configure(self, qid: str, options: Options) -> None:
@@ -354,9 +360,7 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.DEAD, Feature.REDRIVE}
-    )
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
 _DIRQ_CANNOT = frozenset(
