@@ -3,11 +3,12 @@
 import errno
 import os
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from qs_serving.command import check_command, guards_of, run_command
+from qs_serving.figures import Histogram
 from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
 from qs_serving.stopping import StopError, serve_until_signalled
 
@@ -53,12 +54,17 @@ def check_root(options: ServerOptions) -> list[str]:
 async def run_server(options: ServerOptions, announce: Announce) -> None:
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
     raise_descriptor_limit(options.limits)
-    guards = guards_of(options)
-    with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
+    guards, syncs = guards_of(options), Histogram()
+    with (
+        recording(options.history, options.root, wall_clock) as history,
+        _storage_of(options, history, syncs.observe) as storage,
+    ):
         remotes = open_remotes(options, wall_clock, history)
         try:
             listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access)
+            server = Server(
+                storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access, syncs=syncs
+            )
             serve, grace = partial(server.serve, listeners), options.limits.grace
             await serve_until_signalled(server, serve, listeners, announce, grace, reloads=guards.reloads)
         finally:
@@ -66,10 +72,12 @@ async def run_server(options: ServerOptions, announce: Announce) -> None:
 
 
 @contextmanager
-def _storage_of(options: ServerOptions, lifecycle: Lifecycle | None) -> Iterator[Engine]:
+def _storage_of(
+    options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+) -> Iterator[Engine]:
     """Opens the engine on the root, and closes it after the block. StartError; StopError when it could not be closed as
     it should be, unless the block has failed already."""
-    storage = open_storage(options, wall_clock, lifecycle)
+    storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage
     except BaseException:
