@@ -14,6 +14,7 @@ from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_bus.timers import Timers
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from support.documents import mids, payloads
 
@@ -113,6 +114,7 @@ class FakeBus:
         self.options = options
         self.slow: list[str] = []
         self.timers = Timers()
+        self.counts = RequestCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
