@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import trio
 
-from qs_schemas import Error, ErrorCode, Fault, ListQueues, Message, Peer, Subscribe
+from qs_schemas import Error, ErrorCode, Fault, Figure, ListQueues, Message, Peer, Subscribe
 from qs_schemas import errors as table
 from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
@@ -69,6 +69,9 @@ class Broker(Protocol):
 
     def leave(self, conversation: BusConnection) -> None:
         """Ends all subscriptions of a client. Messages that it has not handled are no longer waited for."""
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus."""
 
     def log_slow(self, text: str) -> None:
         """Logs why a slow client is disconnected."""
@@ -207,6 +210,10 @@ class BusConnection(Conversation):
             raise
         self.rights_changed()
         return name
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus."""
+        return self._bus.figures()
 
     def rights_changed(self) -> None:
         """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""

@@ -12,11 +12,13 @@ from qs_schemas import (
     Authenticate,
     DeleteMessage,
     Error,
+    Figure,
     ListQueues,
     Message,
     Ping,
     Receipt,
     ReleaseMessage,
+    ServerStats,
     Subscribe,
     Unsubscribe,
 )
@@ -49,6 +51,9 @@ class Client(Protocol):
     @property
     def server_name(self) -> str:
         """HOST:PORT of the queue server."""
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus."""
 
     async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
         """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
@@ -133,6 +138,10 @@ def _release_message(client: Client, request: ReleaseMessage) -> Message:
     return ReleaseMessage(request.qid, request.mid)
 
 
+def _server_stats(client: Client, request: ServerStats) -> Message:
+    return ServerStats(client.figures())
+
+
 EVERYBODY = None
 """Allowed also to those who may do nothing else."""
 ANY_PRINCIPAL: access.Rights = {}
@@ -145,6 +154,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     # They concern only what the client has got, when it had the right to the queue.
     DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
     ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
+    ServerStats: Operation(_server_stats, access.MONITOR),
 }
 
 

@@ -11,6 +11,7 @@ from qs_client import (
     AsyncQueueClient,
     Delivery,
     Error,
+    Figure,
     GetQueue,
     Message,
     NewQueue,
@@ -22,6 +23,7 @@ from qs_client import (
     RedriveMessages,
     ReleaseMessage,
     ResumeQueue,
+    ServerStats,
     SetQueue,
     command,
 )
@@ -132,6 +134,16 @@ COMMANDS: dict[str, tuple[list[str], list[Message], list[Message], int, str]] = 
     ),
     "release": (
         ["release", "q", "5", "--no-count"], [ReleaseMessage("q", 5)], [ReleaseMessage("q", 5, uncounted=True)], 0, "",
+    ),
+    "figures": (
+        ["figures", "requests*", "connections"],
+        [
+            ServerStats([
+                Figure("connections", 3), Figure("requests_total", 7, {"operation": "ping", "code": "200"}),
+                Figure("open_files", 9),
+            ]),
+        ],
+        [ServerStats()], 0, 'connections 3\nrequests_total{operation="ping",code="200"} 7\n',
     ),
     "ls": (
         ["ls", "-l"],

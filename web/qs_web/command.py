@@ -54,7 +54,8 @@ def _warn(text: str) -> None:
     _logger.warning("%s", text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def web_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     parser = basic_parser(_PROGRAM, _DESCRIPTION, PORT)
     text = f"address of the queue server (default: $QS_SERVER, else {DEFAULT_SERVER})"
     parser.add_argument("-s", "--server", type=server, metavar="HOST:PORT", help=text)
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
-    parser = _parser()
+    parser = web_parser()
     parsed = parser.parse_args(arguments)
     if parsed.server is None:
         try:

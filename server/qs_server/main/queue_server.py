@@ -2,6 +2,7 @@
 
 import errno
 import os
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,6 +18,11 @@ from . import flags
 from .opening import ENGINES, REMOTE, open_remotes, open_storage
 from .options import ServerOptions
 from .server import Server
+
+
+def make_parser() -> ArgumentParser:
+    """Returns the parser of the command."""
+    return flags.server_parser([*ENGINES, *REMOTE])
 
 
 def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:

@@ -78,6 +78,7 @@ class Server(Acceptor[Connection]):
             waiters=self._waiters,
             remotes=self._remotes,
             caller=self._caller_of(stream),
+            figures=self.figures,
         )
 
     def _joined(self, conversation: Connection) -> None:

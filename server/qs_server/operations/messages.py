@@ -253,6 +253,10 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
     )
 
 
+def server_stats(service: Service, request: wire.ServerStats) -> Message:
+    return wire.ServerStats(service.figures())
+
+
 def ping(service: Service, request: wire.Ping) -> Message:
     return wire.Ping()
 

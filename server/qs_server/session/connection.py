@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from qs_schemas import Limits, Message, Peer, PushMessage
+from qs_schemas import Figure, Limits, Message, Peer, PushMessage
 from qs_serving.access.caller import Caller
 from qs_serving.conversation import Conversation
 from qs_serving.options import ServerLimits
@@ -54,8 +54,9 @@ class Connection(Conversation):
         waiters: Waiters,
         remotes: Remotes,
         caller: Caller | None = None,
+        figures: Callable[[], list[Figure]],
     ) -> None:
-        """caller: who the client is, None if everybody may do everything."""
+        """caller: who the client is, None if everybody may do everything; figures: returns those of the server."""
         super().__init__(stream, peer, limits, writers)
         self._subscriptions = subscriptions
         self._service = Service(
@@ -68,6 +69,7 @@ class Connection(Conversation):
             remotes=remotes,
             caller=caller,
             waiting=waiters.count,
+            figures=figures,
         )
         self._committer = committer
         self._waiters = waiters
