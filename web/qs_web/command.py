@@ -18,6 +18,7 @@ from qs_client.server_arguments import (
     server,
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
+from qs_serving.config_file import parse_arguments
 
 from .identity import Identity
 from .options import PORT, WebOptions
@@ -87,7 +88,7 @@ def web_parser() -> argparse.ArgumentParser:
 def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = web_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parse_arguments(parser, arguments)
     if parsed.server is None:
         try:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
@@ -109,6 +110,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
         read_only=parsed.read_only,
         open=parsed.open,
         check=parsed.check,
+        log_format=parsed.log_format,
     )
     return options, parsed.verbose
 
@@ -124,5 +126,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_files(_PROGRAM, verbose, lambda: _describe(options))
-    return run_command(_PROGRAM, verbose, run_web, options)
+        return check_files(_PROGRAM, verbose, lambda: _describe(options), options.log_format)
+    return run_command(_PROGRAM, verbose, run_web, options, options.log_format)

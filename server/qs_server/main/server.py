@@ -12,6 +12,7 @@ from ..broker.changes import Changes
 from ..broker.committer import Committer
 from ..broker.expiry import ExpiryLoop
 from ..broker.fetcher import Fetcher
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.subscriptions import Subscriptions
 from ..broker.upkeep import UpkeepLoop
@@ -64,6 +65,15 @@ class Server(Acceptor[Connection]):
             await self.accept(listeners)
             await self._committer.give_back()
             background.cancel_scope.cancel()
+
+    async def probe(self) -> None:
+        """Returns after a batch with nothing in it has been committed: then the loop runs, and commits come to an end,
+        in the worker thread if requests use it now."""
+        done = trio.Event()
+        job = Job(lambda: None)
+        job.ended = done.set
+        self._committer.post(job)
+        await done.wait()
 
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
         return Connection(
