@@ -28,6 +28,9 @@ _PATTERN = 256
 _MATCHING = 0.1
 """Seconds that a pattern may take, of all queues."""
 
+_AT_ONCE = trio.CapacityLimiter(8)
+"""Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
+
 _Answer = Callable[[Services, Request], Awaitable[Response]]
 
 
@@ -60,9 +63,12 @@ def routes(services: Services) -> list[BaseRoute]:
 
 
 def _server(services: Services, request: Request) -> Upstream:
-    """The server as the one who asks may see it: by the token in the header Authorization, else by the page's own."""
+    """The server as the one who asks may see it: by the token in the header Authorization, else by the page's own,
+    where nobody has to sign in."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if not scheme:
+        if services.sign_in:
+            raise _RefusedError(401, "send a token that may monitor the server: Authorization: Bearer TOKEN")
         return services.upstreams.own
     if scheme.lower() != "bearer":
         raise _RefusedError(401, "the header Authorization has to be: Bearer TOKEN")
@@ -76,7 +82,8 @@ async def _show_metrics(services: Services, request: Request) -> Response:
     server = _server(services, request)
     try:
         with trio.fail_after(_SECONDS):
-            figures, queues = await server.client.server_stats(), await server.stats()
+            async with _AT_ONCE:
+                figures, queues = await server.client.server_stats(), await server.fresh_stats()
     except (Unauthorized, Forbidden) as error:
         raise _refused(error) from None
     except (ServerError, ServerUnavailable, trio.TooSlowError):
@@ -88,7 +95,8 @@ async def _show_queues(services: Services, request: Request) -> Response:
     pattern = request.query_params.get("queue", ".*")
     try:
         with trio.fail_after(_SECONDS):
-            queues = await _server(services, request).stats()
+            async with _AT_ONCE:
+                queues = await _server(services, request).fresh_stats()
     except (Unauthorized, Forbidden) as error:
         raise _refused(error) from None
     except (ServerError, ServerUnavailable) as error:

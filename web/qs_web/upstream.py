@@ -47,6 +47,11 @@ class Upstream:
                 self._on_stats(now, self._stats)
             return self._stats
 
+    async def fresh_stats(self) -> list[QueueInfo]:
+        """Returns the figures as they are now, see `stats`."""
+        self.forget()
+        return await self.stats()
+
     def forget(self) -> None:
         """Makes the next `stats` ask again, after a change."""
         self._asked = -_FRESH
