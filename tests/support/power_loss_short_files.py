@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from qs_server.storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine, FilesEngine
+from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
 from qs_server.storage.remote.registry import QueueRegistry
 from qs_server.storage.vsqs import Queue
@@ -104,13 +104,9 @@ class OldMessages(Short):
     """Messages that become too old, and others: a power loss may bring old ones back, and the next start removes them
     again."""
 
-    def __init__(self, directory: Path, kind: type[DirectoriesEngine]) -> None:
-        self.kind = kind
-        super().__init__(directory)
-
     def run(self, disk: RecordingDisk) -> None:
         clock = ManualClock()
-        engine = self.kind(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine = FilesEngine(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
         engine.create("q", Options(retention=DELAY))
         for number in range(1, 7):
             engine.queue("q").push([Draft(b"%d" % number)])
@@ -123,7 +119,7 @@ class OldMessages(Short):
     def look(self, root: str, image: Image, answered: int) -> None:
         disk = QuietDisk()
         clock = ManualClock(EPOCH + answered * DELAY // 3)
-        engine = self.kind(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine = FilesEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
         if answered:
             engine.effects()
             engine.expire(100)
@@ -185,9 +181,7 @@ OF_FILES: dict[str, Callable[[Path], Short]] = {
     "dirq-simple": lambda directory: DirqQueues(directory, DirqSimpleEngine, beside=False),
     "dirq": lambda directory: DirqQueues(directory, DirqEngine, beside=False),
     "dirq beside": lambda directory: DirqQueues(directory, DirqEngine, beside=True),
-    "old messages of files": lambda directory: OldMessages(directory, FilesEngine),
-    "old messages of dirq-simple": lambda directory: OldMessages(directory, DirqSimpleEngine),
-    "old messages of dirq": lambda directory: OldMessages(directory, DirqEngine),
+    "old messages": OldMessages,
     "published": Published,
     "remote queues": RemoteQueues,
 }
