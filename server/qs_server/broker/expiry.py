@@ -1,4 +1,7 @@
-"""Makes messages visible when their windows and delays end, in batches, and sleeps until then."""
+"""Ends windows and delays and removes what is too old, in slices of a few milliseconds, and sleeps until then."""
+
+from collections.abc import Callable
+from time import perf_counter
 
 import trio
 
@@ -6,20 +9,25 @@ from ..storage.engine import Clock, Engine
 from .committer import Committer
 from .jobs import Job
 
-_SLICE = 500
-"""Leases that one batch ends at most, so that requests do not wait for many."""
+_SECONDS = 0.002
+"""How long a slice takes, about: requests of others come between two slices."""
+_COUNT = 200
+"""Messages that a slice handles between two looks at the time: 0.2 ms, or 10 ms if each becomes a dead letter."""
 _TRY_AGAIN = 1
-"""Seconds after which leases that could not be ended are tried again."""
+"""Seconds after which what could not be done is tried again."""
 
 
 class ExpiryLoop:
     """Ends what is due in one engine."""
 
-    def __init__(self, storage: Engine, committer: Committer, clock: Clock) -> None:
-        """clock: gives the engine's times."""
+    def __init__(
+        self, storage: Engine, committer: Committer, clock: Clock, timer: Callable[[], float] = perf_counter
+    ) -> None:
+        """clock: gives the engine's times; timer: gives seconds, to measure a slice."""
         self._storage = storage
         self._committer = committer
         self._clock = clock
+        self._timer = timer
 
     async def serve(self) -> None:
         """Runs until it is cancelled."""
@@ -28,8 +36,13 @@ class ExpiryLoop:
             await self._committer.expiry.wait(self._clock)
             await self._expire()
 
+    def _slice(self) -> None:
+        until = self._timer() + _SECONDS
+        while self._storage.expire(_COUNT) and self._timer() < until:
+            pass
+
     async def _expire(self) -> None:
-        job = Job(lambda: self._storage.expire(_SLICE))
+        job = Job(self._slice)
         await self._committer.run(job)
         if job.failed:
             await trio.sleep(_TRY_AGAIN)  # it is still due
