@@ -1,14 +1,16 @@
 """The figures of a real server: each moves as it should, and counters never go down."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.access import authenticate, principal, write_access
 from support.documents import PING, code, request
+from support.figures import Figures, look
 from support.serving import FAST, ServerProcess, Wire, serving
 
-from qs_client import Figure, Forbidden, NotFound, QueueClient, Unauthorized
+from qs_client import Forbidden, NotFound, QueueClient, Unauthorized
 
 COUNTERS = ("_total", "_bucket", "_sum", "_count")
 BYTES = ("bytes_received_total", "bytes_sent_total")
@@ -17,30 +19,11 @@ MESSAGES = (
 )  # fmt: skip
 
 
-class Figures:
-    """What a server has answered."""
-
-    def __init__(self, figures: list[Figure]) -> None:
-        self.all = figures
-
-    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """The figures of a name with these labels, by another label."""
-        chosen = [each for each in self.all if each.name == name and labels.items() <= each.labels.items()]
-        return {each.labels[label]: each.value for each in chosen}
-
-    def get(self, name: str, **labels: str) -> float:
-        """One figure; 0 if it is not there."""
-        return sum(each.value for each in self.all if (each.name, each.labels) == (name, labels))
-
-    def messages(self) -> dict[str, float]:
-        """The totals of messages that are not 0."""
-        reasons = {"dead_lettered": {"reason": "receives"}}
-        found = {name: self.get(f"messages_{name}_total", **reasons.get(name, {})) for name in MESSAGES}
-        return {name: count for name, count in found.items() if count}
-
-    def requests(self, operation: str) -> dict[str, float]:
-        """How many requests of an operation there were, by code."""
-        return self.by("requests_total", "code", operation=operation)
+def messages(found: Figures) -> dict[str, float]:
+    """The totals of messages that are not 0."""
+    reasons = {"dead_lettered": {"reason": "receives"}}
+    totals = {name: found.get(f"messages_{name}_total", **reasons.get(name, {})) for name in MESSAGES}
+    return {name: count for name, count in totals.items() if count}
 
 
 @pytest.fixture
@@ -56,10 +39,6 @@ def client(server: ServerProcess) -> Iterator[QueueClient]:
         yield connected
 
 
-def look(client: QueueClient) -> Figures:
-    return Figures(client.server_stats())
-
-
 @pytest.mark.parametrize("storage", ["journal", "files", "dirq-simple"])
 def test_messages(client: QueueClient, storage: str) -> None:
     """Each thing that happens to a message is counted, over all queues, also when its queue is deleted."""
@@ -67,20 +46,20 @@ def test_messages(client: QueueClient, storage: str) -> None:
         client.new_queue(qid, storage=storage)
     client.push_many("a", ["1", "2", "3"])
     client.push("b", "4")
-    assert look(client).messages() == {"pushed": 4}
+    assert messages(look(client)) == {"pushed": 4}
     first, second = client.receive("a", 2)
     client.release(first)
     [again] = client.receive("a", 1)
     assert again.mid == first.mid
     client.delete(second)
     expected = {"pushed": 4, "received": 3, "redelivered": 1, "released": 1, "deleted": 1}
-    assert look(client).messages() == expected
+    assert messages(look(client)) == expected
     client.delete_queue("a", force=True)
-    assert look(client).messages() == expected
+    assert messages(look(client)) == expected
     client.new_queue("a", storage=storage)
     client.push("a", "5")
     assert client.purge("b") == 1
-    assert look(client).messages() == {**expected, "pushed": 5, "deleted": 2}
+    assert messages(look(client)) == {**expected, "pushed": 5, "deleted": 2}
 
 
 def test_windows_and_dead_letters(client: QueueClient) -> None:
@@ -91,7 +70,7 @@ def test_windows_and_dead_letters(client: QueueClient) -> None:
     for _ in range(2):
         assert client.receive("q", wait=20)
     assert client.receive("failed", wait=20)
-    found = look(client).messages()
+    found = messages(look(client))
     # The move is a push to the other queue.
     assert found == {"pushed": 2, "received": 3, "redelivered": 1, "expired": 2, "dead_lettered": 1}
 
@@ -104,7 +83,7 @@ def test_claims(client: QueueClient) -> None:
     client.release_claim("q", "c", 1)
     client.claim_messages("q", "d", 1, max=2)
     client.ack_claim("q", "d", 1)
-    assert look(client).messages() == {"pushed": 3, "received": 5, "redelivered": 2, "released": 3, "deleted": 2}
+    assert messages(look(client)) == {"pushed": 3, "received": 5, "redelivered": 2, "released": 3, "deleted": 2}
 
 
 def test_requests(client: QueueClient, server: ServerProcess) -> None:
@@ -118,7 +97,7 @@ def test_requests(client: QueueClient, server: ServerProcess) -> None:
         assert code(wire.ask(request("paint-message"))) == 501
         assert code(wire.ask("<no/>")) == 400
         wire.send("<qs")
-        wire.socket.shutdown(1)
+        wire.socket.shutdown(socket.SHUT_WR)
         assert code(wire.line()) == 400
     found = look(client)
     assert found.requests("push-message") == {"200": 2, "404": 1}
@@ -146,16 +125,16 @@ def test_many_at_once(client: QueueClient, server: ServerProcess) -> None:
     found = look(client)
     assert found.requests("push-message") == {"200": 50, "404": 25}
     assert found.requests("ping") == {"200": 25}
-    assert found.messages() == {"pushed": 50}
+    assert messages(found) == {"pushed": 50}
 
 
 def test_a_wait_is_no_duration(client: QueueClient, server: ServerProcess) -> None:
     """The time for which a receive waits is not counted, and meanwhile it is among those that wait."""
     client.new_queue("q")
     with Wire(server) as wire:
-        wire.send(request("receive-message", "<qid>q</qid>", wait=1.5), PING)
-        while not look(client).get("waiting_receives"):
-            pass
+        wire.send(PING, request("receive-message", "<qid>q</qid>", wait=1.5), PING)
+        assert "ping" in wire.line()  # and the next one is begun
+        assert look(client).get("waiting_receives") == 1
         assert "receive-message" in wire.line()
         assert "ping" in wire.line()
     found = look(client)
@@ -192,12 +171,12 @@ def test_subscriptions(client: QueueClient, server: ServerProcess) -> None:
         wire.line()
         wire.ask(request("subscribe", "<qid>b</qid>", req="2"))
         assert look(client).get("subscriptions") == 2
-        assert look(client).messages() == {"pushed": 1, "received": 1}
+        assert messages(look(client)) == {"pushed": 1, "received": 1}
     [message] = client.receive("a", wait=20)
     assert message.receives == 2
     found = look(client)
     assert found.get("subscriptions") == 0
-    assert found.messages() == {"pushed": 1, "received": 2, "redelivered": 1, "released": 1}
+    assert messages(found) == {"pushed": 1, "received": 2, "redelivered": 1, "released": 1}
 
 
 def test_journal(client: QueueClient) -> None:

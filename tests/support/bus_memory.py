@@ -37,14 +37,19 @@ class Asked(list[tuple[Feed, Any]]):
 
 
 class FakeUpstream:
-    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages."""
+    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages; asked: the
+    feeds that ask for the policies of their queues."""
 
     def __init__(self) -> None:
         self.deletes, self.releases, self.copies, self.fetches = Asked(), Asked(), Asked(), Asked()
         self.synced: dict[Feed, int] = {}
+        self.asked: list[Feed] = []
 
     def sync(self, feed: Feed) -> None:
         self.synced[feed] = feed.prefetch if feed.wanted else 0
+
+    def ask_policy(self, feed: Feed) -> None:
+        self.asked.append(feed)
 
 
 class Reader:
@@ -211,7 +216,7 @@ class World:
 
     def released(self, feed: Feed) -> list[int]:
         """What was given back."""
-        return [mid for mid, _ in self.upstream.releases.of(feed)]
+        return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
         """The server gives the payloads that it was asked for. The ids."""

@@ -364,3 +364,6 @@ class DirectoryQueue:
                 self.counts.expired += 1
                 self._recorder.note("expired", mid, state.receives, peer="")
         return done
+
+    def retire(self, count: int) -> int:
+        return 0

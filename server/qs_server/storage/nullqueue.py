@@ -108,6 +108,9 @@ class NullQueue:
     def expire(self, count: int | None = None) -> int:
         return 0
 
+    def retire(self, count: int) -> int:
+        return 0
+
     def close(self) -> list[int]:
         return []
 
