@@ -6,6 +6,7 @@ from typing import Any
 import trio
 
 from qs_bus.connection import BusConnection
+from qs_bus.delivery_counts import DeliveryCounts
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
@@ -115,6 +116,7 @@ class FakeBus:
         self.slow: list[str] = []
         self.timers = Timers()
         self.counts = RequestCounts()
+        self.delivery_counts = DeliveryCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
