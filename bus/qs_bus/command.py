@@ -47,7 +47,8 @@ def _warn(text: str) -> None:
     _logger.warning("%s", text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def bus_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     defaults = BusOptions()
     parser = make_parser(_PROGRAM, _DESCRIPTION, PORT)
     parser.add_argument(
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
-    parser = _parser()
+    parser = bus_parser()
     parsed = parse_arguments(parser, arguments)
     if parsed.server is None:
         try:

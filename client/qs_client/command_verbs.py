@@ -54,7 +54,7 @@ def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
         for name in files:
             yield from _lines(name)
     else:
-        yield (_content(name) for name in files)
+        yield (_content(name, allow_empty=arguments.allow_empty) for name in files)
 
 
 @contextlib.contextmanager
@@ -62,15 +62,24 @@ def _descriptor(name: str) -> Iterator[int]:
     if name == "-":
         if sys.stdin is None:
             raise OSError("standard input is closed: give the payload, name a file, or redirect it")
+        if sys.stdin.isatty():
+            complain("reading from the terminal: end the input with Ctrl-D on a line of its own")
         yield sys.stdin.fileno()
         return
     with open(name, "rb") as file:
         yield file.fileno()
 
 
-def _content(name: str) -> bytes:
+def _content(name: str, *, allow_empty: bool) -> bytes:
+    """Reads a file, or stdin. ValueError when there is nothing in it: a failed command before a pipe looks the same."""
     with _descriptor(name) as descriptor:
-        return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+        content = b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+    if not content and not allow_empty:
+        which = "standard input" if name == "-" else name
+        raise ValueError(
+            f"{which} is empty: nothing was pushed for it (--allow-empty pushes a message without content)"
+        )
+    return content
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:

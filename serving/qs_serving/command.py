@@ -10,8 +10,9 @@ from typing import Any
 import trio
 
 from qs_schemas import Limits
+from qs_schemas.command_line import CommandParser, add_standard_flags
 
-from .arguments import CommandParser, ShowVersion, number_group
+from .arguments import number_group
 from .config_file import add_config
 from .guards import Guards
 from .listening import Announce, StartError, listening_line
@@ -33,7 +34,7 @@ def basic_parser(program: str, description: str, port: int) -> argparse.Argument
     """Returns a parser with the flags that everything that listens has: where, TLS, the log, --check. port: the
     default."""
     parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
-    parser.add_argument("--version", action=ShowVersion, const="qs")
+    add_standard_flags(parser)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
     parser.add_argument(
         "--log-format", choices=FORMATS, default="text", help="'json' writes one object a line (default: %(default)s)"

@@ -2,21 +2,9 @@
 
 import platform
 import ssl
-from functools import cache
 
 from qs_schemas.parse import LIBXML
-
-
-@cache
-def installed_version() -> str:
-    """Returns the version of the installed package, "unknown" in a checkout that is not installed. Looking it up takes
-    a tenth of what a command takes to start."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version("qsbus")
-    except PackageNotFoundError:
-        return "unknown"
+from qs_schemas.version import installed_version
 
 
 def build() -> dict[str, str]:

@@ -72,8 +72,39 @@ def test_push_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> N
     """Each file is one message, byte for byte, after the arguments."""
     (tmp_path / "one").write_bytes(b"\x00\xff\n")
     (tmp_path / "two").write_bytes(b"")
-    assert qs("push", qid, "-f", str(tmp_path / "one"), "zero", "--file", str(tmp_path / "two"))[0] == 0
+    files = ["-f", str(tmp_path / "one"), "--file", str(tmp_path / "two")]
+    assert qs("push", "--allow-empty", qid, "zero", *files)[0] == 0
     assert payloads(client, qid) == [b"zero", b"\x00\xff\n", b""]
+
+
+def test_push_nothing(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """An empty payload, file or input is refused in one line: often a command before the pipe has failed."""
+    (tmp_path / "empty").write_bytes(b"")
+    for words in (["-f", str(tmp_path / "empty")], ["-f", "/dev/null"]):
+        code, out, err = qs("push", qid, *words)
+        assert (code, out) == (1, "")
+        assert "--allow-empty" in err
+        assert err.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        qs("push", qid, "")
+    assert payloads(client, qid) == []
+    assert qs("push", qid, "--allow-empty", "")[0] == 0
+    assert payloads(client, qid) == [b""]
+
+
+def test_push_from_a_terminal(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """A push that reads from a terminal says how to end the input. Ctrl-D at once is an empty message, which is
+    refused."""
+    for typed, expected, pushed in ((b"one\n\x04", 0, [b"one\n"]), (b"\x04", 1, [])):
+        master, slave = os.openpty()
+        with process(shared_server, "push", qid, stdin=slave) as child:
+            os.close(slave)
+            assert child.stderr is not None
+            assert b"end the input with Ctrl-D" in child.stderr.readline()
+            os.write(master, typed)
+            assert child.wait(30) == expected
+        os.close(master)
+        assert payloads(client, qid) == pushed
 
 
 def test_push_lines_of_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import ssl
+import time
 from typing import Any
 
 import trio
@@ -10,6 +11,8 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from starlette.applications import Starlette
 
+from qs_client import QueueInfo
+from qs_client.place import endpoint
 from qs_serving.guards import is_loopback
 from qs_serving.listening import Announce, open_listeners
 from qs_serving.service_manager import ServiceManager
@@ -17,9 +20,12 @@ from qs_serving.stopping import Reloadable, serve_until_signalled
 from qs_serving.tls import ServerTls
 
 from .app import make_app
+from .history import History, figures_of
 from .identity import Identity
+from .links import Links
 from .options import WebOptions
 from .services import Services
+from .sessions import Sessions
 from .upstreams import Upstreams
 
 _HEADERS = 16 * 1024
@@ -86,29 +92,46 @@ class _Web:
         self._scope.cancel()
 
 
-def _check_open(options: WebOptions) -> None:
-    """Raises StartError if other machines could use the page's rights without signing in, and nothing says so."""
-    is_loopback(options.host)
+def _must_sign_in(options: WebOptions, identity: Identity) -> bool:
+    """Tells whether visitors have to sign in before they see anything. StartError if the host cannot be found.
+
+    Otherwise they are what the queue server takes a client for that says nothing: on this machine, that is what any
+    program here may do.
+    """
+    return not options.open and (identity.is_somebody or not is_loopback(options.host))
 
 
-def describe_listening(options: WebOptions) -> list[str]:
-    """Returns lines about who reaches the page. StartError if a file cannot be used."""
-    _check_open(options)
+def describe(options: WebOptions) -> list[str]:
+    """Returns lines about who reaches the page, and how it reaches the queue server. StartError if a file cannot be
+    used."""
+    identity = Identity(options.security, shows_certificate=options.shows_certificate)
     reach = "only this machine can connect" if is_loopback(options.host) else "other machines can connect"
     tls = "no TLS: everything is sent in the clear" if options.tls is None else f"TLS: {ServerTls(options.tls).about}"
-    return [f"host {options.host}: {reach}", tls]
+    who = "visitors have to sign in" if _must_sign_in(options, identity) else "nobody has to sign in"
+    return [
+        f"host {options.host}: {reach}", tls, who,
+        f"queue server {endpoint(*options.server)}: {identity.about}",
+    ]  # fmt: skip
 
 
 async def run_web(options: WebOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs the page until it is told to stop. StartError if it cannot start."""
-    _check_open(options)
-    identity = Identity(options.security)
+    identity = Identity(options.security, shows_certificate=options.shows_certificate)
     tls = None if options.tls is None else ServerTls(options.tls)
-    upstreams = Upstreams(options.server, identity)
+    history = History()
+
+    def observe(now: float, queues: list[QueueInfo]) -> None:
+        history.observe(now, ((info.qid, figures_of(info)) for info in queues))
+
+    upstreams = Upstreams(options.server, identity, time.monotonic, observe)
+    services = Services(
+        options, upstreams, Sessions(time.monotonic), history, Links(options.path), time.monotonic,
+        sign_in=_must_sign_in(options, identity),
+    )  # fmt: skip
     config = _Config(tls, options.grace)
     listeners = await open_listeners(options.host, options.port)
     config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in listeners]
-    web = _Web(make_app(Services(options, upstreams)), config)
+    web = _Web(make_app(services), config)
     reloads: list[Reloadable] = [identity] if tls is None else [identity, tls]
     try:
         await serve_until_signalled(

@@ -8,21 +8,29 @@ import trio
 from qs_client import AsyncQueueClient, QueueInfo
 from qs_client.security import Security
 
+from .totals import Totals
+
 _SECONDS = 10.0
-"""How long an action may take the queue server."""
+"""How long one exchange with the queue server may take."""
 _FRESH = 1.0
 """Seconds for which an answer to `queue-stats` is shown again: pages that are open at the same time share it."""
 
+OnStats = Callable[[float, list[QueueInfo]], None]
+"""Gets every fresh answer of `stats`, with the time when it came."""
+
 
 class Upstream:
-    """The queue server as one principal sees it. client: connects when it is first used, and again after failures."""
+    """The queue server as one principal sees it. client: connects when it is first used, and again after failures;
+    total: the sums of its queues."""
 
     def __init__(
-        self, server: tuple[str, int], security: Security, on_stats: Callable[[list[QueueInfo]], None] = lambda _: None
+        self, server: tuple[str, int], security: Security, clock: Callable[[], float], on_stats: OnStats
     ) -> None:
-        """server: host and port; security: how connections begin; on_stats: gets every fresh answer of `stats`."""
+        """server: host and port; security: how connections begin; clock: seconds that only grow."""
         host, port = server
         self.client = AsyncQueueClient(host, port, timeout=_SECONDS, tls=security.context, token=security.token)
+        self.total = Totals()
+        self._clock = clock
         self._on_stats = on_stats
         self._asking = trio.Lock()
         self._stats: list[QueueInfo] = []
@@ -32,11 +40,11 @@ class Upstream:
         """Returns the figures of all queues that the principal may see, at most a second old, sorted by name. The list
         is shared: do not change it. ServerError, ServerUnavailable as the client raises them."""
         async with self._asking:
-            now = trio.current_time()
-            if now - self._asked >= _FRESH:
+            if self._clock() - self._asked >= _FRESH:
                 self._stats = await self.client.stats()
-                self._asked = now
-                self._on_stats(self._stats)
+                self._asked = now = self._clock()
+                self.total.observe(now, self._stats)
+                self._on_stats(now, self._stats)
             return self._stats
 
     def forget(self) -> None:

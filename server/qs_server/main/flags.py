@@ -20,7 +20,7 @@ _DEFAULTS = ServerOptions("qs-data")
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
     """Reads options and verbosity from the command line. storages: what --storage may be. Ends the process on --help
     and on a wrong flag."""
-    parser = _parser(storages)
+    parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
     options = ServerOptions(
@@ -36,7 +36,8 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
     return options, parsed.verbose
 
 
-def _parser(storages: Collection[str]) -> argparse.ArgumentParser:
+def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
+    """Returns the parser of the command. storages: what --storage may be."""
     parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
     parser.add_argument(
         "--root",

@@ -3,7 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from qs_serving.arguments import AtLeast, CommandParser, ShowVersion
+from qs_schemas.command_line import CommandParser, add_standard_flags
+from qs_serving.arguments import AtLeast
 
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
@@ -53,13 +54,14 @@ With --all, every message is removed then, also those that consumers have. Asks 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns the checked arguments; `command` names the subcommand. Exits with 2 and a reason when they are wrong."""
-    return _parser().parse_args(argv)
+    return make_parser().parse_args(argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     about = "Works on the directory of a queue of files (vsqs) or of dirq, without a server."
     parser = CommandParser(prog="qs-dir", description=about, epilog=_EXAMPLES)
-    parser.add_argument("--version", action=ShowVersion, const="qs")
+    add_standard_flags(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
 
     def add(name: str, summary: str, text: str, default: str = "") -> argparse.ArgumentParser:
