@@ -18,6 +18,7 @@ from qs_client.server_arguments import (
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
 from qs_serving.config_file import parse_arguments
+from qs_serving.service_manager import ServiceManager
 
 from .options import PORT, WebOptions
 from .serving import describe, run_web
@@ -119,4 +120,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, verbose = read_options(arguments)
     if options.check:
         return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
-    return run_command(_PROGRAM, verbose, run_web, options, options.log_format)
+    run = partial(run_web, manager=ServiceManager(os.environ))
+    return run_command(_PROGRAM, verbose, run, options, options.log_format)

@@ -9,9 +9,9 @@ import pytest
 from qs_bus.command import read_options as bus_options
 from qs_bus.options import Policy
 from qs_schemas import Limits
+from qs_schemas.command_line import CommandParser
 from qs_server.main.queue_server import read_options as server_options
 from qs_server.storage.engine import Durability
-from qs_schemas.command_line import CommandParser
 from qs_serving.config_file import add_config, parse_arguments
 
 READERS = {"queue-server.py": server_options, "queue-bus.py": bus_options}
