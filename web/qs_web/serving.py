@@ -56,7 +56,7 @@ def describe(options: WebOptions) -> list[str]:
 def make_services(options: WebOptions, identity: Identity, *, sign_in: bool) -> Services:
     """Makes the parts that requests share. sign_in: nobody sees anything before a sign-in."""
     history, clock = History(), time.monotonic
-    upstreams = Upstreams(options.server, identity, clock, history.observe_queues)
+    upstreams = Upstreams(options.server, options.bus, identity, clock, history.observe_queues)
     return Services(options, upstreams, Sessions(clock), history, Links(options.path), clock, sign_in)
 
 

@@ -27,33 +27,41 @@ OnStats = Callable[[float, list[QueueInfo]], None]
 
 
 class _Asking:
-    """A question to the queue server that is under way. begun: the time."""
+    """A question to the queue server that is under way. begun: the time; version: of what is asked for."""
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self, begun: float, version: int) -> None:
         self.begun = begun
+        self.version = version
         self.ended = trio.Event()
         self.error: Exception | None = None
 
 
 class Upstream:
     """The queue server as one principal sees it. client: connects when it is first used, and again after failures;
-    total: the sums of its queues."""
+    bus: of the bus, None if there is none; total: the sums of the server's queues."""
 
     def __init__(
-        self, server: tuple[str, int], security: Security, clock: Callable[[], float], on_stats: OnStats
+        self,
+        server: tuple[str, int],
+        bus: tuple[str, int] | None,
+        security: Security,
+        clock: Callable[[], float],
+        on_stats: OnStats,
     ) -> None:
-        """server: host and port; security: how connections begin; clock: seconds that only grow."""
-        host, port = server
-        self.client = AsyncQueueClient(host, port, timeout=_SECONDS, tls=security.context, token=security.token)
+        """server, bus: host and port; security: how connections begin; clock: seconds that only grow."""
+        tls, token = security.context, security.token
+        self.client = AsyncQueueClient(*server, timeout=_SECONDS, tls=tls, token=token)
+        self.bus = None if bus is None else AsyncQueueClient(*bus, timeout=_SECONDS, tls=tls, token=token)
         # A large answer takes long to read. In a thread, other pages do not wait for that.
-        self._reader = QueueClient(host, port, timeout=_SECONDS, tls=security.context, token=security.token)
+        self._reader = QueueClient(*server, timeout=_SECONDS, tls=tls, token=token)
         self.total = Totals()
         self._clock = clock
         self._on_stats = on_stats
         self._stats: list[QueueInfo] | None = None
         self._fresh_until = 0.0
         self._took = 0.0
-        self._changed = False
+        self._version = 0  # counts changes that the visitor has made
+        self._shown = 0  # the version that _stats has
         self._asking: _Asking | None = None
 
     async def stats(self) -> list[QueueInfo]:
@@ -64,9 +72,9 @@ class Upstream:
             return self._stats
         asking = self._asking
         if asking is None:
-            asking = self._asking = _Asking(self._clock())
+            asking = self._asking = _Asking(self._clock(), self._version)
             trio.lowlevel.spawn_system_task(self._ask, asking)
-        patience = float("inf") if self._stats is None else _LATE if self._changed else _SOON
+        patience = float("inf") if self._stats is None else _LATE if self._shown != self._version else _SOON
         with trio.move_on_after(patience):
             await asking.ended.wait()
         if asking.error is not None:
@@ -84,8 +92,9 @@ class Upstream:
             stats = await trio.to_thread.run_sync(self._reader.stats, abandon_on_cancel=True)
             now = self._clock()
             self._took = now - asking.begun
-            self._fresh_until = now + max(_FRESH, _SHARE * self._took)
-            self._stats, self._changed = stats, False
+            self._stats, self._shown = stats, asking.version
+            if self._shown == self._version:
+                self._fresh_until = now + max(_FRESH, _SHARE * self._took)
             self.total.observe(now, stats)
             self._on_stats(now, stats)
         except Exception as error:  # the pages that wait raise it
@@ -98,10 +107,12 @@ class Upstream:
     def forget(self) -> None:
         """Makes the next `stats` ask again, after a change."""
         self._fresh_until = 0.0
-        self._changed = True
+        self._version += 1
 
     async def close(self) -> None:
         """Closes the connections. Calls that wait raise ServerUnavailable."""
         await self.client.disconnect()
+        if self.bus is not None:
+            await self.bus.disconnect()
         if self._asking is None:
             self._reader.disconnect()
