@@ -71,6 +71,7 @@ class Bus(Acceptor[BusConnection]):
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             background.start_soon(self.timers.run)
             await self.accept(listeners)
+            self._monitor.give_back()
             with self._flushing:
                 await self._monitor.upstream.emptied()
             if self._flushing.cancelled_caught:
@@ -87,7 +88,7 @@ class Bus(Acceptor[BusConnection]):
         super().stop()
 
     def cut_off(self) -> None:
-        """Shortens the time after `stop`: clients get none, the deletions on the server 2 s."""
+        """Shortens the time after `stop`: clients get none, deletions and releases on the server 2 s."""
         self._flushing.deadline = min(self._flushing.deadline, trio.current_time() + _FLUSH_TIME)
         super().cut_off()
 

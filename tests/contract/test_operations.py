@@ -225,7 +225,7 @@ async def test_queue_stats(client: Client, autojump_clock: Clock) -> None:
     await client.ask(receive("q"), delete("q", first))
     figures = (
         'new="2" ready="2" in-flight="0" delayed="1" bytes="9" oldest="1.499999" '
-        'pushed="4" delivered="3" expired="2" deleted="1" storage="files" dead="0" paused="no" '
+        'pushed="4" delivered="3" expired="2" deleted="1" storage="files" dead="0" retired="0" paused="no" '
         'subscribers="0" waiting="0"'
     )
     body = f"<qid>q</qid><queues><queue {figures}>q</queue></queues>"

@@ -69,7 +69,7 @@ class DirectoryQueue:
         index = self._index = store.index
         self._recorder = QueueRecorder(qid, index, shared)
         self._publisher = Publisher(qid, options, writer, shared, index.__len__)
-        self._counts = self._publisher.counts
+        self.counts = self._publisher.counts
         self._queries = IndexQueries(index, store.load, _AT_ONCE)
         self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
         self.redrive: DirectoryDeadLetters | None = None
@@ -132,7 +132,8 @@ class DirectoryQueue:
             end, receives = self._end_of(visibility), state.receives + 1
             if not store.hide(mid, state, MessageState(end, receives), durable=not held):
                 return None
-        self._counts.delivered += 1
+        self.counts.delivered += 1
+        self.counts.redelivered += receives > 1
         self._recorder.note("received", mid, receives)
         message = Message(self.qid, mid, "delivered", receives, self.time(mid), store.time(end), payload)
         return with_origin(message, self._origins) if self._origins else message
@@ -207,7 +208,7 @@ class DirectoryQueue:
     def stats(self) -> Stats:
         self._publisher.publish()
         self.expire()
-        return self._queries.stats(self._counts, lambda mid: self._clock() - self.time(mid))
+        return self._queries.stats(self.counts, lambda mid: self._clock() - self.time(mid))
 
     # -- copying --------------------------------------------------------------------------------------------------
 
@@ -274,7 +275,7 @@ class DirectoryQueue:
         while not removed:
             with self._held(receipt, removing=receipt.receives is None) as state:
                 removed = self._remove(receipt.mid, state)
-        self._counts.deleted += 1
+        self.counts.deleted += 1
 
     def _remove(self, mid: int, state: MessageState) -> bool:
         size = self._index.size(mid)
@@ -303,6 +304,7 @@ class DirectoryQueue:
                 until = store.number(self._clock() + delay) if delay else 0
                 wanted = MessageState(until, receives, delayed=True)
                 if store.hide(mid, state, wanted) if delay else store.show(mid, state, receives):
+                    self.counts.released += 1
                     self._recorder.note("released", mid, receives)
                     return store.time(until) if delay else None
 
@@ -331,7 +333,7 @@ class DirectoryQueue:
                     removed += self._purge_one(mid)
             return removed
         finally:
-            self._counts.deleted += removed
+            self.counts.deleted += removed
 
     def _purge_one(self, mid: int) -> bool:
         while True:
@@ -355,10 +357,13 @@ class DirectoryQueue:
                 if self.redrive is not None and self.redrive.bury(mid, state, state.receives, ""):
                     moved += 1
                     done += _AS_LONG_AS - 1
-                    self._counts.expired += not state.delayed
+                    self.counts.expired += not state.delayed
                     continue
                 shown = self._store.show(mid, state, state.receives)
             if shown and not state.delayed:
-                self._counts.expired += 1
+                self.counts.expired += 1
                 self._recorder.note("expired", mid, state.receives, peer="")
         return done
+
+    def retire(self, count: int) -> int:
+        return 0

@@ -53,32 +53,34 @@ class FileMover:
             after = block[-1]
 
     def move(self, mid: int, state: MessageState, target: "FileMover", origin: Origin | None) -> int | None:
-        staged = target._reserve(mid)
-        moved = False
+        before = self.origins.get(mid)
+        staged = target._reserve((mid,) if before is None else (mid, before.mid))
         try:
-            moved = self._move(mid, state, target, staged.mid, origin)
-        finally:
-            target._end(staged, moved=moved)
-        return staged.mid if moved else None
-
-    def _reserve(self, mid: int) -> Staged:
-        """Keeps an id free. mid: of the message in the other directory, which must have another id: the id tells which
-        attributes hold. QueueFullError, OSError."""
-        staged = self._writer.stage(Draft(b""))
-        if staged.mid != mid:
-            return staged
-        self._writer.discard([staged])
-        return self._writer.stage(Draft(b""))  # the ids of one directory increase
-
-    def _end(self, staged: Staged, *, moved: bool) -> None:
-        self._writer.discard([staged])
+            moved = self._rename(mid, state, target, staged.mid, origin)
+        except BaseException:
+            target._give_up(staged)
+            raise
         if not moved:
-            self._directory.forget_attributes(staged.mid)
+            target._give_up(staged)
+            return None
+        self._note_move(mid, state, target, staged.mid, origin)
+        target._writer.discard([staged])
+        self._directory.forget_attributes(mid)
+        return staged.mid
 
-    def _move(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> bool:
+    def _reserve(self, avoid: Collection[int]) -> Staged:
+        """Keeps an id free. avoid: ids that the message had, for which its attributes hold. QueueFullError, OSError."""
+        while (staged := self._writer.stage(Draft(b""))).mid in avoid:
+            self._writer.discard([staged])
+        return staged
+
+    def _give_up(self, staged: Staged) -> None:
+        self._writer.discard([staged])
+        self._directory.forget_attributes(staged.mid)
+
+    def _rename(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> bool:
         source, into = self._directory, target._directory
         path = source.name_path(mid, state.hidden)
-        size = source.index.size(mid)
         try:
             changed = source.attributes.bind(path, mid)
             if origin is not None:
@@ -92,10 +94,13 @@ class FileMover:
                 raise NoSuchQueueError(f"there is no queue {target._qid!r} any more") from None
             source.lost(mid, state.hidden)
             return False
+        return True
+
+    def _note_move(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> None:
+        source, into = self._directory, target._directory
         self._watch.expect(source.watch, inotify.MOVED_FROM, message_name(mid, state.hidden))
         self._watch.expect(into.watch, inotify.MOVED_TO, message_name(new, 0))
+        size = source.index.size(mid)
         source.drop(mid)
-        source.forget_attributes(mid)
         source.touch()
         into.receive(new, size, origin)
-        return True

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ...dead_letter_options import refuse_dead_letters
 from ...engine import SECOND, Options, UnsupportedError
+from ...retention import refuse_retention
 from .queue_names import qid_of
 
 ARN = "QueueArn"
@@ -31,6 +32,7 @@ def check_options(options: Options) -> None:
         )
     whole_seconds(options.visibility, LONGEST_WINDOW, "a visibility window")
     refuse_dead_letters(options)
+    refuse_retention(options)
 
 
 def whole_seconds(micros: int, most: int, what: str) -> int:
