@@ -6,7 +6,7 @@ the push of the original.
 
 from .engine import Options, UnsupportedError
 
-_STORAGES = frozenset({"journal"})
+_STORAGES = ("journal", "sqs")
 """The storages that remove old messages."""
 
 
@@ -14,8 +14,8 @@ def refuse_retention(options: Options) -> None:
     """Raises UnsupportedError if a queue should remove old messages, and its storage cannot."""
     if options.retention is not None and options.storage not in _STORAGES:
         raise UnsupportedError(
-            f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storage "
-            "'journal'"
+            f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "
+            + " and ".join(map(repr, _STORAGES))
         )
 
 
