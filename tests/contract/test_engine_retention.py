@@ -16,7 +16,7 @@ AGE = 60 * SECOND
 @pytest.fixture
 def aging(bench: Bench) -> Bench:
     """A queue `q` whose messages are kept for a minute."""
-    needs(bench, Feature.RETENTION)
+    needs(bench, Feature.RETENTION, Feature.EXACT)
     bench.queue(retention=AGE)
     return bench
 

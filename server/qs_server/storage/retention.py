@@ -6,7 +6,7 @@ the push of the original.
 
 from .engine import Options, UnsupportedError
 
-_STORAGES = ("dirq", "dirq-simple", "files", "journal")
+_STORAGES = ("dirq", "dirq-simple", "files", "journal", "sqs")
 """The storages that remove old messages."""
 
 
