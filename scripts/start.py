@@ -1,8 +1,8 @@
-"""Starts the queue server and the bus, prints what to type next, and stops both together.
+"""Starts the queue server, the bus and the page, prints what to type next, and stops all together.
 
-Both are separate processes that do not get the terminal's Ctrl-C. This process gets it, and stops first the bus, then
-the server. It does the same when the terminal is closed. If this process is killed, both end; if one of them ends, this
-process stops the other.
+All are separate processes that do not get the terminal's Ctrl-C. This process gets it, and stops first the page, then
+the bus, then the server. It does the same when the terminal is closed. If this process is killed, all end; if one of
+them ends, this process stops the others.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import NamedTuple
 _HERE = Path(__file__).resolve().parent
 _SERVER_PORT = 9876
 _BUS_PORT = 9878
+_WEB_PORT = 9880
 _LAST_PORT = 65535
 _BUS_FLAGS = ("policy", "settle", "max_hold", "outbox")
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
@@ -33,14 +34,15 @@ def _port(text: str) -> int:
 def _options() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="run",
-        description="Runs the queue server and the bus. Flags that are not listed here go to the queue server: "
-        "scripts/queue-server.py --help lists them. scripts/queue-bus.py runs the bus alone.",
+        description="Runs the queue server, the bus and the page. Flags that are not listed here go to the queue "
+        "server: scripts/queue-server.py --help lists them. scripts/queue-bus.py runs the bus alone, and "
+        "scripts/queue-web.py the page.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-v", "--verbose", action="count", default=0, help="log what the server and the bus do; twice: connections too"
+        "-v", "--verbose", action="count", default=0, help="log what each of them does; twice: connections too"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address that both listen on (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address that all listen on (default: %(default)s)")
     parser.add_argument(
         "--port",
         type=_port,
@@ -48,12 +50,13 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
         help="port of the queue server; 0 picks free ports (default: %(default)s)",
     )
     parser.add_argument("--open", action="store_true", help="lets everybody do everything, from other machines too")
-    parser.add_argument("--no-bus", action="store_true", help="run only the queue server")
+    parser.add_argument("--no-bus", action="store_true", help="run without the bus")
+    parser.add_argument("--no-web", action="store_true", help="run without the page")
     parser.add_argument(
         "--end-of-document",
         choices=["line", "empty-line"],
         default="line",
-        help="what follows each document sent, for both: see queue-bus.py --help",
+        help="what follows each document that the server and the bus send: see queue-bus.py --help",
     )
     bus = parser.add_argument_group("the bus", "scripts/queue-bus.py --help explains these")
     bus.add_argument(
@@ -71,14 +74,31 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
     bus.add_argument("--settle", metavar="S", help="seconds for subscribers to return after the bus was killed")
     bus.add_argument("--max-hold", metavar="N", help="messages that may be held for one client")
     bus.add_argument("--outbox", metavar="N", help="bytes that may wait to be read by one client")
+    web = parser.add_argument_group("the page", "scripts/queue-web.py --help explains these")
+    web.add_argument(
+        "--web-port", type=_port, metavar="PORT", help=f"port of the page (default: {_WEB_PORT}, the server's plus 4)"
+    )
+    web.add_argument("--read-only", action="store_true", help="the page changes nothing")
     options, rest = parser.parse_known_args()
-    if options.bus_port is None:
-        options.bus_port = options.port and options.port + _BUS_PORT - _SERVER_PORT
-        if options.bus_port > _LAST_PORT and not options.no_bus:
-            parser.error(
-                f"--port {options.port} leaves no port for the bus, which takes the server's plus 2: give --bus-port"
-            )
+    options.bus_port = _port_beside(parser, options, "bus", _BUS_PORT)
+    options.web_port = _port_beside(parser, options, "web", _WEB_PORT)
     return options, rest
+
+
+def _port_beside(parser: argparse.ArgumentParser, options: argparse.Namespace, name: str, default: int) -> int:
+    """Returns the port of the bus or the page: as the flag says, or as far from the server's as the defaults are. Ends
+    the process if there is no such port. name: as in the flags; default: the port beside the server's default."""
+    given: int | None = getattr(options, f"{name}_port")
+    if given is not None or options.port == 0:
+        return given or 0
+    far = default - _SERVER_PORT
+    if options.port + far > _LAST_PORT and not getattr(options, f"no_{name}"):
+        what = {"bus": "bus", "web": "page"}[name]
+        parser.error(
+            f"--port {options.port} leaves no port for the {what}, which takes the server's plus {far}: "
+            f"give --{name}-port"
+        )
+    return int(options.port + far)
 
 
 def _bus_arguments(options: argparse.Namespace) -> list[str]:
@@ -108,7 +128,7 @@ def _spawn(script: str, arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 class _Child(NamedTuple):
-    """The server or the bus. name: as messages call it."""
+    """The server, the bus or the page. name: as messages call it."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -127,27 +147,37 @@ class _Child(NamedTuple):
 
 
 class _Children:
-    """The running processes, the bus last."""
+    """The running processes, in the order of their start."""
 
     def __init__(self) -> None:
         self.stopping = False
         self._running: list[_Child] = []  # not waited for yet
         self._code: int | None = None
+        self._told: _Child | None = None  # the last one that was told to stop
 
     def start(self, name: str, script: str, arguments: list[str]) -> str:
         """Starts a process. Returns HOST:PORT where it listens, or "" if it has ended instead."""
         child = _Child(name, _spawn(script, arguments))
         self._running.append(child)
         if self.stopping:  # a signal may have come before the process existed
-            child.terminate()
+            self._stop_last()
         return child.announced()
 
     def stop(self, *_: object) -> None:
         """Stops the processes. A signal handler."""
-        # The bus first, because it tells the server what was handled. At a second signal: both at once.
-        for child in self._running if self.stopping else self._running[-1:]:
-            child.terminate()
+        # The last one first: the bus tells the server what was handled. At a second signal: all at once.
+        if self.stopping:
+            for child in self._running:
+                child.terminate()
         self.stopping = True
+        self._stop_last()
+
+    def _stop_last(self) -> None:
+        """Stops the process that was started last, unless it has been told to."""
+        last = self._running[-1] if self._running else None
+        if last is not self._told and last is not None:
+            self._told = last
+            last.terminate()
 
     def wait(self) -> int:
         """Waits until all have ended, and stops the others when one ends. Returns the first exit code other than 0."""
@@ -172,8 +202,7 @@ class _Children:
             if not self.stopping:
                 self._report_end(child.name, code)
             self.stopping = True
-            for other in self._running:
-                other.terminate()
+        self._stop_last()
 
     def _report_end(self, name: str, code: int) -> None:
         how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
@@ -183,7 +212,24 @@ class _Children:
                 print(f"{name} has ended ({how}){others}", file=sys.stderr, flush=True)
 
 
-def _print_next_steps(server: str, bus: str) -> None:
+def _web_arguments(options: argparse.Namespace, server: str, bus: str) -> list[str]:
+    """Returns the flags of the page. server, bus: HOST:PORT; bus: "" if there is none."""
+    return [
+        *["-v"] * options.verbose,
+        f"--host={options.host}",
+        f"--port={options.web_port}",
+        f"--server={server}",
+        *[f"--bus={bus}"] * bool(bus),
+        *["--open"] * options.open,
+        *["--read-only"] * options.read_only,
+    ]
+
+
+def _print_next_steps(server: str, bus: str, web: str) -> None:
+    if web:
+        print(f"\nThe page: http://{web}/", flush=True)
+    if not bus:
+        return
     activate = str(_HERE.parent / ".venv/bin/activate")
     print(f"""
 In a second terminal:
@@ -195,7 +241,7 @@ In a second terminal:
     qs tail orders
 In a third terminal, after the same first line:
     qs push orders 'two apples'
-Ctrl-C stops both.""",
+Ctrl-C stops all.""",
         flush=True,
     )
 
@@ -209,17 +255,21 @@ def _stop_at_signals(children: _Children) -> None:
 
 
 def main() -> int:
-    """Runs both. Returns the exit code of the process that ended first."""
+    """Runs all. Returns the exit code of the process that ended first."""
     options, rest = _options()
     common = ["-v"] * options.verbose + [f"--host={options.host}", f"--end-of-document={options.end_of_document}"]
     common += ["--open"] * options.open
     children = _Children()
     _stop_at_signals(children)
     server = children.start("the queue server", "queue-server.py", [*common, f"--port={options.port}", *rest])
+    bus = web = ""
     if server and not options.no_bus and not children.stopping:
         bus = children.start("the bus", "queue-bus.py", [*common, f"--server={server}", *_bus_arguments(options)])
-        if bus:
-            _print_next_steps(server, bus)
+    run = bool(server and (bus or options.no_bus))
+    if run and not options.no_web and not children.stopping:
+        web = children.start("the page", "queue-web.py", _web_arguments(options, server, bus))
+    if run and (web or options.no_web):
+        _print_next_steps(server, bus, web)
     return children.wait()
 
 

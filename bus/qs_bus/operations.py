@@ -12,11 +12,13 @@ from qs_schemas import (
     Authenticate,
     DeleteMessage,
     Error,
+    Figure,
     ListQueues,
     Message,
     Ping,
     Receipt,
     ReleaseMessage,
+    ServerStats,
     Subscribe,
     Unsubscribe,
 )
@@ -49,6 +51,9 @@ class Client(Protocol):
     @property
     def server_name(self) -> str:
         """HOST:PORT of the queue server."""
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus."""
 
     async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
         """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
@@ -126,11 +131,17 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
 
 def _release_message(client: Client, request: ReleaseMessage) -> Message:
     subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
-    if not request.delay:
+    if record.feed.nack(record, subscription, request.delay, counts=not request.uncounted):
+        subscription.pump()
+    elif not request.delay:
         record.feed.resend(record, subscription)
     else:
         subscription.delay(record, request.delay, client.timers)
     return ReleaseMessage(request.qid, request.mid)
+
+
+def _server_stats(client: Client, request: ServerStats) -> Message:
+    return ServerStats(client.figures())
 
 
 EVERYBODY = None
@@ -145,6 +156,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     # They concern only what the client has got, when it had the right to the queue.
     DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
     ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
+    ServerStats: Operation(_server_stats, access.MONITOR),
 }
 
 

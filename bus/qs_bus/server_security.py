@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
-from qs_serving.listening import StartError
+from qs_serving.listening import start_errors
 
 
 class ServerSecurity:
@@ -37,9 +37,5 @@ class ServerSecurity:
         self._current = self._load()
 
     def _load(self) -> Security:
-        try:
+        with start_errors():
             return self._read()
-        except OSError as error:
-            raise StartError(f"cannot read {error.filename}: {error.strerror}") from None
-        except ValueError as error:
-            raise StartError(str(error)) from None

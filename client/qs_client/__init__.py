@@ -15,6 +15,7 @@ from qs_schemas import (
     Draft,
     Error,
     ExtendMessage,
+    Figure,
     GetClaim,
     GetMessage,
     GetQueue,
@@ -39,6 +40,7 @@ from qs_schemas import (
     ReleaseClaim,
     ReleaseMessage,
     ResumeQueue,
+    ServerStats,
     SetQueue,
     StageMessages,
     Subscribe,
@@ -78,13 +80,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
     "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
-    "DeleteQueue", "Deliveries", "Delivery", "Draft", "Error", "ExtendMessage", "Forbidden", "Full", "GetClaim",
-    "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues", "Message", "NewQueue",
-    "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "OtherProcess", "Part", "PauseQueue", "Ping",
-    "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage", "QueueClient", "QueueInfo",
-    "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage",
-    "RequestTimeout", "ResumeQueue", "ServerError", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages",
-    "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
+    "DeleteQueue", "Deliveries", "Delivery", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden", "Full",
+    "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues", "Message",
+    "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "OtherProcess", "Part", "PauseQueue",
+    "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage", "QueueClient",
+    "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "RedriveMessages", "ReleaseClaim",
+    "ReleaseMessage", "RequestTimeout", "ResumeQueue", "ServerError", "ServerStats", "ServerUnavailable", "SetQueue",
+    "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
 ]  # fmt: skip
 
 _ASYNC = {

@@ -20,6 +20,7 @@ from qs_schemas import (
     Delivery,
     Draft,
     ExtendMessage,
+    Figure,
     GetMessage,
     ListMessages,
     ListQueues,
@@ -34,6 +35,7 @@ from qs_schemas import (
     Receipt,
     ReceiveMessage,
     ReleaseMessage,
+    ServerStats,
     Subscribe,
 )
 from qs_schemas.checked import text
@@ -137,6 +139,15 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     server's start), storage, paused, subscribers, waiting (receives). A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
+
+
+def server_stats() -> Call[list[Figure]]:
+    """Returns the figures of the server, or of the bus: each has a name, a value and labels, as Prometheus has them.
+
+    docs/protocol.md lists the figures. Counters begin at 0 when the server starts. Raises Forbidden without the right
+    to monitor the server.
+    """
+    return (yield from ask(ServerStats())).figures
 
 
 def ping() -> Call[None]:

@@ -183,6 +183,7 @@ class QueueClient(Settings):
     delete_queue = _method(calls.delete_queue)
     purge = _method(calls.purge)
     stats = _method(calls.stats)
+    server_stats = _method(calls.server_stats)
     set_queue = _method(policy_calls.set_queue)
     queue_options = _method(policy_calls.queue_options)
     pause = _method(policy_calls.pause)

@@ -2,19 +2,21 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+
+from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from . import command_verbs as verbs
 from .argument_values import positive, positive_seconds, seconds
 from .command_claims import list_or_release
 from .command_export import export
+from .command_help import overview, show_help
 from .command_tail import tail
 from .command_token import new_token
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
-from .version import ShowVersion
 
 _EXAMPLES = """\
 examples:
@@ -43,37 +45,15 @@ class Target(Enum):
     NOTHING = "nothing"
 
 
-class AnyOrder(argparse.ArgumentParser):
-    """A parser that takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method
-    for that, but does not use it for subcommands."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)  # a new option could break abbreviations in scripts
-        self._within = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses options and positional arguments in any order."""
-        if self._within:
-            return super().parse_known_args(args, namespace)
-        self._within = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._within = False
-
-
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `run` is the subcommand's
     function."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
-        parser.error("--seq says which claim to release: give --release CONSUMER too")
-    if arguments.command == "set":
-        try:
-            check_changes(arguments)
-        except ValueError as error:
-            parser.error(str(error))
+    parser = make_parser()
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.exit(_WRONG_USAGE, overview(parser.get_default("commands")))
+    arguments = parser.parse_args(words)
+    _check_subcommand(parser, arguments)
     if arguments.target is Target.NOTHING:
         return arguments
     if arguments.target is Target.BUS and arguments.server is not None:
@@ -94,6 +74,19 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.command == "push" and "" in arguments.payload and not arguments.allow_empty:
+        parser.error("a message without content needs --allow-empty")
+    if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
+        parser.error("--seq says which claim to release: give --release CONSUMER too")
+    if arguments.command == "set":
+        try:
+            check_changes(arguments)
+        except ValueError as error:
+            parser.error(str(error))
+
+
+_WRONG_USAGE = 2
 _TIMEOUT = 30.0  # seconds
 _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
@@ -130,17 +123,17 @@ def _common(target: Target = Target.SERVER) -> AnyOrder:
     return common
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command. Its default `commands` has the name and the summary of each subcommand."""
+    commands: list[tuple[str, str]] = []
+    parser = CommandParser(
         prog="qs",
         description="Push and receive messages of a queue server, and manage its queues.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
-        allow_abbrev=False,  # it looks at the options of subcommands too: `--to` is not `--token-file`
     )
-    parser.add_argument("--version", action=ShowVersion, const="qs")
-    parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER)
+    add_standard_flags(parser)
+    parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER, commands=commands)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 
     def add(
@@ -160,20 +153,30 @@ def _parser() -> argparse.ArgumentParser:
             aliases=aliases,
         )
         added.set_defaults(run=run, command=name, target=target)
+        commands.append((name, summary))
         return added
 
     for arguments_of in (_push, _receive, _tail, _messages, _listings, add_queue_commands, _export, _server):
         arguments_of(add)
+    about = add("help", show_help, "show the commands with an example each, or the flags of one", target=Target.NOTHING)
+    about.add_argument("topic", metavar="COMMAND", nargs="?")
+    about.set_defaults(parser=parser)
     return parser
 
 
 def _push(add: AddCommand) -> None:
-    push = add("push", verbs.push, "store messages and print their ids", "Without PAYLOAD and --file: all of stdin.")
+    push = add(
+        "push",
+        verbs.push,
+        "store messages and print their ids",
+        "Without PAYLOAD and --file: all of stdin, as one message.",
+    )
     name_queue(push, hint=True)
     push.add_argument("payload", metavar="PAYLOAD", nargs="*", default=[], help="each is one message")
     push.add_argument("-f", "--file", action="append", metavar="FILE", help="each is one message; - is stdin")
     push.add_argument("--lines", action="store_true", help="every line of the files or of stdin is one message")
     push.add_argument("--delay", type=seconds, metavar="S", help="seconds until the messages become visible")
+    push.add_argument("--allow-empty", action="store_true", help="push empty files too; --lines does so anyway")
     push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")
 
 
@@ -232,7 +235,7 @@ def _messages(add: AddCommand) -> None:
 
 
 def _listings(add: AddCommand) -> None:
-    ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages")
+    ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages", aliases=["list"])
     name_queue(ls, hint=True, nargs="?")
     ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus keeps for itself")
     ls.add_argument("-l", "--long", action="store_true", help="with the number of messages, or their times")
@@ -274,6 +277,14 @@ def _export(add: AddCommand) -> None:
 
 def _server(add: AddCommand) -> None:
     add("ping", verbs.ping, "check that the server answers")
+    figures = add(
+        "figures",
+        verbs.figures,
+        "show the figures of the server itself, or of a bus",
+        "Requests, connections, messages, the journal, the process: one figure a line, in the notation of Prometheus. "
+        "-s with the address of a bus shows those of the bus. Needs the right to monitor the server.",
+    )
+    figures.add_argument("names", metavar="NAME", nargs="*", help="only these; * and ? stand for any characters")
     add(
         "token",
         new_token,

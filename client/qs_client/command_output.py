@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
+from qs_schemas.terminal import BOLD, has_colours, paint
 
 OK = 0
 INCOMPLETE = 1
@@ -28,6 +29,7 @@ class Output:
     def __init__(self, stream: BinaryIO, *, as_json: bool = False) -> None:
         self._stream = stream
         self._as_json = as_json
+        self._colours = has_colours(stream)
 
     def flush(self) -> None:
         self._stream.flush()
@@ -39,6 +41,10 @@ class Output:
         elif text is not None:
             self._stream.write(f"{text}\n".encode())
 
+    def text(self, text: str) -> None:
+        """Writes text for people."""
+        self._stream.write(text.encode())
+
     def message(self, message: Delivery | GetMessage, *, heading: bool = False) -> None:
         """Writes a payload, followed by a line end if it has none. heading: write a line with queue and id first."""
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
@@ -47,7 +53,8 @@ class Output:
             return
         if heading:
             known = f"receives {message.receives}{_origin(message)}"
-            self._stream.write(f"==> {message.qid} {message.mid} ({known}) <==\n".encode())
+            line = f"==> {message.qid} {message.mid} ({known}) <=="
+            self.text(f"{paint(line, BOLD) if self._colours else line}\n")
         if payload is not None:
             self._stream.write(payload)
             if not payload.endswith(b"\n"):
@@ -69,8 +76,8 @@ class Output:
             for record in records:
                 self._json(record)
             return
-        for row in _aligned([head, *rows]):
-            self._stream.write(f"{row}\n".encode())
+        for number, row in enumerate(_aligned([head, *rows])):
+            self.text(f"{paint(row, BOLD) if self._colours and not number else row}\n")
 
     def _json(self, record: Mapping[str, Any]) -> None:
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

@@ -7,6 +7,8 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from fnmatch import fnmatchcase
 
 from qs_schemas import Delivery, Draft
 
@@ -22,7 +24,7 @@ _AT_ONCE = 100  # messages received at a time: if the command is killed, they st
 _PIECE = 1024 * 1024  # bytes of a read
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _COUNTS = ("new", "ready", "in_flight", "delayed")
-_LISTED = (*_COUNTS, "dead", "paused")
+_LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
     "subscribers", "waiting", "storage",
@@ -52,7 +54,7 @@ def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
         for name in files:
             yield from _lines(name)
     else:
-        yield (_content(name) for name in files)
+        yield (_content(name, allow_empty=arguments.allow_empty) for name in files)
 
 
 @contextlib.contextmanager
@@ -60,15 +62,24 @@ def _descriptor(name: str) -> Iterator[int]:
     if name == "-":
         if sys.stdin is None:
             raise OSError("standard input is closed: give the payload, name a file, or redirect it")
+        if sys.stdin.isatty():
+            complain("reading from the terminal: end the input with Ctrl-D on a line of its own")
         yield sys.stdin.fileno()
         return
     with open(name, "rb") as file:
         yield file.fileno()
 
 
-def _content(name: str) -> bytes:
+def _content(name: str, *, allow_empty: bool) -> bytes:
+    """Reads a file, or stdin. ValueError when there is nothing in it: a failed command before a pipe looks the same."""
     with _descriptor(name) as descriptor:
-        return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+        content = b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+    if not content and not allow_empty:
+        which = "standard input" if name == "-" else name
+        raise ValueError(
+            f"{which} is empty: nothing was pushed for it (--allow-empty pushes a message without content)"
+        )
+    return content
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:
@@ -202,6 +213,16 @@ def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Removes all messages of a queue, and prints how many there were."""
     count = client.purge(arguments.queue)
     out.line(str(count), {"qid": arguments.queue, "count": count})
+    return OK
+
+
+def figures(client: QueueClient, arguments: Namespace, out: Output) -> int:
+    """Prints the figures of the server, one a line."""
+    for figure in client.server_stats():
+        if not arguments.names or any(fnmatchcase(figure.name, name) for name in arguments.names):
+            labels = ",".join(f'{label}="{value}"' for label, value in figure.labels.items())
+            shown = f"{figure.name}{{{labels}}}" if labels else figure.name
+            out.line(f"{shown} {figure.value}", asdict(figure))
     return OK
 
 

@@ -60,7 +60,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_changes(add: AddCommand) -> None:
     change = add("set", policy.change, "change options of a queue", "Those that are not named stay as they are.")
-    change.epilog, change.formatter_class = _SET_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    change.epilog = _SET_EXAMPLES
     name_queue(change, hint=True)
     _add_options(change)
     change.add_argument(
@@ -97,7 +97,7 @@ def _add_redrive(add: AddCommand) -> None:
         "QUEUE is the dead-letter queue.\n"
         "Without MID: all that it holds now, oldest first. Exits with 3 when there was none.",
     )
-    redrive.epilog, redrive.formatter_class = _REDRIVE_EXAMPLES, argparse.RawDescriptionHelpFormatter
+    redrive.epilog = _REDRIVE_EXAMPLES
     name_queue(redrive)
     redrive.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     redrive.add_argument("--to", metavar="QUEUE", help="move them here (default: each to the queue that it came from)")

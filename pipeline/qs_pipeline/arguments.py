@@ -1,18 +1,13 @@
 """The arguments of `qs-pipeline`: subcommands, options and their help. Imports nothing of Spark, so --help is fast."""
 
 import argparse
-import difflib
 import os
-import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NoReturn
 
 from qs_client.argument_values import positive, seconds
-from qs_client.command_arguments import AnyOrder
 from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_security, server
-from qs_client.version import ShowVersion
+from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .security import security_of
 
@@ -32,48 +27,6 @@ exit codes: 0 done; 1 an error without a code of its own; 2 wrong usage; 3 no Ja
 """
 
 _EVERY = 5.0
-_CHOICE = re.compile(r"invalid choice: '([^']*)'")
-
-
-class _Suggesting(argparse.ArgumentParser):
-    """A parser that suggests the nearest name for a misspelt one."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exits with 2 and the message, with a suggestion."""
-        super().error(message + _suggestion(message, self._known_names(), self._arguments))
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses the arguments, and keeps them for suggestions."""
-        self._arguments = [str(word) for word in (sys.argv[1:] if args is None else args)]
-        return super().parse_known_args(args, namespace)
-
-    _arguments: Sequence[str] = ()
-
-    def _known_names(self) -> list[str]:
-        known_names = list(self._option_string_actions)
-        for action in self._actions:
-            known_names += [] if action.choices is None else [str(choice) for choice in action.choices]
-            for job in action.choices.values() if isinstance(action.choices, dict) else ():
-                known_names += job._option_string_actions
-        return known_names
-
-
-class _Parser(_Suggesting, AnyOrder):
-    """The parser of a job: options may stand between the queues."""
-
-
-def _suggestion(message: str, known_names: Sequence[str], arguments: Sequence[str]) -> str:
-    wrong = _CHOICE.findall(message)
-    if message.startswith("unrecognized arguments:"):
-        wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
-    elif message.startswith("the following arguments are required:"):  # argparse reports this before unknown names
-        names = [word.partition("=")[0] for word in arguments if word.startswith("--")]
-        wrong = [name for name in names if name not in known_names]
-    for word in wrong:
-        closest = difflib.get_close_matches(word, known_names, n=1)
-        if closest:
-            return f" (did you mean {closest[0]}?)"
-    return ""
 
 
 def moment(text: str) -> datetime:
@@ -111,7 +64,7 @@ def setting(text: str) -> tuple[str, str]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses and checks the arguments. Exits with 2 and a reason when they are wrong. `job` is the subcommand's
     name."""
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.server is None:
         try:
@@ -137,9 +90,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def _common() -> _Parser:
+def _common() -> AnyOrder:
     """Returns a parent parser with the options that may stand before or after the subcommand."""
-    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument(
         "-s", "--server", type=server, metavar="HOST:PORT", help=f"default: $QS_SERVER, else {DEFAULT_SERVER}"
@@ -153,18 +106,17 @@ def _common() -> _Parser:
     return common
 
 
-def _parser() -> _Suggesting:
-    parser = _Suggesting(
-        allow_abbrev=False,
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
+    parser = CommandParser(
         prog="qs-pipeline",
         description="Spark over queues: archive them, report on them, replay an archive, or route them through SQL.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common()],
     )
-    parser.add_argument("--version", action=ShowVersion, const="qs-pipeline")
+    add_standard_flags(parser, "qs-pipeline")
     parser.set_defaults(server=None, master=None, conf=[], verbose=False)
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True, dest="job", parser_class=_Parser)
+    jobs = parser.add_subparsers(title="jobs", metavar="JOB", required=True, dest="job", parser_class=AnyOrder)
 
     def add(name: str, summary: str, details: str) -> argparse.ArgumentParser:
         description = f"{summary[0].upper()}{summary[1:]}. {details}"

@@ -13,6 +13,7 @@ from .messages import (
     Claim,
     Delivery,
     Draft,
+    Figure,
     Message,
     Part,
     QueueInfo,
@@ -112,6 +113,12 @@ def _queue_info(element: Element) -> QueueInfo:
     return QueueInfo(_text(element), **_values(element, _QUEUE))
 
 
+def _figure(element: Element) -> Figure:
+    labels = {name: value for name, value in element.items() if not name.startswith("{")}
+    name, text = labels.pop("name"), _text(element)
+    return Figure(name, float(text) if "." in text else int(text), labels)
+
+
 def _options_reader(removes: bool) -> _Read:
     """Makes the reader of `options`. removes: whether an empty value is allowed, as it removes the option."""
 
@@ -178,6 +185,7 @@ _FIELDS: dict[str, tuple[str, _Read]] = {
     "claim": ("claim", lambda element: Claim(**_values(element, _CLAIM))),
     "claims": ("claims", lambda element: [Claim(**_values(claim, _CLAIM)) for claim in element]),
     "parts": ("chosen", lambda element: [Part(**_values(part, _PART)) for part in element]),
+    "figures": ("figures", lambda element: list(map(_figure, element))),
 }
 
 

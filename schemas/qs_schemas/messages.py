@@ -120,6 +120,16 @@ class Part:
     attempt: int
 
 
+@dataclass(slots=True)
+class Figure:
+    """One figure of a `server-stats` answer. name and labels: as in Prometheus, but that the name has no prefix; labels
+    tell apart the figures of one name. docs/protocol.md lists them."""
+
+    name: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """The envelope. type: `request`, `response` or `error`; req: the client's correlation id, at most 128 characters;
@@ -442,6 +452,14 @@ class QueueStats(Message):
 
 
 @dataclass(slots=True)
+class ServerStats(Message):
+    """Figures of the server, or of the bus."""
+
+    op: ClassVar[str] = "server-stats"
+    figures: list[Figure] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Subscribe(Message):
     """Deliveries by push. prefetch: unacknowledged at a time; ack and name: of the bus."""
 
@@ -582,8 +600,8 @@ OPERATIONS: dict[str, type[Message]] = {
     for cls in (
         ListQueues, NewQueue, SetQueue, GetQueue, DeleteQueue, ListMessages, PushMessage, GetMessage, ReceiveMessage,
         DeleteMessage, ReleaseMessage, ExtendMessage, CopyMessage, PurgeQueue, PauseQueue, ResumeQueue,
-        RedriveMessages, QueueStats, Subscribe, Unsubscribe, Authenticate, Ping, ClaimMessages, GetClaim, AckClaim,
-        ReleaseClaim, ListClaims, StageMessages, PublishStaged,
+        RedriveMessages, QueueStats, ServerStats, Subscribe, Unsubscribe, Authenticate, Ping, ClaimMessages, GetClaim,
+        AckClaim, ReleaseClaim, ListClaims, StageMessages, PublishStaged,
     )
 }  # fmt: skip
 """The class of each operation's messages, by the name that stands in `op`."""

@@ -19,9 +19,11 @@ from .messages import Error, Message
 from .text import escape_inline
 from .wire import NAMESPACE
 
+LIBXML = ".".join(map(str, etree.LIBXML_VERSION))
+"""The version of the library that parses."""
 _ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload", "error"))
 # How many times `list_length` entries they may have: names are short, and a batch of Spark has thousands of parts.
-_LISTS = {f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10}
+_LISTS = {f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10, f"{NS}figures": 10}
 _TYPES = ("request", "response", "error")
 _PARSER = etree.XMLParser(
     # Whatever a declaration says: UTF-8. huge_tree lifts libxml2's own bounds; the framer's hold.

@@ -14,6 +14,7 @@ from .messages import (
     Delivery,
     Draft,
     Error,
+    Figure,
     ListMessages,
     Message,
     Part,
@@ -37,6 +38,7 @@ from .wire import (
     Kind,
     attribute,
     fields_of,
+    seconds,
 )
 
 _HEAD = f'<qs xmlns="{NAMESPACE}"'
@@ -142,6 +144,15 @@ def _chosen(parts: Sequence[Part]) -> bytes:
     return f"<parts>{''.join(f'<part{_attributes(part, _PART)}/>' for part in parts)}</parts>".encode()
 
 
+def _figures(figures: Sequence[Figure]) -> bytes:
+    written: list[str] = []
+    for figure in figures:
+        labels = "".join([f' {label}="{escape(value)}"' for label, value in figure.labels.items()])
+        value = figure.value if isinstance(figure.value, int) else seconds(figure.value)
+        written.append(f'<figure name="{escape(figure.name)}"{labels}>{value}</figure>')
+    return f"<figures>{''.join(written)}</figures>".encode()
+
+
 def _element(name: str) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         return f"<{name}>{escape(str(value))}</{name}>".encode()
@@ -153,7 +164,8 @@ def _element(name: str) -> Callable[[Any], bytes]:
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "principal": _element("principal"), "count": _element("count"), "options": _options,
-    "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "payload": write_payload,
+    "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "figures": _figures,
+    "payload": write_payload,
 }  # fmt: skip
 # Both stand in the one element `messages` (`m` for early clients).
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
@@ -235,7 +247,7 @@ def _keep_empty(message: Message, field: str) -> bool:
         return message.op in ("list-messages", "receive-message", "get-claim", "redrive-messages") or (
             message.op in ("delete-message", "copy-message") and message.mid is None  # type: ignore[attr-defined]
         )
-    return field == "claims" or (field == "queues" and message.op in ("list-queues", "queue-stats"))
+    return field in ("claims", "figures") or (field == "queues" and message.op in ("list-queues", "queue-stats"))
 
 
 def _error(error: Error) -> str:

@@ -1,16 +1,19 @@
 """Accepts clients up to a limit, serves them concurrently, and gives them some time to finish when the server stops."""
 
 import logging
+import time
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 import trio
 
+from qs_schemas import Figure
 from qs_schemas import errors as table
 
 from .access.access import Access
 from .access.caller import Caller
 from .conversation import Conversation
+from .figures import RequestCounts, process_figures
 from .handshakes import Handshakes
 from .hub import Hub
 from .options import ServerLimits
@@ -32,12 +35,17 @@ class Acceptor(Generic[C]):
         if access is not None:
             access.changed = self._rights_changed
         self._limits = limits
+        self._tls = tls
         self._handshakes = None if tls is None else Handshakes(tls, limits)
         self._hub = self._new_hub()
         self._connections: set[C] = set()
         self._stopping = False
         self._listening: trio.CancelScope | None = None
         self._clients: trio.Nursery | None = None
+        self._started = time.time()
+        self._accepted = 0  # connections, since the start
+        self.counts = RequestCounts()
+        """The requests of all clients, and how long they took."""
 
     def _new_hub(self) -> Hub:
         """Makes the hub that reads from all clients."""
@@ -60,6 +68,27 @@ class Acceptor(Generic[C]):
 
     async def _left(self, conversation: C) -> None:
         """Is called when a client has gone."""
+
+    def figures(self) -> list[Figure]:
+        """Returns what is known of the process, its clients and their requests: see docs/protocol.md. A subclass adds
+        its own."""
+        found = [
+            *process_figures(self._started),
+            Figure("connections", len(self._connections)),
+            Figure("connections_opened_total", self._accepted),
+            Figure("bytes_received_total", self._hub.received),
+            Figure("bytes_sent_total", self._hub.sent),
+        ]
+        failures = {
+            "token": 0 if self._access is None else self._access.failures.total,
+            "unauthenticated": self.counts.errors(table.UNAUTHORIZED.code),
+            "forbidden": self.counts.errors(table.FORBIDDEN.code),
+            "handshake": 0 if self._handshakes is None else self._handshakes.failed,
+        }
+        found += [Figure("auth_failures_total", count, {"reason": reason}) for reason, count in failures.items()]
+        if self._tls is not None and self._tls.expires is not None:
+            found.append(Figure("tls_certificate_expiry_time_seconds", self._tls.expires))
+        return [*found, *self.counts.figures()]
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""
@@ -115,6 +144,7 @@ class Acceptor(Generic[C]):
                 await conversation.refuse(table.TOO_MANY, f"there are {most} connections already; try again later")
             await stream.aclose()
             return
+        self._accepted += 1
         self._connections.add(conversation)
         self._joined(conversation)
         if self._stopping:

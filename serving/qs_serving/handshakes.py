@@ -39,6 +39,8 @@ class Handshakes:
         self._turn = trio.Lock()
         self._under_way: dict[trio.CancelScope, None] = {}  # the oldest first
         self._stopped = False
+        self.failed = 0
+        """How many have failed since the start, but for those that a stop has ended."""
 
     async def complete(self, stream: trio.SocketStream) -> TlsChannel | None:
         """Returns the channel after its handshake. Closes the stream and returns None if there is none: the client does
@@ -64,6 +66,7 @@ class Handshakes:
                 await within(self._limits.linger, handshake.say_why)
             finally:
                 under_way.pop(scope, None)
+        self.failed += not self._stopped
         await stream.aclose()
         return None
 

@@ -58,6 +58,10 @@ class Hub:
         self.on_poll_end = on_poll_end
         self.first: Reader | None = None
         """Is read from before all others; also when there may be nothing."""
+        self.received = 0
+        """Bytes that have come from the sockets of the readers, with TLS as they were encrypted."""
+        self.sent = 0
+        """Bytes that these sockets have taken."""
 
     async def serve(self) -> None:
         """Runs until it is cancelled. Sleeps while nothing comes."""

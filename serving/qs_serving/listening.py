@@ -2,7 +2,9 @@
 
 import errno
 import resource
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 
@@ -12,12 +14,31 @@ Announce = Callable[[str, int], None]
 """Is called with host and port once clients can connect."""
 
 
+def listening_line(host: str, port: int) -> str:
+    """Returns the line that says where clients can connect."""
+    return f"listening on {f'[{host}]' if ':' in host else host}:{port}"
+
+
 class StartError(Exception):
     """The process cannot start. The text says why, and what to do, in one line."""
 
 
-async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    """Opens listening sockets on every address of the host. port 0: a free port, on one address. StartError."""
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """Turns the errors of reading files into StartError: an OSError with the name of the file, and a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"cannot read {error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartError(str(error)) from None
+
+
+async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:
+    """Opens listening sockets on every address of the host. port 0: a free port, on one address. inherited: sockets
+    that listen already, which are used instead if there are any. StartError."""
+    if inherited:
+        return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in inherited]
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except (OSError, UnicodeError) as error:

@@ -57,18 +57,21 @@ class SocketTransport(Transport):
         return self._socket.fileno()
 
     def _receive_now(self, max_bytes: int) -> bytes:
-        received = _buffer[: self._socket.recv_into(_buffer, max_bytes)]
+        received = _buffer[: (count := self._socket.recv_into(_buffer, max_bytes))]
+        self._hub.received += count
         return bytes(received) if self._channel is None else self._decrypt(self._channel, received)
 
     def send_now(self, data: bytes | memoryview) -> int:
         try:
             if self._channel is not None:
                 return self._send_encrypted(self._channel, data)
-            return self._socket.send(data)
+            sent = self._socket.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise trio.BrokenResourceError("connection lost") from error
+        self._hub.sent += sent
+        return sent
 
     async def send_all(self, data: bytes | memoryview) -> None:
         sent = self.send_now(data)
@@ -151,6 +154,7 @@ class SocketTransport(Transport):
             count = self._socket.send(self._ciphertext)
         except BlockingIOError:
             return False
+        self._hub.sent += count
         complete = count == len(self._ciphertext)
         self._ciphertext = b"" if complete else memoryview(self._ciphertext)[count:]
         return complete

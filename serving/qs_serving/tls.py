@@ -45,20 +45,27 @@ class ServerTls:
         """A line that says what the certificate is for, and until when."""
         self.warnings: list[str] = []
         """Lines that say what is wrong with the certificate. They have been logged."""
+        self.expires: float | None = None
+        """When the certificate expires, in seconds since 1970; None if it cannot be read."""
         self.reload()
 
     def new_channel(self) -> TlsChannel:
         """Makes the server's side of a session."""
         return TlsChannel(self._context, server_side=True)
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What connections begin with: another context after each `reload`."""
+        return self._context
+
     def reload(self) -> None:
         """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
         everything stays as it was."""
-        self._context, self.about, self.warnings = self._load()
+        self._context, self.about, self.warnings, self.expires = self._load()
         for line in self.warnings:
             _logger.warning("%s", line)
 
-    def _load(self) -> tuple[ssl.SSLContext, str, list[str]]:
+    def _load(self) -> tuple[ssl.SSLContext, str, list[str], float | None]:
         files = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -68,18 +75,18 @@ class ServerTls:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
         context.num_tickets = 0
         _load_pair(context, files)
-        about, warnings = self._examine(context)
+        about, warnings, expires = self._examine(context)
         if files.client_ca is not None:
             _load_client_ca(context, files.client_ca)
-        return context, about, warnings
+        return context, about, warnings, expires
 
-    def _examine(self, context: ssl.SSLContext) -> tuple[str, list[str]]:
-        """Returns a line about the certificate, and warnings."""
+    def _examine(self, context: ssl.SSLContext) -> tuple[str, list[str], float | None]:
+        """Returns a line about the certificate, warnings, and when it expires."""
         cert = self._files.cert
         try:
             found = _certificate_of(context, cert)
         except TlsError as error:
-            return f"{cert}: a certificate", [f"{cert}: clients will not accept this certificate: {error}"]
+            return f"{cert}: a certificate", [f"{cert}: clients will not accept this certificate: {error}"], None
         names = ", ".join(name for _, name in found.get("subjectAltName", ())) or "no names"
         ends = ssl.cert_time_to_seconds(found["notAfter"])
         day = time.strftime("%Y-%m-%d", time.gmtime(ends))
@@ -90,7 +97,7 @@ class ServerTls:
             warnings.append(f"{cert}: the certificate has expired on {day}, so clients will not accept it")
         elif ends < self._clock() + _DAYS * _DAY:
             warnings.append(f"{cert}: the certificate expires on {day}")
-        return f"{cert}: a certificate for {names}, until {day}", warnings
+        return f"{cert}: a certificate for {names}, until {day}", warnings, ends
 
 
 def _read(flag: str, path: str, part: str, what: str) -> None:

@@ -13,7 +13,7 @@ LOTS = 1 << 40
 
 @pytest.fixture
 def settable(bench: Bench) -> Bench:
-    needs(bench, Feature.SET)
+    needs(bench, Feature.SET, Feature.PAUSE)
     bench.queue()
     return bench
 

@@ -19,6 +19,7 @@ from qs_schemas import (
     Draft,
     Error,
     Fault,
+    Figure,
     GetMessage,
     ListMessages,
     Message,
@@ -44,8 +45,9 @@ VALUES: dict[str, Any] = {
     "type": "request", "req": "r\n<1>", "resp": "5" * 64, "state": "in-flight", "status": "delivered", "ack": "client",
     "qid": "a/\N{GRINNING FACE} &c", "payload": b"\x00<&>\r\n", "queues": ["a", "é"], "mids": [1, 2],
     "dead_reason": "receives", "max_receives": 1000, "removed": frozenset(),
+    "labels": {"operation": "<\r\n>"},
 }  # fmt: skip
-ENTRIES = (Draft, Delivery, QueueOptions, QueueInfo, Claim, Part, Receipt)
+ENTRIES = (Draft, Delivery, QueueOptions, QueueInfo, Figure, Claim, Part, Receipt)
 
 
 def value(name: str, hint: Any) -> Any:
@@ -196,6 +198,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage "
                     "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting")),
+    "server-stats": ("", "figures/figure figure/@name"),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
     "authenticate": ("", "token principal"),
@@ -244,7 +247,7 @@ def test_schema_has_what_the_table_names(op: str) -> None:
     attributes, paths = TABLE[op]
     (root,) = XSD.iterfind(f"{XS}element[@name='qs']")
     missing = [f"op/@{name}" for name in attributes.split() if not has(root, f"op/@{name}")]
-    tops = {"message": "messages/message", "queue": "queues/queue", "part": "parts/part"}
+    tops = {"message": "messages/message", "queue": "queues/queue", "part": "parts/part", "figure": "figures/figure"}
     for path in paths.split():
         step, _, rest = path.partition("/")
         whole = f"{tops[step]}/{rest}" if step in tops else path

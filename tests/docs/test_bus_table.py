@@ -17,6 +17,6 @@ def test_the_rights_of_the_bus() -> None:
     for message, operation in OPERATIONS.items():
         needs = told[message.op]
         rights = {right.value for right in (operation.rights or {}).values()}
-        assert set(re.findall("`(read|write|configure)`", needs)) == rights, message.op
+        assert set(re.findall("`(read|write|configure|monitor)`", needs)) == rights, message.op
         assert ("nothing. " in needs) is (operation.rights is EVERYBODY), message.op
         assert ("nothing more" in needs) is (operation.rights == {}), message.op

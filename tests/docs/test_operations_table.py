@@ -15,6 +15,7 @@ import qs_schemas
 from qs_schemas import Message
 from qs_server.operations.table import EVERYBODY, OPERATIONS, Operation
 from qs_server.storage.engine import Batches, Claims, Queue, Redrive
+from qs_serving.access.caller import MONITOR
 from qs_serving.access.principal import Right
 
 PAGE = PROJECT / "docs" / "operations-reference.md"
@@ -23,7 +24,7 @@ ROWS = {message.op: (message, operation) for message, operation in OPERATIONS.it
 ABOUT_ONE_QUEUE = (Queue, Claims, Batches, Redrive)
 STORAGE = re.compile(r"service\.storage\b|queue$|claims$|_claims\(|_batches\(|redrive$")
 """What handlers call the engine, a queue, its claims and its batches."""
-LOOK_UPS = {"queue", "queues"}
+LOOK_UPS = {"queue", "queues", "options"}
 ONLY_ANSWERED = {"list-queues", "queue-stats"}
 """Operations whose answers name `queues`, and not the requests."""
 
@@ -80,6 +81,7 @@ def test_row(op: str) -> None:
     assert get_type_hints(operation.handler)["request"] is message
     named = {field.name for field in fields(message)} & {"qid", "queues"}
     named |= {"dead_letter"} & set(dir(message))  # in its options
+    named |= {"op"} if operation.rights is MONITOR else set()  # to the server
     assert set(operation.rights or ()) == (named - {"queues"} if op in ONLY_ANSWERED else named)
 
 

@@ -20,7 +20,9 @@ REFUSED = {
     Feature.COPY,
     Feature.CLAIM,
     Feature.SET,
+    Feature.PAUSE,
     Feature.DEAD,
+    Feature.REDRIVE,
     Feature.RETENTION,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""

@@ -227,7 +227,7 @@ OF_THE_SERVER: list[Message] = [
     PublishStaged("q", "p", 1, [Part(1, 1)]),
     SetQueue("q", QueueOptions()), GetQueue("q"), PauseQueue("q"), ResumeQueue("q"), RedriveMessages("q"),
 ]  # fmt: skip
-OF_THE_BUS = {"subscribe", "list-queues", "delete-message", "release-message", "authenticate"}
+OF_THE_BUS = {"subscribe", "list-queues", "delete-message", "release-message", "authenticate", "server-stats"}
 
 
 def test_operations_of_the_server(connect: Connect, shared_server: ServerProcess) -> None:

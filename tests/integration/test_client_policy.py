@@ -11,6 +11,7 @@ from qs_client import (
     AsyncQueueClient,
     Delivery,
     Error,
+    Figure,
     GetQueue,
     Message,
     NewQueue,
@@ -22,6 +23,7 @@ from qs_client import (
     RedriveMessages,
     ReleaseMessage,
     ResumeQueue,
+    ServerStats,
     SetQueue,
     command,
 )
@@ -133,10 +135,21 @@ COMMANDS: dict[str, tuple[list[str], list[Message], list[Message], int, str]] = 
     "release": (
         ["release", "q", "5", "--no-count"], [ReleaseMessage("q", 5)], [ReleaseMessage("q", 5, uncounted=True)], 0, "",
     ),
+    "figures": (
+        ["figures", "requests*", "connections"],
+        [
+            ServerStats([
+                Figure("connections", 3), Figure("requests_total", 7, {"operation": "ping", "code": "200"}),
+                Figure("open_files", 9),
+            ]),
+        ],
+        [ServerStats()], 0, 'connections 3\nrequests_total{operation="ping",code="200"} 7\n',
+    ),
     "ls": (
         ["ls", "-l"],
-        [QueueStats(queues=[QueueInfo("q", 1, 1, 0, 0, dead=4, paused=True)])], [QueueStats()], 0,
-        "QUEUE  NEW  READY  IN-FLIGHT  DELAYED  DEAD  PAUSED\nq        1      1          0        0     4     yes\n",
+        [QueueStats(queues=[QueueInfo("q", 1, 1, 0, 0, dead=4, paused=True, subscribers=5)])], [QueueStats()], 0,
+        ("QUEUE  NEW  READY  IN-FLIGHT  DELAYED  DEAD  SUBSCRIBERS  WAITING  PAUSED\n"
+         "q        1      1          0        0     4            5        -     yes\n"),
     ),
 }  # fmt: skip
 

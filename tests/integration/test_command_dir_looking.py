@@ -214,7 +214,7 @@ def test_no_queue(tmp_path: Path, command: str) -> None:
 def test_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """Exit code 2, one line beside argparse's usage, and nothing is made. In this process, as there are so many."""
+    """Exit code 2, one line, and nothing is made. In this process, as there are so many."""
     monkeypatch.chdir(tmp_path)
     try:
         code: object = main(words)
@@ -222,7 +222,7 @@ def test_wrong_usage(
         code = end.code
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
-    assert re.search(r"^qs-dir( \w+)?: ", err, re.MULTILINE)
+    assert re.fullmatch(r"qs-dir( \w+)?: .*\n", err)
     assert list(tmp_path.iterdir()) == []
 
 

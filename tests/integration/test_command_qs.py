@@ -72,8 +72,39 @@ def test_push_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> N
     """Each file is one message, byte for byte, after the arguments."""
     (tmp_path / "one").write_bytes(b"\x00\xff\n")
     (tmp_path / "two").write_bytes(b"")
-    assert qs("push", qid, "-f", str(tmp_path / "one"), "zero", "--file", str(tmp_path / "two"))[0] == 0
+    files = ["-f", str(tmp_path / "one"), "--file", str(tmp_path / "two")]
+    assert qs("push", "--allow-empty", qid, "zero", *files)[0] == 0
     assert payloads(client, qid) == [b"zero", b"\x00\xff\n", b""]
+
+
+def test_push_nothing(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
+    """An empty payload, file or input is refused in one line: often a command before the pipe has failed."""
+    (tmp_path / "empty").write_bytes(b"")
+    for words in (["-f", str(tmp_path / "empty")], ["-f", "/dev/null"]):
+        code, out, err = qs("push", qid, *words)
+        assert (code, out) == (1, "")
+        assert "--allow-empty" in err
+        assert err.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        qs("push", qid, "")
+    assert payloads(client, qid) == []
+    assert qs("push", qid, "--allow-empty", "")[0] == 0
+    assert payloads(client, qid) == [b""]
+
+
+def test_push_from_a_terminal(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
+    """A push that reads from a terminal says how to end the input. Ctrl-D at once is an empty message, which is
+    refused."""
+    for typed, expected, pushed in ((b"one\n\x04", 0, [b"one\n"]), (b"\x04", 1, [])):
+        master, slave = os.openpty()
+        with process(shared_server, "push", qid, stdin=slave) as child:
+            os.close(slave)
+            assert child.stderr is not None
+            assert b"end the input with Ctrl-D" in child.stderr.readline()
+            os.write(master, typed)
+            assert child.wait(30) == expected
+        os.close(master)
+        assert payloads(client, qid) == pushed
 
 
 def test_push_lines_of_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
@@ -273,6 +304,16 @@ def test_rm_goes_on(qs: Run, client: QueueClient) -> None:
     assert {"rm-one", "rm-full", "rm-two"}.intersection(client.queues()) == {"rm-full"}
 
 
+def test_list(qs: Run, client: QueueClient, qid: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`qs list` is `qs ls`, and the help names it."""
+    client.push(qid, "one")
+    assert qs("list", qid) == qs("ls", qid)
+    assert qs("list", "--long") == qs("ls", "-l")
+    with pytest.raises(SystemExit, match="0"):
+        qs("--help")
+    assert re.search(r"^    ls \(list\) ", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
     """ls QUEUE lists ids over all pages: all messages, or those in a state; -l adds since when they are there."""
     mids = client.push_many(qid, [b""] * 1500)
@@ -289,12 +330,17 @@ def test_counts(qs: Run, client: QueueClient, qid: str) -> None:
     client.push_many(qid, ["one", "two"])
     client.receive(qid)
     heading, *lines = qs("ls", "-l")[1].splitlines()
-    assert heading.split() == ["QUEUE", "NEW", "READY", "IN-FLIGHT", "DELAYED", "DEAD", "PAUSED"]
-    assert [qid, "1", "1", "1", "0"] in [line.split()[:5] for line in lines]
-    heading, line = qs("stats", qid)[1].splitlines()
-    assert dict(zip(heading.split(), line.split(), strict=True))["BYTES"] == "6"
+    columns = ["QUEUE", "NEW", "READY", "IN-FLIGHT", "DELAYED", "DEAD", "SUBSCRIBERS", "WAITING", "PAUSED"]
+    assert heading.split() == columns
+    assert [qid, "1", "1", "1", "0", "0", "0", "0", "no"] in [line.split() for line in lines]
+    with client.subscribe(qid, prefetch=1) as subscription:
+        assert next(subscription).text == "two"
+        assert client.stats(qid)[0].subscribers == 1
+        heading, line = qs("stats", qid)[1].splitlines()
+    figures = dict(zip(heading.split(), line.split(), strict=True))
+    assert (figures["BYTES"], figures["SUBSCRIBERS"], figures["WAITING"]) == ("6", "1", "0")
     record = json.loads(qs("stats", qid, "--json")[1])
-    assert (record["qid"], record["pushed"], record["delivered"]) == (qid, 2, 1)
+    assert (record["qid"], record["pushed"], record["delivered"]) == (qid, 2, 2)
 
 
 def test_purge(qs: Run, client: QueueClient, qid: str) -> None:

@@ -182,6 +182,26 @@ def test_disconnection(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, 
     assert sorted(seen) == sent
 
 
+def test_figures_of_consumers(remote_server: ServerProcess, wire: Wire, other: Wire, qid: str) -> None:
+    """queue-stats counts subscriptions and receives that wait, of one queue and in the figures of all."""
+
+    def figures() -> list[tuple[str, str]]:
+        everything = other.ask(request("queue-stats"))
+        found = stats(other, qid), attributes(everything, qid)
+        return [(each["subscribers"], each["waiting"]) for each in found]
+
+    assert figures() == [("0", "0")] * 2
+    wire.ask(subscribe(qid))
+    assert figures() == [("1", "0")] * 2
+    wire.ask(unsubscribe())
+    with Wire(remote_server) as waiting:
+        waiting.ask(PING + receive(qid, wait=LONG))  # once that ping is answered, the receive waits
+        assert figures() == [("0", "1")] * 2
+        sent = mids(other.ask(push(qid, "x")))
+        assert mids(waiting.line()) == sent
+        assert figures() == [("0", "0")] * 2
+
+
 def test_the_end_of_a_subscription(wire: Wire, other: Wire, qid: str) -> None:
     """After unsubscribing nothing is delivered: what comes stays visible for others. What was delivered is held."""
     [first] = mids(other.ask(push(qid, "first")))

@@ -1,4 +1,4 @@
-"""scripts/start.py, which runs the server and the bus as one: its flags, and how the two end together."""
+"""scripts/start.py, which runs the server, the bus and the page as one: its flags, and how they end together."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, str(PROJECT / "scripts" / "start.py")]
 
 
 class Started:
-    """start.py with a server and a bus on free ports, ready. server, bus: their process ids."""
+    """start.py with a server, a bus and a page on free ports, ready. server, bus, web: their process ids."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.process = subprocess.Popen(
@@ -34,6 +34,7 @@ class Started:
         else:
             raise AssertionError(f"it did not start: {self.process.communicate()[1]}")
         self.server, self.bus = self._of("queue-server.py"), self._of("queue-bus.py")
+        self.web = self._of("queue-web.py")
 
     def _of(self, script: str) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -43,7 +44,7 @@ class Started:
     def end(self) -> tuple[int, str]:
         """Waits for the end: exit code and standard error. Nothing of it is left."""
         _, error = self.process.communicate(timeout=READY_WITHIN)
-        for pid in (self.server, self.bus):
+        for pid in (self.server, self.bus, self.web):
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
         return self.process.returncode, error
@@ -61,8 +62,8 @@ def started(folder: Path, *flags: str) -> Iterator[Started]:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_stop_both(tmp_path: Path, sig: signal.Signals) -> None:
-    """SIGTERM, Ctrl-C and a terminal that is closed stop both, with exit code 0 and without a word."""
+def test_signals_stop_all(tmp_path: Path, sig: signal.Signals) -> None:
+    """SIGTERM, Ctrl-C and a terminal that is closed stop all, with exit code 0 and without a word."""
     with started(tmp_path) as start:
         start.process.send_signal(sig)
         assert start.end() == (0, "")
@@ -83,11 +84,12 @@ def test_nohup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("who", "said"), [
-    ("bus", "the bus has ended (killed by signal 9); stopping the queue server\n"),
-    ("server", "the queue server has ended (killed by signal 9); stopping the bus\n"),
+    ("web", "the page has ended (killed by signal 9); stopping the queue server; stopping the bus\n"),
+    ("bus", "the bus has ended (killed by signal 9); stopping the queue server; stopping the page\n"),
+    ("server", "the queue server has ended (killed by signal 9); stopping the bus; stopping the page\n"),
 ])  # fmt: skip
 def test_one_ends(tmp_path: Path, who: str, said: str) -> None:
-    """When one of them ends by itself, a line says which and how, and the other is stopped."""
+    """When one of them ends by itself, a line says which and how, and the others are stopped."""
     with started(tmp_path) as start:
         os.kill(getattr(start, who), signal.SIGKILL)
         code, error = start.end()
@@ -96,11 +98,11 @@ def test_one_ends(tmp_path: Path, who: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("sig", [None, signal.SIGTERM])
-def test_both_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
-    """Both may end at the same time, also together with a signal to stop: there is no traceback."""
+def test_all_end_at_once(tmp_path: Path, sig: signal.Signals | None) -> None:
+    """All may end at the same time, also together with a signal to stop: there is no traceback."""
     with started(tmp_path) as start:
-        start.process.send_signal(signal.SIGSTOP)  # so that it finds both ended
-        for pid in (start.server, start.bus):
+        start.process.send_signal(signal.SIGSTOP)  # so that it finds all ended
+        for pid in (start.server, start.bus, start.web):
             end = os.pidfd_open(pid)
             os.kill(pid, signal.SIGKILL)
             select.select([end], [], [], READY_WITHIN)
@@ -136,6 +138,10 @@ def test_flags_of_the_bus(tmp_path: Path) -> None:
             ["--port", "65535"],
             "--port 65535 leaves no port for the bus, which takes the server's plus 2: give --bus-port",
         ),
+        (
+            ["--port", "65533"],
+            "--port 65533 leaves no port for the page, which takes the server's plus 4: give --web-port",
+        ),
         (["--policy", "odd"], "argument --policy: invalid choice: 'odd'"),
     ],
 )
@@ -148,6 +154,27 @@ def test_wrong_flags(tmp_path: Path, flags: list[str], said: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert f"run: error: {said}" in done.stderr
     assert not (tmp_path / "root").exists()
+
+
+def test_flags_of_the_page(tmp_path: Path) -> None:
+    """What the page alone knows goes to the page, and it knows where the server and the bus are."""
+    with started(tmp_path, "--read-only", "--open") as start:
+        given = Path(f"/proc/{start.web}/cmdline").read_text().split("\0")
+        start.process.terminate()
+        assert start.end() == (0, "")
+    assert {"--read-only", "--open", "--port=0", "--host=127.0.0.1"} <= set(given)
+    assert [flag for flag in given if re.fullmatch(r"--(server|bus)=127\.0\.0\.1:[1-9]\d*", flag)]
+
+
+def test_without_the_page(tmp_path: Path) -> None:
+    """--no-web and --no-bus leave the queue server alone."""
+    command = [*COMMAND, "--root", str(tmp_path / "root"), "--port", "0", "--no-web", "--no-bus"]
+    alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert alone.stdout is not None
+    assert alone.stdout.readline().startswith("listening on ")
+    alone.terminate()
+    assert alone.communicate(timeout=READY_WITHIN) == ("", "")
+    assert alone.returncode == 0
 
 
 def test_a_bus_that_cannot_start(tmp_path: Path) -> None:

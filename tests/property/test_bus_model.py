@@ -14,7 +14,7 @@ from support.examples import examples
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
-from qs_bus.records import Record
+from qs_bus.records import Record, Release
 from qs_bus.subscription import Subscription
 from qs_schemas import GetMessage
 
@@ -174,10 +174,9 @@ class Model:
                 assert all(member.has_handled(mid) for member in recipients if member in self.here)
         feed.deleted([mid])
 
-    def _releases(self, feed: Feed, entry: tuple[int, int]) -> None:
-        mid, receives = entry
-        message = self.stored[feed].get(mid)
-        if message is not None and message.receives == receives:
+    def _releases(self, feed: Feed, release: Release) -> None:
+        message = self.stored[feed].get(release.mid)
+        if message is not None and message.receives == release.receives:
             message.out = False
 
     def _copies(self, feed: FanOut, mid: int) -> None:

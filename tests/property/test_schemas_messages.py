@@ -20,6 +20,7 @@ from qs_schemas import (
     Draft,
     Error,
     Fault,
+    Figure,
     Limits,
     Message,
     Part,
@@ -65,7 +66,7 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "retention": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
     "max_receives": st.integers(1, 1000), "removed": st.just(frozenset()),
     "prefetch": POSITIVE, "max": POSITIVE, "max_bytes": POSITIVE, "capacity": POSITIVE,
-    "parts": POSITIVE,
+    "parts": POSITIVE, "labels": st.dictionaries(st.sampled_from(["le", "code", "operation"]), TEXT),
 }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def of_field(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.none()
     if name in NAMED:
         return NAMED[name]
-    if hint in (Draft, Delivery, QueueOptions, QueueInfo, Claim, Part, Receipt):
+    if hint in (Draft, Delivery, QueueOptions, QueueInfo, Figure, Claim, Part, Receipt):
         return of_class(hint)
     return {int: WHOLE, float: SECONDS, str: TEXT, bytes: PAYLOAD, bool: st.booleans()}[hint]
 

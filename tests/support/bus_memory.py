@@ -14,6 +14,7 @@ from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_bus.timers import Timers
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from support.documents import mids, payloads
 
@@ -35,14 +36,19 @@ class Asked(list[tuple[Feed, Any]]):
 
 
 class FakeUpstream:
-    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages."""
+    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages; asked: the
+    feeds that ask for the policies of their queues."""
 
     def __init__(self) -> None:
         self.deletes, self.releases, self.copies, self.fetches = Asked(), Asked(), Asked(), Asked()
         self.synced: dict[Feed, int] = {}
+        self.asked: list[Feed] = []
 
     def sync(self, feed: Feed) -> None:
         self.synced[feed] = feed.prefetch if feed.wanted else 0
+
+    def ask_policy(self, feed: Feed) -> None:
+        self.asked.append(feed)
 
 
 class Reader:
@@ -108,6 +114,7 @@ class FakeBus:
         self.options = options
         self.slow: list[str] = []
         self.timers = Timers()
+        self.counts = RequestCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
@@ -207,7 +214,7 @@ class World:
 
     def released(self, feed: Feed) -> list[int]:
         """What was given back."""
-        return [mid for mid, _ in self.upstream.releases.of(feed)]
+        return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
         """The server gives the payloads that it was asked for. The ids."""

@@ -16,6 +16,7 @@ REQUESTS: dict[str, tuple[str, dict[str, str | int]]] = {
     "delete-queue": (ONE, {"force": "yes"}),
     "purge-queue": (ONE, {}),
     "queue-stats": (ONE, {}),
+    "server-stats": ("", {}),
     "push-message": (ONE + "<payload>x</payload>", {}),
     "receive-message": (ONE, {}),
     "delete-message": (MESSAGE, {}),

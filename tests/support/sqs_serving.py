@@ -136,6 +136,8 @@ class FaultySqs:
         """Afterwards: raise, and SQS has done it, but nobody is told."""
         self.refuse: Callable[[dict[str, Any]], bool] | None = None
         """Whether an entry of a SendMessageBatch is refused, and the others are passed on."""
+        self.sources: dict[str, str] = {}
+        """By URL of a dead-letter queue: the ARN of the queue from which its messages came. moto does not tell it."""
         self._writing = threading.Lock()  # moto loses a message when it adds one while it removes another
         proxy = self
 
@@ -175,6 +177,12 @@ class FaultySqs:
             if parameters.get("Entries") != []:
                 with contextlib.nullcontext() if operation == "ReceiveMessage" else self._writing:
                     status, answer = self._pass_on(request, body)
+            source = self.sources.get(parameters.get("QueueUrl", ""))
+            if source is not None and "DeadLetterQueueSourceArn" in parameters.get("MessageSystemAttributeNames", ()):
+                found = json.loads(answer)
+                for message in found.get("Messages", ()):
+                    message["Attributes"]["DeadLetterQueueSourceArn"] = source
+                answer = json.dumps(found).encode()
             if failed:
                 answer = json.dumps({**json.loads(answer), "Failed": failed}).encode()
             if self.after is not None:

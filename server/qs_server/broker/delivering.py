@@ -28,6 +28,6 @@ def delivery_of(message: Message, req: str | None = None) -> GetMessage:
 def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
     """Adds to an answer what the message was, if it is a dead letter."""
     if origin is not None:
-        answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives
-        answer.dead_at, answer.dead_reason = origin.at, origin.reason
+        answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives or None
+        answer.dead_at, answer.dead_reason = origin.at or None, origin.reason
     return answer

@@ -19,14 +19,20 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Says why a handler cannot answer yet. With qids, it waits for a message in one of these queues, for `wait`
-    seconds from its first pause; with call, until that call is done; with neither, for `wait` seconds, or only until
-    others had their turn."""
+    seconds from its first pause; with call, until that call is done, whatever the queues that it waits for; with
+    neither, for `wait` seconds, or only until others had their turn."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
     call: Call[Any] | None = None
     order: int = field(default_factory=count(1).__next__)
     """Smaller for those that began to wait earlier."""
+
+    @property
+    def is_asked_for(self) -> bool:
+        """True if the time of the pause does not count as time that the request takes: for messages that may come, and
+        for an answer that is given late on purpose."""
+        return bool(self.qids or self.wait)
 
 
 class Work(Protocol):

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 
-from qs_serving.arguments import CommandParser, ShowVersion
+from qs_schemas.command_line import CommandParser, add_standard_flags
 
 from ..storage.engine import StorageError
 from ..storage.journal.lock import InUseError
@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns its exit code: each subcommand's help says what they mean."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     return run(_PROGRAM, lambda: _run(parsed))
 
 
@@ -63,10 +63,11 @@ def _run(parsed: argparse.Namespace) -> int:
         raise StorageError(f"a server is using {directory}: stop it first") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
     about = "Looks into the journal of a queue server, copies it, and repairs one that is damaged."
     parser = CommandParser(prog=_PROGRAM, description=about)
-    parser.add_argument("--version", action=ShowVersion, const="qs")
+    add_standard_flags(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(run: Callable[[argparse.Namespace], int], summary: str, text: str) -> argparse.ArgumentParser:

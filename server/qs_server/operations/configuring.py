@@ -43,7 +43,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         raise BadRequestError(
             "the storage of a queue cannot be changed while the server runs: stop it and use queue-journal.py convert"
         )
-    options = replace(service.storage.queue(qid_of(request)).options)
+    options = replace(service.storage.options(qid_of(request)))
     if asked.visibility is not None or "visibility" in asked.removed:
         options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)
     if asked.capacity is not None or "capacity" in asked.removed:
@@ -56,7 +56,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
 
 
 def get_queue(service: Service, request: wire.GetQueue) -> Message:
-    options = service.storage.queue(qid_of(request)).options
+    options = service.storage.options(qid_of(request))
     shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
     shown.retention = None if options.retention is None else options.retention / SECOND
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives

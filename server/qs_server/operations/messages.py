@@ -4,7 +4,7 @@ Those of subscriptions are in `subscribing.py`, those of claims in `claiming.py`
 `service.py` has what all of them need.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import qs_schemas as wire
 from qs_schemas import Message
@@ -211,6 +211,18 @@ def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
 
 
 def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
+    return with_consumers(service, (yield from stored_stats(service, request)))
+
+
+def with_consumers(service: Service, answer: wire.QueueStats) -> wire.QueueStats:
+    """Adds to the figures of each queue how many clients want its messages."""
+    for info in answer.queues:
+        info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
+    return answer
+
+
+def stored_stats(service: Service, request: wire.QueueStats) -> Generator[Pause, bool | None, wire.QueueStats]:
+    """Returns the figures that the storage has."""
     qids = sorted(filter(service.may_see_stats, service.storage.queues())) if request.qid is None else [request.qid]
     for qid in qids:
         while qid in service.storage.queues() and service.storage.queue(qid).prepare_stats():
@@ -240,6 +252,10 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         storage=stats.storage,
         paused=queue.options.paused,
     )
+
+
+def server_stats(service: Service, request: wire.ServerStats) -> Message:
+    return wire.ServerStats(service.figures())
 
 
 def ping(service: Service, request: wire.Ping) -> Message:

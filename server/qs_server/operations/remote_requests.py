@@ -19,7 +19,7 @@ from ..broker.subscriptions import Subscriptions
 from ..storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
 from ..storage.lifecycle import Event
 from ..storage.remote_engine import RemoteEngine
-from .messages import queue_stats, received, stats_of, what_to_receive
+from .messages import received, stats_of, stored_stats, what_to_receive, with_consumers
 from .service import Answer, Handler, Service, mid_of, qid_of
 
 _logger = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
         return usual
     if isinstance(request, wire.ReceiveMessage):
         return partial(_receive, engine)
+    if isinstance(request, wire.QueueStats):
+        return partial(_stats, engine)
     return partial(_run_in_thread, engine, usual)
 
 
@@ -145,7 +147,7 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     wait = request.wait or 0
     receive = partial(receive_wanted, engine, qids, most, visibility, max_bytes=service.document, wait=wait)
     call = Call(receive, waits=wait > 0)
-    yield Pause(call=call)
+    yield Pause(qids if wait else (), call=call)
     found = call.result()
     if call.stop.is_set() and found and wait:  # it was stopped when it had just ended
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
@@ -155,14 +157,20 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     return received(found)
 
 
+def _stats(engine: RemoteEngine, service: Service, request: wire.QueueStats) -> Answer:
+    """Answers with the figures of one queue of another server."""
+    answer = yield from _run_in_thread(engine, stored_stats, service, request)
+    return with_consumers(service, cast(wire.QueueStats, answer))
+
+
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     """Answers with the figures of the other servers' queues too; of one that cannot be asked, name and storage."""
-    answer = cast(wire.QueueStats, (yield from queue_stats(service, request)))
+    answer = yield from stored_stats(service, request)
     remotes = service.remotes
     call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))
     yield Pause(call=call)
     answer.queues = sorted([*answer.queues, *call.result()], key=lambda info: info.qid)
-    return answer
+    return with_consumers(service, answer)
 
 
 def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.QueueInfo]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from qs_schemas import Message
+from qs_schemas import Figure, Message
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
 
@@ -32,7 +32,8 @@ class Service:
     """Gives handlers what they work with, for one client. become_subscriber: makes the client's `subscriber`, when it
     first subscribes; list_length: messages and ids in one answer; document: bytes of payload in one answer, except for
     its first message; peer: the client's HOST:PORT; remotes: the queues that other servers keep; caller:
-    who the client is, None if everybody may do everything."""
+    who the client is, None if everybody may do everything; waiting: returns how many receives wait for a queue;
+    figures: returns those of the server."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -43,6 +44,8 @@ class Service:
     subscriber: Subscriber | None = None
     remotes: Remotes = field(default_factory=Remotes)
     caller: Caller | None = None
+    waiting: Callable[[str], int] = lambda qid: 0
+    figures: Callable[[], list[Figure]] = list
 
     def queues(self) -> Collection[str]:
         """Returns the names of all queues."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_serving.access.caller import Rights
+from qs_serving.access.caller import MONITOR, Rights
 from qs_serving.access.principal import Right
 
 from ..storage.engine import Batches, Claims, Engine, Queue, Redrive
@@ -49,6 +49,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.ResumeQueue: Operation(configuring.resume_queue, _CONFIGURE, (Engine.configure,)),
     wire.RedriveMessages: Operation(redriving.redrive_messages, _REDRIVE, (Redrive.letters, Redrive.move)),
     wire.QueueStats: Operation(messages.queue_stats, _STATS, (Queue.prepare_stats, Queue.stats)),
+    wire.ServerStats: Operation(messages.server_stats, MONITOR),
     wire.PushMessage: Operation(messages.push_message, _WRITE, (Queue.push,)),
     wire.ReceiveMessage: Operation(messages.receive_message, _READ_ALL, (Engine.receive,)),
     wire.DeleteMessage: Operation(messages.delete_message, _READ, (Queue.delete,)),

@@ -1,12 +1,17 @@
 """Checks what is asked of dead letters before anything is changed."""
 
+import os
 from collections.abc import Mapping
 from typing import Protocol
 
 from .engine import DeadLetterCycleError, Options, UnsupportedError
+from .names import directory_of
+from .settings import read_options
 
-_STORAGES = frozenset({"journal"})
+_STORAGES = ("files", "journal", "sqs")
 """The storages that have dead letters."""
+REDRIVING = "'files' and 'journal'"
+"""The storages that can take a receive back and move dead letters back, for texts of errors."""
 
 
 class HasOptions(Protocol):
@@ -18,15 +23,23 @@ class HasOptions(Protocol):
 def refuse_uncounted(storage: str, *, count: bool) -> None:
     """Raises UnsupportedError if a release should take the receive back, for a storage that cannot."""
     if not count:
-        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): 'journal' can")
+        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
     """Raises UnsupportedError if a queue should have a dead-letter queue, and its storage cannot."""
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
-            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storage 'journal'"
+            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
+            + " and ".join(map(repr, _STORAGES))
         )
+
+
+def storage_in(root: str, qid: str, default: str) -> str | None:
+    """Returns the storage of the queue of that name in a root, None if there is none. default: of a queue whose options
+    name none. StorageError when its `.queue.toml` is wrong, BadQueueNameError, OSError."""
+    path = f"{root}/{directory_of(qid)}"
+    return read_options(path, default).storage if os.path.isdir(path) else None
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, HasOptions], storage: str | None) -> None:

@@ -122,8 +122,10 @@ class Feature(Enum):
     ANY = "deletes, releases and extends what it has not handed out itself"
     CLAIM = "`claim-messages`, `stage-messages` and what goes with them"
     PART = "`purge-queue` spares what is pushed after it began"
-    SET = "`set-queue`, `pause-queue` and `resume-queue`"
-    DEAD = "dead letters, `redrive-messages`, and `count` in `release-message`"
+    SET = "`set-queue`"
+    PAUSE = "`pause-queue` and `resume-queue`"
+    DEAD = "dead letters: `dead-letter` and `max-receives`"
+    REDRIVE = "`redrive-messages`, and `count` in `release-message`"
     RETENTION = "`retention` in `new-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
@@ -158,7 +160,8 @@ class Receipt(NamedTuple):
 
 class Origin(NamedTuple):
     """Says what a dead letter was. qid, mid, receives: its queue, its id there, and how often it was received there;
-    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first."""
+    at: when it was moved, reason: why (`receives`: too often); pushed_at: when it was pushed first. receives and at are
+    0 when the storage does not know them."""
 
     qid: str
     mid: int
@@ -225,6 +228,9 @@ class Stats:
     """Moved to the dead-letter queue."""
     retired: int = 0
     """Removed as they were older than the retention."""
+    redelivered: int = 0
+    """Of those delivered, how many had been delivered before."""
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +330,7 @@ class Queue(Protocol):
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
         """Makes a message visible now (returns None), or after delay (returns the time); moves one that was received
         too often to the dead-letter queue (returns None). count: False takes the receive back, UnsupportedError without
-        Feature.DEAD.
+        Feature.REDRIVE.
         NoSuchMessageError, StaleReceiptError."""
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -345,7 +351,7 @@ class Queue(Protocol):
 
     @property
     def redrive(self) -> Redrive | None:
-        """None without Feature.DEAD."""
+        """None without Feature.REDRIVE, or an UnsupportedError that says what to do instead."""
 
     def prepare_stats(self) -> bool:
         """Does a slice of the work that `stats` needs; False when nothing is left to do."""
@@ -407,6 +413,10 @@ class Engine(ABC):
     def create(self, qid: str, options: Options) -> None:
         """Makes a queue. QueueExistsError, BadQueueNameError."""
 
+    def options(self, qid: str) -> Options:
+        """Returns the options of a queue, as they are by now. NoSuchQueueError."""
+        return self.queue(qid).options
+
     def configure(self, qid: str, options: Options) -> None:
         """Replaces the options of a queue, durably and at once. NoSuchQueueError, UnsupportedError."""
         raise UnsupportedError(f"options of queues of the storage {self.name!r} cannot be changed")
@@ -459,6 +469,11 @@ class Engine(ABC):
 
     def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
         """Takes over what was done in a thread."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is to be known of the engine as a whole, by the names in docs/protocol.md: what has happened in
+        all queues since the start, and how the journal and the disk are."""
+        return {}
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""

@@ -29,6 +29,9 @@ class RemoteEngine(Protocol):
         """Makes a queue. One that the other server has already is taken up as it is, with its messages.
         QueueExistsError, BadQueueNameError; UnsupportedError for options that the engine cannot honour."""
 
+    def options(self, qid: str) -> Options:
+        """Returns the options of a queue; asks the other server for those that it keeps. NoSuchQueueError."""
+
     def configure(self, qid: str, options: Options) -> None:
         """See Engine."""
 

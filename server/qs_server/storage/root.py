@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import partial
 from threading import Thread
 
-from .dead_letter_options import check_dead_letter
+from .dead_letter_options import check_dead_letter, storage_in
 from .disk import Disk
 from .engine import (
     SECOND,
@@ -191,8 +191,7 @@ class RootDirectory:
         """Raises UnsupportedError or DeadLetterCycleError for options that the queue cannot have."""
         refuse_retention(options)
         if options.dead_letter:
-            path = f"{self.path}/{directory_of(options.dead_letter)}"
-            storage = read_options(path, self._default).storage if os.path.isdir(path) else None
+            storage = storage_in(self.path, options.dead_letter, self._default)
             check_dead_letter(qid, options, self.queues, storage)
 
     def remove(self, queue: EngineQueue, *, force: bool) -> None:

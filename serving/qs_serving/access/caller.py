@@ -13,6 +13,8 @@ from .tokens import owner_of
 
 Rights = Mapping[str, Right]
 """Field of a request that names queues -> the right that it needs to each of them."""
+MONITOR: Rights = {"op": Right.MONITOR}
+"""For a request that is about the server. The decision is the same whatever stands for the name of a queue."""
 _MOST_WRONG = 10
 """Wrong tokens of one connection. The last one closes it."""
 _FIRST = "authenticate with a token first"
@@ -122,6 +124,8 @@ class Caller:
     def _refused(self, right: Right = Right.READ, qid: str = "") -> NotAllowedError:
         """Returns the error for a right that is missing. One that may do nothing is not told which."""
         principal, what = self.principal, f"may not {right.value} the queue {qid!r}"
+        if right is Right.MONITOR:
+            what = "may not monitor the server"
         if principal is None or principal.name is None:
             advice = _FIRST
             if self._how is _How.CERTIFICATE:

@@ -11,12 +11,14 @@ _DECISIONS = 4096
 
 class Right(StrEnum):
     """Names a right that a request needs to a queue. READ: see and consume its messages; WRITE: add messages;
-    CONFIGURE: make, change, empty and delete it; STATS: see its figures, which those with READ may, and monitors."""
+    CONFIGURE: make, change, empty and delete it; STATS: see its figures, which those with READ may, and monitors.
+    MONITOR: see the figures of the server; of all queues or of none."""
 
     READ = "read"
     WRITE = "write"
     CONFIGURE = "configure"
     STATS = "read or monitor"
+    MONITOR = "monitor"
 
 
 _LISTED = (Right.READ, Right.WRITE, Right.CONFIGURE)
@@ -45,6 +47,7 @@ class Principal:
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
         """For each right, whether it is there: by the name of a queue, any name. What `may` returns, without a call."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
+        self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)
 
     def may(self, right: Right, qid: str) -> bool:
         """Returns whether the principal has this right to the queue of this name, whether there is such a queue or

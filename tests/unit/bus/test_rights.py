@@ -18,6 +18,7 @@ from qs_schemas import (
     ListQueues,
     Message,
     ReleaseMessage,
+    ServerStats,
     Subscribe,
 )
 from qs_serving.access.caller import Caller, NotAllowedError
@@ -52,6 +53,7 @@ def test_every_operation_has_its_rights() -> None:
         Authenticate: None,
         DeleteMessage: {},
         ReleaseMessage: {},
+        ServerStats: {"op": Right.MONITOR},
         **read,
     }
     assert [each for each, operation in OPERATIONS.items() if operation.rights is EVERYBODY] == [Authenticate]
@@ -74,6 +76,7 @@ def test_every_operation_for_every_kind_of_client(
     """`q` may be read by those who may read anything, `secret` by nobody else than an admin."""
     client = rights(principal)
     handled = 401 if principal is None else 0
+    figures = 0 if principal in {MONITOR, ADMIN} else 401 if principal in {None, ANONYMOUS} else 403
     expected: list[tuple[Message, int]] = [
         (Authenticate(token="x"), 0),
         (DeleteMessage("secret", 1), handled),
@@ -83,6 +86,7 @@ def test_every_operation_for_every_kind_of_client(
         (Subscribe(queues=["q", "secret"]), other),
         (ListQueues(["q"]), subscribes),
         (ListQueues(["q", "secret"]), other),
+        (ServerStats(), figures),
         (Error(), 400),
     ]
     for request, code in expected:

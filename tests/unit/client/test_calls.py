@@ -15,6 +15,7 @@ from qs_client import (
     Draft,
     Error,
     ExtendMessage,
+    Figure,
     Full,
     GetMessage,
     GetQueue,
@@ -37,6 +38,7 @@ from qs_client import (
     ReleaseMessage,
     ResumeQueue,
     ServerError,
+    ServerStats,
     ServerUnavailable,
     SetQueue,
     asking,
@@ -72,6 +74,8 @@ def fail(call: Generator[asking.Exchange, Message, Any], error: Error) -> Server
     return raised.value
 
 
+FIGURES = [Figure("connections", 3), Figure("requests_total", 7, {"operation": "ping", "code": "200"})]
+
 # id: call, the request that it sends, the answer, its value
 CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
     "queues": (calls.queues(), ListQueues(), ListQueues(["a", "b"]), ["a", "b"]),
@@ -106,6 +110,7 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
     "purge": (calls.purge("q"), PurgeQueue("q"), PurgeQueue("q", 7), 7),
     "stats of all": (calls.stats(), QueueStats(), QueueStats(queues=[QueueInfo("q")]), [QueueInfo("q")]),
     "stats of one": (calls.stats("q"), QueueStats("q"), QueueStats("q"), []),
+    "server_stats": (calls.server_stats(), ServerStats(), ServerStats(FIGURES), FIGURES),
     "ping": (calls.ping(), Ping(), Ping(), None),
     "push": (
         calls.push("q", "h\xe9", delay=1.5, key="k"),

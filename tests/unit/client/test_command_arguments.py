@@ -1,11 +1,14 @@
 """The arguments of `qs`: where options may stand, what is a usage error."""
 
 import argparse
+import re
+import shlex
 
 import pytest
 
 from qs_client.argument_values import positive, seconds
-from qs_client.command_arguments import command_line
+from qs_client.command import main
+from qs_client.command_arguments import command_line, make_parser
 from qs_client.server_arguments import bus, server
 
 
@@ -112,7 +115,8 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     "argv",
     [
         ["tail"], ["tail", "q", "-s", "h:1"], ["tail", "q", "-n", "0"],
-        [], ["frobnicate"], ["push"], ["receive"], ["new"], ["rm"], ["delete", "q"], ["delete", "q", "x"],
+        ["--json"], ["frobnicate"], ["push"], ["push", "q", ""], ["receive"], ["new"], ["rm"],
+        ["delete", "q"], ["delete", "q", "x"],
         ["ls", "q", "--state", "odd"], ["receive", "q", "-n", "0"], ["receive", "q", "--wait", "-1"], ["ls", "a", "b"],
         ["-s", "[::1", "ls"], ["ls", "--timeout", "1e9"], ["receive", "q", "--wait", "1e9"], ["ls", "--timeout", "nan"],
         ["push", "q", "x", "--delay", "inf"], ["peek", "q", "9" * 5000], ["tail", "q", "--bus", "::1]"],
@@ -122,11 +126,41 @@ def test_the_bus_of_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong usage exits with 2 and says how it is used; options can not be abbreviated."""
+    """Wrong usage exits with 2 and says what is wrong in one line; options can not be abbreviated."""
     with pytest.raises(SystemExit) as exited:
         command_line(argv)
     assert exited.value.code == 2
-    assert "usage: qs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("qs")
+    assert " error: " in said
+    assert said.count("\n") == 1
+
+
+def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """`qs` alone is wrong usage: it shows the commands, each with an example that the command takes."""
+    with pytest.raises(SystemExit, match="2"):
+        command_line([])
+    said = capsys.readouterr().err
+    commands = re.findall(r"^    (\w\S*) +\w.*\n +qs (.+)$", said, re.MULTILINE)
+    assert {"push", "receive", "new", "ls", "help"}.issubset(name for name, _ in commands)
+    assert {name for name, _ in commands} == {name for name, _ in make_parser().get_default("commands")}
+    for name, example in commands:
+        assert command_line(shlex.split(example)).command == name
+
+
+def test_help_of_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """`qs help` shows the same on stdout; `qs help COMMAND` is `qs COMMAND --help`, and knows what was meant."""
+    with pytest.raises(SystemExit, match="2"):
+        command_line([])
+    said = capsysbinary.readouterr().err
+    assert main(["help"]) == 0
+    assert capsysbinary.readouterr().out == said
+    with pytest.raises(SystemExit, match="0"):
+        main(["help", "push"])
+    assert capsysbinary.readouterr().out.startswith(b"usage: qs push ")
+    with pytest.raises(SystemExit, match="2"):
+        main(["help", "pussh"])
+    assert capsysbinary.readouterr().err == b"qs: error: there is no command 'pussh'; did you mean push?\n"
 
 
 @pytest.mark.parametrize("argv", [["tail", "q", "-s", "no address"], ["-s", "h:1", "tail", "q"]])
@@ -159,6 +193,7 @@ def test_tail_has_no_server(argv: list[str], capsys: pytest.CaptureFixture[str])
         "pause",
         "resume",
         "redrive",
+        "help",
     ],
 )
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from qs_schemas import (
     Delivery,
     Draft,
     Error,
+    Figure,
     GetMessage,
     ListMessages,
     ListQueues,
@@ -31,6 +32,7 @@ from qs_schemas import (
     ReceiveMessage,
     RedriveMessages,
     ReleaseMessage,
+    ServerStats,
     SetQueue,
     parse,
 )
@@ -208,6 +210,15 @@ GOOD = [
         "figures of a queue that is not paused",
         qs("<queues><queue paused='no' dead='3'>a</queue></queues>", " type='response'", op="queue-stats"),
         QueueStats(req="r1", type="response", queues=[QueueInfo("a", paused=False, dead=3)]),
+    ),
+    (
+        "figures of a server",
+        qs(
+            "<figures><figure name='a' x='1' y='2'> 5 </figure><figure name='b'>-0.5</figure></figures>",
+            " type='response'",
+            op="server-stats",
+        ),
+        ServerStats([Figure("a", 5, {"x": "1", "y": "2"}), Figure("b", -0.5)], req="r1", type="response"),
     ),
     (
         "parts",

@@ -6,6 +6,7 @@ from qs_schemas import (
     Delivery,
     Draft,
     Error,
+    Figure,
     GetMessage,
     Limits,
     ListMessages,
@@ -20,6 +21,7 @@ from qs_schemas import (
     ReceiveMessage,
     RedriveMessages,
     ReleaseMessage,
+    ServerStats,
     SetQueue,
     errors,
     parse,
@@ -99,6 +101,13 @@ def body(message: Message) -> bytes:
             (
                 b'response"><op><queue-stats/></op><queues><queue paused="no">a</queue><queue paused="yes">b</queue>'
                 b"</queues>"
+            ),
+        ),
+        (
+            ServerStats([Figure("a", 5, {"x": '"'}), Figure("b", 0.0625), Figure("c", 1e12)], type="response"),
+            (
+                b'response"><op><server-stats/></op><figures><figure name="a" x="&quot;">5</figure>'
+                b'<figure name="b">0.0625</figure><figure name="c">1000000000000</figure></figures>'
             ),
         ),
         (

@@ -3,7 +3,6 @@
 import pytest
 
 from qs_bus.command import read_options as bus_options
-from qs_server.main.queue_journal import main as journal
 from qs_server.main.queue_server import read_options as server_options
 from qs_server.tools.qs_dir import main as directory
 
@@ -31,32 +30,6 @@ def test_addresses_of_memcached_that_are_right() -> None:
     """IPv6 stands in brackets."""
     options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
     assert options.memcached == (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "usage", "says"),
-    [
-        (server_options, ["--histroy", "d"], "queue-server.py", "--histroy d; did you mean --history?"),
-        (server_options, ["--cach=1"], "queue-server.py", "--cach=1; did you mean --cache?"),
-        (bus_options, ["--polciy", "hold"], "queue-bus.py", "--polciy hold; did you mean --policy?"),
-        (directory, ["pump", "q", "--cuont", "5"], "qs-dir pump", "--cuont 5; did you mean --count?"),
-        (directory, ["ls", "q", "extra"], "qs-dir ls", "unrecognized arguments: extra"),
-        (journal, ["check", "--roto", "d"], "queue-journal.py check", "--roto d; did you mean --root?"),
-        (
-            journal,
-            ["check", "--nothing-like-it"],
-            "queue-journal.py check",
-            "unrecognized arguments: --nothing-like-it",
-        ),
-    ],
-)
-def test_typos(command: object, words: list[str], usage: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is no argument of a command is refused by that command, which names the flag that was perhaps meant."""
-    with pytest.raises(SystemExit, match="2"):
-        command(words)  # type: ignore[operator]
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: {usage} ")
-    assert said.endswith(f"{says}\n")
 
 
 def test_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:

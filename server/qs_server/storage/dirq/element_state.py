@@ -285,9 +285,9 @@ class Elements:
             self.touch(mid)
         return True
 
-    def show(self, mid: int, state: MessageState) -> bool:
+    def show(self, mid: int, state: MessageState, receives: int) -> bool:
         self.layout.unlock(self.places.place_of(mid))
-        self.leases.write(self.path_of(mid), mid, Lease(state.receives))
+        self.leases.write(self.path_of(mid), mid, Lease(receives))
         self.touch(mid)
         self._show(mid)
         return True

@@ -8,7 +8,8 @@ messages, `door` takes in what other programs put into the directory.
 from functools import partial
 from typing import ClassVar
 
-from ..engine import Options, State, Stats, StorageError, UnsupportedError
+from ..dead_letter_policy import dead_letter_queue
+from ..engine import Options, State, Stats
 from ..index.queries import IndexQueries
 from ..queues import EngineQueue
 from ..shared import Shared
@@ -40,13 +41,14 @@ class LogQueue(QueueState):
         self.path = path
         self._shared = shared
         table, clock = self.table, shared.clock
+        self.counts = table.counts
         pushing = self._pushing = Pushing(table, self.keys, store, clock)
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
         begin_move = partial(Move, store, table)
         self.redrive: Redrive | None = Redrive(table, store, clock, begin_move)
-        table.bury = DeadLetters(table, store, clock, self._dead_letter_queue, begin_move).bury
+        table.bury = DeadLetters(table, store, clock, self._find_dead_letter_table, begin_move).bury
         retirement = Retirement(table, store, clock)
         table.remove_old = retirement.remove
         # Callers reach each part without a method of this class in between, as these are called for every message.
@@ -71,14 +73,9 @@ class LogQueue(QueueState):
         """Makes sure that so many copies of a message fit into one frame: see `Pushing`. OSError."""
         self._pushing.reserve_copies(count)
 
-    def _dead_letter_queue(self, qid: str) -> MessageTable:
-        """Returns the messages of a dead-letter queue, which is made if there is none. StorageError, OSError."""
-        queue = self._shared.find_or_make(qid, self.options.storage)
-        if not isinstance(queue, LogQueue):
-            raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {self.options.storage!r}")
-        if not queue.in_place():
-            raise StorageError("its directory is gone")
-        return queue.table
+    def _find_dead_letter_table(self) -> MessageTable:
+        """Returns the messages of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        return dead_letter_queue(self._shared.find_or_make, self.options, LogQueue).table
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ The table appends no records. Whoever changes it does: `pushing`, `delivery`, `w
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from ..dead_letter_policy import is_exhausted, with_origin
 from ..engine import (
     Message,
     NoSuchMessageError,
@@ -177,15 +178,11 @@ class MessageTable:
     def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
         """Tells whether a message has been received so often that it goes to the dead-letter queue. receives: how
         often, None: as often as it says."""
-        most = self.options.max_receives
-        return most is not None and (self.receives.get(mid, 0) if receives is None else receives) >= most
+        return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
 
     def with_origin(self, message: Message) -> Message:
         """Adds to a message what it was, if it is a dead letter."""
-        origin = self.origins.get(message.mid)
-        if origin is not None:
-            message.origin, message.pushed_at = origin, origin.pushed_at
-        return message
+        return with_origin(message, self.origins)
 
     def expire(self, count: int | None = None) -> int:
         """Makes visible what is due, at most count messages, or moves it to the dead-letter queue, a hundred at most.

@@ -8,14 +8,15 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from ..disk import Disk
 from ..engine import NoSuchQueueError, Options, QueueExistsError
 from ..making import MAKING, make_queue
 from ..names import directory_of, qid_of
-from ..settings import read_options
+from ..settings import read_options, write_options
 
 
 def queues_in(root: str, storages: Collection[str], disk: Disk) -> dict[str, Options]:
@@ -34,6 +35,7 @@ class RemoteQueue(Protocol):
     """A queue as the registry needs it; see Queue for the rest."""
 
     options: Options
+    """Those that this server keeps. A change of the object takes effect at once."""
 
     def make(self) -> None:
         """Makes the queue at the other server, or takes up the one that is there. UnsupportedError for options that it
@@ -78,18 +80,27 @@ class QueueRegistry(Generic[Q]):
                 queue = self._opened[qid] = self._open(qid, options)
             return queue
 
-    def create(self, qid: str, options: Options) -> None:
-        """See RemoteEngine. OSError."""
+    def create(self, qid: str, options: Options, make: Callable[[Q], None] | None = None) -> None:
+        """See RemoteEngine. make: is called instead of the queue's own `make`. OSError."""
         options = replace(options, storage=self._storage)
         with self._changing:
             if qid in self._options:
                 raise QueueExistsError(f"'{qid}' is already an existing queue")
             queue = self._open(qid, options)
-            make_queue(self._root, qid, options, self._disk, made=queue.make)
+            made = queue.make if make is None else partial(make, queue)
+            make_queue(self._root, qid, options, self._disk, made=made)
             self._disk.sync_directory(self._root)
             with self._opening:
                 self._opened[qid] = queue
             self._options = {**self._options, qid: options}
+
+    def configure(self, qid: str, options: Options) -> None:
+        """Replaces the options that this server keeps of a queue, durably and at once. NoSuchQueueError, OSError."""
+        with self._changing:
+            queue = self.queue(qid)
+            write_options(f"{self._root}/{directory_of(qid)}", options, self._disk)
+            for field in fields(Options):
+                setattr(queue.options, field.name, getattr(options, field.name))
 
     def remove(self, qid: str, *, force: bool) -> Q:
         """See RemoteEngine. Returns the queue that was. OSError."""

@@ -24,7 +24,7 @@ from qs_server.storage.engine import (
 )
 from qs_server.storage.remote.sqs.long_polls import LongPolls
 from qs_server.storage.remote.sqs.messages import Received
-from qs_server.storage.remote.sqs.queue_names import name_at_sqs
+from qs_server.storage.remote.sqs.queue_names import name_at_sqs, qid_of
 from qs_server.storage.remote.sqs.receipts import Held, Receipts
 
 
@@ -54,6 +54,13 @@ def test_names_at_sqs_are_different(qid: str) -> None:
     assert re.fullmatch("[A-Za-z0-9_-]{1,80}", name)
     groups = re.sub(b"_x([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), name.encode())
     assert groups.decode() == qid
+    assert (qid_of(name, ""), qid_of(name_at_sqs(qid, "p_"), "p_")) == (qid, qid)
+
+
+@pytest.mark.parametrize("name", ["orders", "p-", "p-_x41", "p-_xFF", "p-_x0A", "p-_xC2_x80"])
+def test_names_of_others(name: str) -> None:
+    """Names that this server would not have given are those of no queue here."""
+    assert qid_of(name, "p-") is None
 
 
 @pytest.mark.parametrize("prefix", ["a/", "x" * 80, "a.b", "a\n"])

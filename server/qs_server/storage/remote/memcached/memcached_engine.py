@@ -55,7 +55,9 @@ class MemcachedEngine:
             Feature.CLAIM,
             Feature.MILLISECONDS,
             Feature.SET,
+            Feature.PAUSE,
             Feature.DEAD,
+            Feature.REDRIVE,
             Feature.RETENTION,
             Feature.TELLS,
         }
@@ -99,6 +101,9 @@ class MemcachedEngine:
 
     def create(self, qid: str, options: Options) -> None:
         self._registry.create(qid, options)
+
+    def options(self, qid: str) -> Options:
+        return self.queue(qid).options
 
     def configure(self, qid: str, options: Options) -> None:
         raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")

@@ -27,6 +27,8 @@ MID = "qs-mid"
 """The attribute with our id of the message."""
 ENCODING = "qs-encoding"
 """The attribute that says how the payload became the body: `base64`, or `empty`. Without it: as it is."""
+SOURCE = "DeadLetterQueueSourceArn"
+"""SQS's attribute of a dead letter: the queue from which it came."""
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
@@ -39,7 +41,8 @@ class Entry(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A message that SQS gave. message: SQS's id; handle: names this receive of it; until: the end of its window."""
+    """A message that SQS gave. message: SQS's id; handle: names this receive of it; until: the end of its window;
+    source: the ARN of the queue from which SQS moved it to this dead-letter queue, empty if it did not."""
 
     qid: str
     message: str
@@ -49,6 +52,7 @@ class Received(NamedTuple):
     pushed_at: int
     payload: bytes
     until: int
+    source: str = ""
 
 
 def encode(payload: bytes, mid: int, delay: int) -> Entry:
@@ -96,6 +100,7 @@ def decode(qid: str, message: dict[str, Any], until: int) -> Received:
         pushed_at=sent * 1000,
         payload=_decode(message.get("Body", ""), own.get(ENCODING, {}).get("StringValue")),
         until=until,
+        source=system.get(SOURCE, ""),
     )
 
 

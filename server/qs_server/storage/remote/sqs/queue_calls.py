@@ -1,5 +1,6 @@
 """Makes calls about one queue at SQS: knows its name and URL there, and says so when the queue is gone."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...engine import RemoteError
@@ -22,11 +23,12 @@ class QueueCalls:
         self._name = name_at_sqs(qid, prefix)
         self._url: str | None = None
 
-    def make(self, window: int) -> None:
-        """Makes the queue, or takes up the one that is there. window: seconds."""
-        attributes = {"VisibilityTimeout": str(window)}
+    def make(self, window: int, attributes: Mapping[str, str]) -> None:
+        """Makes the queue, or takes up the one that is there. window: seconds, only of a new one; attributes: others,
+        in SQS's words."""
+        wanted = {"VisibilityTimeout": str(window), **attributes}
         try:
-            self._url = self._url_in(self.client.call("create_queue", QueueName=self._name, Attributes=attributes))
+            self._url = self._url_in(self.client.call("create_queue", QueueName=self._name, Attributes=wanted))
         except CallError as error:
             if error.codes & _DELETED:
                 raise RemoteError(
@@ -40,6 +42,18 @@ class QueueCalls:
                 self._find()
             except RemoteError:
                 raise error from None
+            self.set_attributes(attributes)
+
+    def attributes(self, names: Collection[str]) -> dict[str, str]:
+        """Returns attributes of the queue; those that are not set are missing."""
+        answer = self.call("get_queue_attributes", AttributeNames=[*names])
+        found: dict[str, str] = answer.get("Attributes", {})
+        return found
+
+    def set_attributes(self, attributes: Mapping[str, str]) -> None:
+        """Changes attributes of the queue, if there are any to change. An empty value removes one."""
+        if attributes:
+            self.call("set_queue_attributes", Attributes=dict(attributes))
 
     def remove(self) -> None:
         """Removes the queue. One that is not there is no error."""

@@ -12,6 +12,8 @@ from ...engine import BadQueueNameError, StorageError
 MOST = 80
 """Characters of a name at SQS."""
 _PREFIX = re.compile("[A-Za-z0-9_-]{0,79}")
+_QID = re.compile("[^\x00-\x1f\x7f-\x9f]+")
+_GROUP = re.compile(rb"_x([0-9A-F]{2})")
 _ESCAPED = re.compile("_(?=x[0-9A-F]{2})|[^A-Za-z0-9_-]")
 
 
@@ -32,6 +34,18 @@ def name_at_sqs(qid: str, prefix: str) -> str:
             "shorten its name, or use fewer characters other than A-Z, a-z, 0-9, '-' and '_'"
         )
     return name
+
+
+def qid_of(name: str, prefix: str) -> str | None:
+    """Returns the queue of a name at SQS; None for a name that no queue of this prefix has."""
+    if not name.startswith(prefix):
+        return None
+    raw = _GROUP.sub(lambda match: bytes.fromhex(match[1].decode()), name[len(prefix) :].encode())
+    try:
+        qid = raw.decode()
+        return qid if _QID.fullmatch(qid) and name_at_sqs(qid, prefix) == name else None
+    except (UnicodeDecodeError, BadQueueNameError):
+        return None
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -4,13 +4,26 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ...dead_letter_options import check_dead_letter, storage_in
 from ...disk import Disk
-from ...engine import Clock, Feature, Message, NoSuchQueueError, Options, StorageError, UnsupportedError
+from ...engine import (
+    Clock,
+    Feature,
+    Message,
+    NoSuchQueueError,
+    Options,
+    Origin,
+    QueueExistsError,
+    StorageError,
+    UnsupportedError,
+)
 from ..registry import QueueRegistry
 from .call_policy import CallPolicy
 from .client import SqsClient
+from .kept_options import ARN, changed, check_options, read, source_of, without
 from .long_polls import LongPolls
 from .messages import MOST_ENTRIES, Received
 from .queue_calls import QueueCalls
@@ -19,11 +32,24 @@ from .receipts import Held, Receipts
 from .sqs_queue import SqsQueue
 
 
+@dataclass
+class _Linked:
+    """A queue of a chain of dead-letter queues."""
+
+    options: Options
+
+
 class SqsEngine:
     """Queues at an SQS endpoint; see RemoteEngine."""
 
     name: ClassVar[str] = "sqs"
-    cannot: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.KEEP, Feature.DURABLE, Feature.SHARED}
+    cannot: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
+        Feature.KEEP,
+        Feature.DURABLE,
+        Feature.SHARED,
+        Feature.SET,
+        Feature.DEAD,
+    }
 
     def __init__(
         self,
@@ -39,6 +65,7 @@ class SqsEngine:
         """Asks SQS nothing before the first call. clock: has to go with the time, as SQS's does. endpoint: a URL, None
         for Amazon's; region: None for that of the environment. prefix: of all names at SQS. StorageError."""
         check_prefix(prefix)
+        self._root = root
         self._prefix = prefix
         self._client = SqsClient(endpoint, region, policy or CallPolicy())
         self._registry = QueueRegistry(root, self.name, disk, self._open)
@@ -61,13 +88,48 @@ class SqsEngine:
 
     def _open(self, qid: str, options: Options) -> SqsQueue:
         calls = QueueCalls(self._client, qid, self._prefix)
-        return SqsQueue(qid, options, calls, self._receipts, self._clock, self._given.get(qid, -1))
+        given = self._given.get(qid, -1)
+        return SqsQueue(qid, options, calls, self._receipts, self._clock, given, self._polls.note_visible)
 
     def create(self, qid: str, options: Options) -> None:
-        self._registry.create(qid, options)
+        options = replace(options, storage=self.name)
+        check_options(options)
+        asked = {} if qid in self.queues() else self._to_change(qid, without(options), options)
+        self._registry.create(qid, without(options), lambda queue: queue.make_with(asked))
+
+    def options(self, qid: str) -> Options:
+        """Asks SQS for those that SQS keeps: other programs may have changed them. RemoteError."""
+        queue = self.queue(qid)
+        try:
+            return read(queue.options, queue.attributes(), self._prefix)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise queue.not_sqs(error) from None
 
     def configure(self, qid: str, options: Options) -> None:
-        raise UnsupportedError(f"the options of a queue of the storage {self.name!r} cannot be changed")
+        check_options(options)
+        queue = self.queue(qid)
+        queue.set_attributes(self._to_change(qid, self.options(qid), options))
+        self._registry.configure(qid, without(options))
+
+    def _to_change(self, qid: str, old: Options, new: Options) -> dict[str, str]:
+        """Returns the attributes to change at SQS. Makes the dead-letter queue if there is none: SQS wants it to be
+        there. UnsupportedError, DeadLetterCycleError."""
+        if not new.dead_letter or (new.dead_letter, new.max_receives) == (old.dead_letter, old.max_receives):
+            return changed(old, new, "")
+        storage = storage_in(self._root, new.dead_letter, "of the server's own")
+        check_dead_letter(qid, new, self._chain(new.dead_letter), storage)
+        if storage is None:
+            with contextlib.suppress(QueueExistsError):
+                self.create(new.dead_letter, Options())
+        return changed(old, new, self.queue(new.dead_letter).attributes()[ARN])
+
+    def _chain(self, qid: str) -> dict[str, "_Linked"]:
+        """Returns a queue and the dead-letter queues that follow it, with the options that SQS says they have."""
+        chain: dict[str, _Linked] = {}
+        while qid in self.queues() and qid not in chain:
+            chain[qid] = _Linked(self.options(qid))
+            qid = chain[qid].options.dead_letter
+        return chain
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._given[qid] = self._registry.remove(qid, force=force).given
@@ -125,7 +187,11 @@ class SqsEngine:
         held = Held(received.message, received.handle, received.receives, received.until)
         mid = self._receipts.add(queue.qid, received.mid, held)
         queue.note_received(mid)
-        return Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
+        message = Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
+        source = source_of(received.source, self._prefix)
+        if source is not None:
+            message.origin = Origin(source, received.mid, 0, 0, "receives", received.pushed_at)
+        return message
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         self.queue(qid)

@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...dead_letter_options import refuse_dead_letters, refuse_uncounted
+from ...dead_letter_options import refuse_uncounted
 from ...engine import (
     SECOND,
     Clock,
@@ -22,17 +22,15 @@ from ...engine import (
     StorageError,
     UnsupportedError,
 )
-from ...retention import refuse_retention
 from ..counters import Counters
 from .client import CallError
-from .messages import ENCODING, MID, MOST_ENTRIES, Entry, Received, batches, decode, encode
+from .kept_options import LONGEST_WINDOW, NAMES, whole_seconds
+from .messages import ENCODING, MID, MOST_ENTRIES, SOURCE, Entry, Received, batches, decode, encode
 from .queue_calls import QueueCalls
 from .receipts import Receipts
 
 _logger = logging.getLogger(__name__)
 
-LONGEST_WINDOW = 43_200
-"""Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
 LONGEST_DELAY = 900
 """Seconds that a new message may be delayed (SendMessage, DelaySeconds)."""
 _SAME_PURGE = 5.0
@@ -40,7 +38,7 @@ _SAME_PURGE = 5.0
 slices, until nothing is left."""
 _STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
 _PURGING = frozenset({"PurgeQueueInProgress"})
-_BAD_VALUE = frozenset({"InvalidParameterValue"})
+_BAD_VALUE = frozenset({"InvalidParameterValue", "InvalidAttributeValue"})
 _COUNTS = {
     "ready": "ApproximateNumberOfMessages",
     "in_flight": "ApproximateNumberOfMessagesNotVisible",
@@ -54,12 +52,19 @@ class SqsQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
-    redrive: None = None
 
     def __init__(  # noqa: PLR0917
-        self, qid: str, options: Options, calls: QueueCalls, receipts: Receipts, clock: Clock, given: int
+        self,
+        qid: str,
+        options: Options,
+        calls: QueueCalls,
+        receipts: Receipts,
+        clock: Clock,
+        given: int,
+        note_visible: Callable[[str], None],
     ) -> None:
-        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice."""
+        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice.
+        note_visible: is told the queue before one of its messages is made visible."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
@@ -69,6 +74,7 @@ class SqsQueue:
         self._calls = calls
         self._receipts = receipts
         self._clock = clock
+        self._note_visible = note_visible
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
         """When the queue was purged last, as of time.monotonic."""
@@ -76,13 +82,28 @@ class SqsQueue:
     # -- the queue itself
 
     def make(self) -> None:
-        if self.options.capacity is not None:
-            raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
-        if self.options.timestamps != "us":
-            raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
-        refuse_dead_letters(self.options)
-        refuse_retention(self.options)
-        self._calls.make(self.window(None))
+        self.make_with({})
+
+    def make_with(self, attributes: Mapping[str, str]) -> None:
+        """Makes the queue, with attributes beside its window; see QueueCalls.make."""
+        self._calls.make(self.window(None), attributes)
+
+    def attributes(self) -> dict[str, str]:
+        """Returns the attributes that say which options SQS keeps."""
+        return self._calls.attributes(NAMES)
+
+    def set_attributes(self, attributes: Mapping[str, str]) -> None:
+        """Changes attributes at SQS. UnsupportedError for what SQS does not allow."""
+        try:
+            self._calls.set_attributes(attributes)
+        except CallError as error:
+            if error.codes & _BAD_VALUE:
+                raise UnsupportedError(str(error)) from None
+            raise
+
+    def not_sqs(self, why: object) -> RemoteError:
+        """Returns the error for an answer that is not one of SQS."""
+        return self._calls.not_sqs(why)
 
     def unmake(self, *, force: bool) -> None:
         if not force and (held := sum(self._count().values())):
@@ -92,7 +113,7 @@ class SqsQueue:
 
     def _count(self) -> dict[str, int]:
         """Returns about how many messages there are, by state."""
-        found = self._calls.call("get_queue_attributes", AttributeNames=[*_COUNTS.values()]).get("Attributes", {})
+        found = self._calls.attributes(_COUNTS.values())
         try:
             return {state: int(found[name]) for state, name in _COUNTS.items()}
         except (LookupError, ValueError) as error:
@@ -100,7 +121,7 @@ class SqsQueue:
 
     def window(self, visibility: int | None) -> int:
         """Returns the seconds for which a received message is hidden. UnsupportedError."""
-        return _seconds(
+        return whole_seconds(
             self.options.visibility if visibility is None else visibility, LONGEST_WINDOW, "a visibility window"
         )
 
@@ -113,7 +134,7 @@ class SqsQueue:
             return []
         if any(draft.key is not None for draft in drafts):
             raise UnsupportedError("the storage 'sqs' keeps no keys: 'key' is for queues of the storage 'journal'")
-        delays = [_seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
+        delays = [whole_seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
         mids = self._give_mids(len(drafts))
         entries = [encode(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
         for batch in batches(entries):
@@ -164,7 +185,7 @@ class SqsQueue:
             MaxNumberOfMessages=min(count, MOST_ENTRIES),
             VisibilityTimeout=window,
             WaitTimeSeconds=wait,
-            MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount"],
+            MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount", SOURCE],
             MessageAttributeNames=[MID, ENCODING],
         )
         # The window began at some moment of the last attempt: the earliest is safe, unless SQS has waited.
@@ -189,6 +210,7 @@ class SqsQueue:
                 {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
                 for number, message in enumerate(messages[start : start + MOST_ENTRIES])
             ]
+            self._note_visible(self.qid)
             try:
                 self._calls.call("change_message_visibility_batch", Entries=entries)
             except StorageError as error:
@@ -208,8 +230,10 @@ class SqsQueue:
         """Makes a message visible, in whole seconds. UnsupportedError for a long delay."""
         refuse_uncounted("sqs", count=count)
         held = self._receipts.find(self.qid, receipt)
-        hidden = _seconds(delay, LONGEST_WINDOW, "a delay of what was received")
+        hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
+        if not hidden:
+            self._note_visible(self.qid)
         self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=hidden)
         self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None
@@ -265,6 +289,13 @@ class SqsQueue:
     def read(self, receipt: Receipt) -> Message:
         raise self._cannot("gives a payload with the receive only")
 
+    @property
+    def redrive(self) -> None:
+        raise self._cannot(
+            "moves dead letters back only as a task of its own, not as one transaction: start it in the console of SQS "
+            "(Start DLQ redrive) or with `aws sqs start-message-move-task`"
+        )
+
     def _cannot(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"queue {self.qid!r} has the storage 'sqs', and SQS {what}")
 
@@ -280,11 +311,3 @@ class SqsQueue:
         stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
         stats.new = stats.ready + stats.delayed
         return stats
-
-
-def _seconds(micros: int, most: int, what: str) -> int:
-    """Returns whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
-    whole = -(-micros // SECOND)
-    if whole > most:
-        raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
-    return whole

@@ -1,0 +1,190 @@
+"""How every command of qs reads its arguments: a mistake is answered in one line, with the name that was perhaps meant;
+help is in colours on a terminal; `--version` and `--print-completion`."""
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from .terminal import RED, has_colours, paint, paint_help
+from .version import installed_version
+
+SHELLS = ("bash", "zsh", "fish")
+"""The shells that --print-completion knows."""
+_CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from .*\)", re.DOTALL)
+_UNKNOWN = "unrecognized arguments: "
+_MISSING = "the following arguments are required: "
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Wraps each paragraph of a description to the terminal. Lines of one that has indented lines stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for paragraph in text.strip("\n").split("\n\n"):
+            written = paragraph.split("\n")
+            if not any(line.startswith(" ") for line in written):
+                written = textwrap.wrap(paragraph, width, break_on_hyphens=False)
+            lines += [*written, ""]
+        return "\n".join(lines[:-1])
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses the arguments of a command, or of a subcommand. Takes no abbreviations: one in a script would break with
+    the next flag."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **{"formatter_class": _Paragraphs, **options})
+        self.color = self.suggest_on_error = False  # what newer versions of argparse would do beside this class
+        self._words: list[str] = []
+        self._within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what it does not know. By itself argparse has the main command do that, which does not know the flags
+        of the subcommand."""
+        if self._within:
+            return super().parse_known_args(args, namespace)
+        self._words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        self._within = True
+        try:
+            parsed, unknown = self._parse(args, namespace)
+        finally:
+            self._within = False
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]  # not their values: secrets
+            self.error(f"{_UNKNOWN}{' '.join(flags or unknown)}")
+        return parsed, unknown
+
+    def _parse(self, args: Any, namespace: Any) -> Any:
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with 2 and one line on stderr: what is wrong, and what was perhaps meant."""
+        label = paint("error:", RED) if has_colours(sys.stderr) else "error:"
+        self.exit(2, f"{self.prog}: {label} {self._explain(message)}\n")
+
+    def print_help(self, file: Any = None) -> None:
+        """Prints the help, in colours on a terminal."""
+        file = file or sys.stdout
+        if file is not None:
+            file.write(paint_help(self.format_help()) if has_colours(file) else self.format_help())
+
+    # -- what was perhaps meant ---------------------------------------------------------------------------------------
+
+    def _explain(self, message: str) -> str:
+        help_shows = f"; '{self.prog} --help' shows what there is"
+        if message.startswith(_UNKNOWN):
+            return self._explain_flag(message, message[len(_UNKNOWN) :].split()) or f"{message}{help_shows}"
+        if message.startswith(_MISSING):  # argparse says so before it looks at unknown flags
+            unknown = [word for word in self._flags_given() if word not in self._option_string_actions]
+            return self._explain_flag(f"{_UNKNOWN}{' '.join(unknown)}", unknown) or f"{message}{help_shows}"
+        if found := _CHOICE.fullmatch(message):
+            return self._explain_choice(message, found[1], found[2], help_shows)
+        return message
+
+    def _flags_given(self, until: str = "--") -> Iterator[str]:
+        for word in self._words:
+            if word in ("--", until):
+                return
+            if word.startswith("--"):
+                yield word.partition("=")[0]
+
+    def _explain_flag(self, message: str, unknown: Sequence[str]) -> str | None:
+        """Returns the message with the flag that is nearest to one of the unknown, or None if there is none."""
+        for word in unknown:
+            if not word.startswith("--"):
+                continue
+            if word in self._flags_of_commands():
+                return f"{message}; {word} stands after the command"
+            if meant := nearest(word, [*self._option_string_actions, *self._flags_of_commands()]):
+                return f"{message}; did you mean {meant}?"
+        return None
+
+    def _explain_choice(self, message: str, argument: str, given: str, help_shows: str) -> str:
+        before = [flag for flag in self._flags_given(until=given) if flag not in self._option_string_actions]
+        if before and self._commands():  # its value was taken for the command
+            text = f"{_UNKNOWN}{before[0]}"
+            return self._explain_flag(text, before) or f"{text}{help_shows}"
+        if argument in (action.metavar for action in self._subparsers_actions()):
+            message = f"there is no {argument.lower()} {given!r}" + (
+                "" if nearest(given, self._commands()) else help_shows
+            )
+        choices = [str(choice) for action in self._actions for choice in action.choices or ()]
+        meant = nearest(given, choices)
+        return f"{message}; did you mean {meant}?" if meant else message
+
+    def _subparsers_actions(self) -> Iterator[argparse.Action]:
+        return (action for action in self._actions if isinstance(action.choices, dict))
+
+    def _commands(self) -> dict[str, argparse.ArgumentParser]:
+        """Returns the subcommands by name, none for a command without."""
+        found: dict[str, argparse.ArgumentParser] = {}
+        for action in self._subparsers_actions():
+            found.update(dict(action.choices or {}))
+        return found
+
+    def _flags_of_commands(self) -> set[str]:
+        return {flag for parser in self._commands().values() for flag in parser._option_string_actions}
+
+
+class AnyOrder(CommandParser):
+    """A parser that takes options between positional arguments: `qs push orders --delay 3 hello`. argparse has a method
+    for that, but does not use it for subcommands."""
+
+    def _parse(self, args: Any, namespace: Any) -> Any:
+        return self.parse_known_intermixed_args(args, namespace)
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """Returns the name that a misspelt word is nearest to, or None if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    return next(iter(get_close_matches(word, names, 1)), None)
+
+
+# -- the flags that every command has ---------------------------------------------------------------------------------
+
+
+def add_standard_flags(parser: argparse.ArgumentParser, name: str = "qs") -> None:
+    """Adds --version and --print-completion. name: the program's, printed before the version."""
+    parser.add_argument("--version", action=_ShowVersion, const=name)
+    parser.add_argument("--print-completion", action=_ShowCompletion, choices=SHELLS, metavar="SHELL")
+
+
+class _ShowVersion(argparse.Action):
+    """Prints the installed version."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
+        text = "show program's version number and exit"
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=text, **named)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(f"{self.const} {installed_version()}\n")
+        parser.exit()
+
+
+class _ShowCompletion(argparse.Action):
+    """Prints the file with which a shell completes the command's arguments."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
+        text = f"print what makes TAB complete commands and flags, and exit: for {', '.join(SHELLS)}"
+        super().__init__(option_strings, argparse.SUPPRESS, help=text, **named)
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
+        import shtab  # noqa: PLC0415 - only here
+
+        for action in _actions_of(parser):
+            if action.metavar in ("FILE", "DIR"):
+                action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
+        sys.stdout.write(f"{shtab.complete(parser, shell)}\n")
+        parser.exit()
+
+
+def _actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yields the arguments of a command and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        for below in action.choices.values() if isinstance(action.choices, dict) else ():
+            yield from _actions_of(below)

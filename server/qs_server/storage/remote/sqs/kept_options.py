@@ -1,0 +1,78 @@
+"""The options of a queue that SQS keeps and acts on: its dead-letter queue, and after how many receives.
+
+Any program with the rights can change them at SQS. So this server keeps no copy of them, and asks.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...dead_letter_options import refuse_dead_letters
+from ...engine import SECOND, Options, UnsupportedError
+from ...retention import refuse_retention
+from .queue_names import qid_of
+
+ARN = "QueueArn"
+"""SQS's name for a queue in other queues' attributes: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""
+LONGEST_WINDOW = 43_200
+"""Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
+NAMES = (ARN, "RedrivePolicy")
+"""The attributes that `read` needs."""
+
+
+def check_options(options: Options) -> None:
+    """Raises UnsupportedError for options of a queue that SQS cannot honour."""
+    if options.capacity is not None:
+        raise UnsupportedError("the storage 'sqs' has no capacity: SQS takes messages without a bound")
+    if options.timestamps != "us":
+        raise UnsupportedError("the storage 'sqs' has ids in microseconds only (timestamps)")
+    if options.paused:
+        raise UnsupportedError(
+            "the storage 'sqs' cannot pause a queue: SQS goes on giving its messages to other programs"
+        )
+    whole_seconds(options.visibility, LONGEST_WINDOW, "a visibility window")
+    refuse_dead_letters(options)
+    refuse_retention(options)
+
+
+def whole_seconds(micros: int, most: int, what: str) -> int:
+    """Returns whole seconds, rounded up. UnsupportedError when there are more than SQS allows."""
+    whole = -(-micros // SECOND)
+    if whole > most:
+        raise UnsupportedError(f"SQS allows {what} of at most {most} seconds; {whole} were asked for")
+    return whole
+
+
+def without(options: Options) -> Options:
+    """Returns the options that this server keeps, without those that SQS keeps."""
+    return replace(options, dead_letter="", max_receives=None)
+
+
+def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
+    """Returns the options of a queue with what SQS says in its attributes. A dead-letter queue that no queue of the
+    prefix can be is left out. LookupError, ValueError when they are not those of SQS."""
+    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+    place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
+    dead_letter = qid_of(name, prefix) if place == attributes[ARN].rpartition(":")[0] else None
+    return replace(
+        options,
+        dead_letter=dead_letter or "",
+        max_receives=int(policy["maxReceiveCount"]) if dead_letter else None,
+    )
+
+
+def changed(old: Options, new: Options, target: str) -> dict[str, str]:
+    """Returns the attributes that make SQS's options the new ones; those that are the same are left out, so that what
+    others have set stays. target: the ARN of the new dead-letter queue."""
+    attributes = {}
+    if new.visibility != old.visibility:
+        attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))
+    if (new.dead_letter, new.max_receives) != (old.dead_letter, old.max_receives):
+        policy = {"deadLetterTargetArn": target, "maxReceiveCount": str(new.max_receives)}
+        attributes["RedrivePolicy"] = json.dumps(policy) if new.dead_letter else ""
+    return attributes
+
+
+def source_of(arn: str, prefix: str) -> str | None:
+    """Returns the queue of an ARN; None if no queue of the prefix can be it."""
+    return qid_of(arn.rpartition(":")[2], prefix)

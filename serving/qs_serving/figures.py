@@ -1,0 +1,119 @@
+"""The figures that the server and the bus share: of requests, connections, bytes and the process.
+
+What happens for every request is counted by adding to a number. Everything else is looked at when somebody asks.
+"""
+
+import os
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from qs_schemas import Error, Fault, Figure, Message
+
+from .version import build
+
+BOUNDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""Seconds: the upper bounds of the buckets of every histogram; one more is for what takes longer."""
+OK = 200
+"""What `code` says of a request that was answered without an error."""
+NO_OPERATION = "none"
+"""What `operation` says of an error that answers no operation: a document that cannot be read, a refused client."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Histogram:
+    """Counts durations by their length."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        """How many fell into each bucket, and not into the one before."""
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Counts one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    @property
+    def total(self) -> int:
+        """How many durations were counted."""
+        return sum(self.counts)
+
+    def figures(self, name: str, **labels: str) -> list[Figure]:
+        """Returns what Prometheus makes of a histogram. name: without `_bucket`, `_sum`, `_count`."""
+        bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+        counts = [*accumulate(self.counts)]
+        found = [
+            Figure(f"{name}_bucket", count, {**labels, "le": bound})
+            for bound, count in zip(bounds, counts, strict=True)
+        ]
+        return [*found, Figure(f"{name}_sum", self.sum, dict(labels)), Figure(f"{name}_count", counts[-1], labels)]
+
+
+class RequestCounts:
+    """Counts requests and their durations, by operation."""
+
+    def __init__(self) -> None:
+        self._durations: dict[type, Histogram] = {}
+        self._errors: dict[tuple[str, int], int] = {}
+
+    def answered(self, requests: Sequence[Message | Fault], answers: Sequence[Message], seconds: float) -> None:
+        """Counts requests that have been answered together, each within these seconds."""
+        bucket = bisect_left(BOUNDS, seconds)
+        durations = self._durations
+        for request, answer in zip(requests, answers, strict=False):
+            kind = request.__class__
+            if isinstance(answer, Error):
+                self.refused(_op_of(kind) or NO_OPERATION, answer.code)
+            histogram = durations.get(kind)
+            if histogram is None:
+                histogram = durations[kind] = Histogram()
+            histogram.counts[bucket] += 1
+            histogram.sum += seconds
+
+    def refused(self, operation: str, code: int) -> None:
+        """Counts an error."""
+        self._errors[operation, code] = self._errors.get((operation, code), 0) + 1
+
+    def errors(self, code: int) -> int:
+        """Returns how many requests have got an error."""
+        return sum(count for (_, each), count in self._errors.items() if each == code)
+
+    def figures(self) -> list[Figure]:
+        """Returns how many requests there were and how long they took, by operation, in order of their names."""
+        errors = dict(self._errors)
+        known = {op: histogram for kind, histogram in list(self._durations.items()) if (op := _op_of(kind))}
+        failed = dict.fromkeys(known, 0)
+        for (operation, _), count in errors.items():
+            failed[operation] = failed.get(operation, 0) + count
+        counts = {(op, OK): histogram.total - failed[op] for op, histogram in known.items()}
+        counts = {key: count for key, count in counts.items() if count}
+        found = [
+            Figure("requests_total", count, {"operation": operation, "code": str(code)})
+            for (operation, code), count in sorted({**counts, **errors}.items())
+        ]
+        for operation, histogram in sorted(known.items()):
+            found += histogram.figures("request_duration_seconds", operation=operation)
+        return found
+
+
+def _op_of(kind: Any) -> str:
+    """Returns the operation of a class of messages, "" if it has none."""
+    return getattr(kind, "op", "")
+
+
+def process_figures(started: float) -> list[Figure]:
+    """Returns what is known of this process. started: seconds since 1970."""
+    with open("/proc/self/statm", "rb") as file:
+        resident = int(file.read().split()[1]) * _PAGE
+    return [
+        Figure("build_info", 1, build()),
+        Figure("start_time_seconds", started),
+        Figure("memory_resident_bytes", resident),
+        Figure("open_files", len(os.listdir("/proc/self/fd")) - 1),  # one of them lists the others
+    ]
