@@ -87,7 +87,7 @@ class Subscription:
             self.send(record, document)
 
     def send(self, record: Record, document: bytes) -> None:
-        record.handed_out = True
+        record.handed_out |= self._doubtful is None  # a client in doubt did not ask for it
         taken = self._outbox.put(document, (self, record)) and not self.ack
         if taken and self._doubtful is None:
             record.feed.handled(record)
