@@ -100,7 +100,8 @@ def _value(action: argparse.Action, value: object, folder: str) -> object:
         return count
     if isinstance(action.default, list):
         texts = value if isinstance(value, list) else [value]
-        return [name for text in texts for name in _parsed(action, _text(text, "a text, or a list of texts"))]
+        found = [_parsed(action, _text(text, "a text, or a list of texts")) for text in texts]
+        return [each for part in found for each in (part if isinstance(part, list) else [part])]
     if isinstance(action.type, AtLeast) or isinstance(action.default, int):
         kind = action.type.kind if isinstance(action.type, AtLeast) else int
         return _parsed(action, repr(_of_kind(value, kind)))

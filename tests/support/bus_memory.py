@@ -6,6 +6,7 @@ from typing import Any
 import trio
 
 from qs_bus.connection import BusConnection
+from qs_bus.delivery_counts import DeliveryCounts
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
@@ -14,6 +15,7 @@ from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_bus.timers import Timers
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from support.documents import mids, payloads
 
@@ -113,6 +115,8 @@ class FakeBus:
         self.options = options
         self.slow: list[str] = []
         self.timers = Timers()
+        self.counts = RequestCounts()
+        self.delivery_counts = DeliveryCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from qs_client.place import endpoint
 from qs_client.server_arguments import (
     DEFAULT_BUS,
     DEFAULT_SERVER,
@@ -19,10 +18,10 @@ from qs_client.server_arguments import (
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
 from qs_serving.config_file import parse_arguments
+from qs_serving.service_manager import ServiceManager
 
-from .identity import Identity
 from .options import PORT, WebOptions
-from .serving import describe_listening, run_web
+from .serving import describe, run_web
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
@@ -101,6 +100,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     options = WebOptions(
         server=(parsed.server.host, parsed.server.port),
         security=partial(make_security, parsed, parsed.server, _warn, prefix=_SERVER),
+        shows_certificate=parsed.server_cert is not None,
         bus=None if parsed.bus is None else (parsed.bus.host, parsed.bus.port),
         host=parsed.host,
         port=parsed.port,
@@ -115,16 +115,10 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     return options, parsed.verbose
 
 
-def _describe(options: WebOptions) -> list[str]:
-    """Returns lines about who reaches the page, and how it reaches the queue server. StartError if a file cannot be
-    used."""
-    identity = Identity(options.security)
-    return [*describe_listening(options), f"queue server {endpoint(*options.server)}: {identity.about}"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_files(_PROGRAM, verbose, lambda: _describe(options), options.log_format)
-    return run_command(_PROGRAM, verbose, run_web, options, options.log_format)
+        return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
+    run = partial(run_web, manager=ServiceManager(os.environ))
+    return run_command(_PROGRAM, verbose, run, options, options.log_format)

@@ -3,11 +3,12 @@
 import errno
 import os
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from qs_serving.command import check_command, guards_of, run_command
+from qs_serving.figures import Histogram
 from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
 from qs_serving.service_manager import ServiceManager
@@ -57,12 +58,17 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
     raise_descriptor_limit(options.limits)
     inherited = inherited_sockets(manager.environ, manager.pid)
-    guards = guards_of(options, inherited)
-    with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
+    guards, syncs = guards_of(options, inherited), Histogram()
+    with (
+        recording(options.history, options.root, wall_clock) as history,
+        _storage_of(options, history, syncs.observe) as storage,
+    ):
         remotes = open_remotes(options, wall_clock, history)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)
-            server = Server(storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access)
+            server = Server(
+                storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access, syncs=syncs
+            )
             serve, grace = partial(server.serve, listeners), options.limits.grace
             await serve_until_signalled(
                 server,
@@ -79,10 +85,12 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
 
 
 @contextmanager
-def _storage_of(options: ServerOptions, lifecycle: Lifecycle | None) -> Iterator[Engine]:
+def _storage_of(
+    options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+) -> Iterator[Engine]:
     """Opens the engine on the root, and closes it after the block. StartError; StopError when it could not be closed as
     it should be, unless the block has failed already."""
-    storage = open_storage(options, wall_clock, lifecycle)
+    storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage
     except BaseException:

@@ -36,6 +36,7 @@ from .queues import EngineQueue
 from .receiving import take_oldest
 from .root import OpenQueue, RootDirectory
 from .shared import Shared
+from .totals import Totals
 from .watch import Watch
 
 _REPORTS = 4000
@@ -54,14 +55,16 @@ class DirectoriesEngine(Engine):
         disk: Disk | None = None,
         cache: int = CACHE,
         lifecycle: Lifecycle | None = None,
+        on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory. OSError when
-        the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
-        server's."""
+        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory; on_sync: is
+        told how long each write and sync of the journal has taken, in any thread. OSError when the root cannot be used;
+        StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit)
+        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit, on_sync)
+        self._totals = Totals()
         if self.name == "journal":
             self._journal.open()
         self._watch = Watch()
@@ -107,6 +110,7 @@ class DirectoriesEngine(Engine):
         return None if queue is None else queue.options.storage
 
     def _on_closed(self, queue: EngineQueue) -> None:
+        self._totals.keep(queue)
         if isinstance(queue, LogQueue):
             self._journal.forget(queue)
 
@@ -271,6 +275,13 @@ class DirectoriesEngine(Engine):
         if self._journal.maintenance is not None:
             self._journal.maintenance.finish(upkeep)
 
+    def figures(self) -> dict[str, float]:
+        try:
+            free = {"disk_free_bytes": self._disk.free_bytes(self._root.path)}
+        except OSError:
+            free = {}  # the root is gone; the log says so
+        return {**self._totals.figures(self._queues.values()), **self._journal.figures(), **free}
+
     def refresh(self) -> None:
         self._watch.refresh()
 
@@ -374,7 +385,7 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.RETENTION})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
 _DIRQ_CANNOT = frozenset(
@@ -385,7 +396,6 @@ _DIRQ_CANNOT = frozenset(
         Feature.CLAIM,
         Feature.DEAD,
         Feature.REDRIVE,
-        Feature.RETENTION,
         Feature.MILLISECONDS,
     }
 )

@@ -228,6 +228,9 @@ class Stats:
     """Moved to the dead-letter queue."""
     retired: int = 0
     """Removed as they were older than the retention."""
+    redelivered: int = 0
+    """Of those delivered, how many had been delivered before."""
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +469,11 @@ class Engine(ABC):
 
     def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
         """Takes over what was done in a thread."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is to be known of the engine as a whole, by the names in docs/protocol.md: what has happened in
+        all queues since the start, and how the journal and the disk are."""
+        return {}
 
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""

@@ -5,7 +5,7 @@ Ids are those of one queue; `time` makes those of different queues comparable.
 
 from typing import Protocol
 
-from .engine import Message, Queue
+from .engine import Message, Queue, Stats
 
 
 class EngineQueue(Queue, Protocol):
@@ -13,6 +13,10 @@ class EngineQueue(Queue, Protocol):
 
     path: str
     qid: str
+
+    @property
+    def counts(self) -> Stats:
+        """What has happened to its messages since the start."""
 
     def __len__(self) -> int:
         """Returns how many messages it holds, in whatever state, without pushes that are not visible yet."""

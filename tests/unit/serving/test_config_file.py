@@ -13,8 +13,9 @@ from qs_schemas.command_line import CommandParser
 from qs_server.main.queue_server import read_options as server_options
 from qs_server.storage.engine import Durability
 from qs_serving.config_file import add_config, parse_arguments
+from qs_web.command import read_options as web_options
 
-READERS = {"queue-server.py": server_options, "queue-bus.py": bus_options}
+READERS = {"queue-server.py": server_options, "queue-bus.py": bus_options, "queue-web.py": web_options}
 
 
 @pytest.fixture
@@ -72,6 +73,14 @@ def test_one_queue(file: Path) -> None:
     """A flag that may be repeated may be a single text."""
     file.write_text('queue = "orders"\n')
     assert bus_options(["--config", str(file)])[0].queues == ("orders",)
+
+
+def test_the_page(file: Path) -> None:
+    """A flag that is repeated, each time with one text, is a list too."""
+    file.write_text('allow-host = ["a.example", "B.example:1"]\nread-only = true\npath = "/queues/"\n')
+    options, _ = web_options(["--config", str(file)])
+    assert (options.hosts, options.read_only, options.path) == (("a.example", "b.example:1"), True, "/queues")
+    assert web_options(["--config", str(file), "--allow-host", "c"])[0].hosts == ("c",)
 
 
 def test_a_variable_does_not_win(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +180,7 @@ def test_every_flag_is_a_key(program: str, file: Path, capsys: pytest.CaptureFix
     flags = {flag for line in lines for flag in re.findall(r"--([a-z][a-z-]*)", line)}
     keys = refused(file, "zzz = 1", capsys, program).rpartition(": ")[2].strip().split(", ")
     assert set(keys) == flags - {"help", "version", "config", "check"}
-    assert {"host", "port", "tls-cert", "max-document", "log-format", "verbose"} < flags
+    assert {"host", "port", "tls-cert", "log-format", "verbose"} < flags
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,6 +148,7 @@ class LogClaims:
 
     def _count_received(self, mids: Sequence[int]) -> None:
         self._table.counts.delivered += len(mids)
+        self._table.counts.redelivered += sum(map(self._table.receives.__contains__, mids))
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("received", mid, more=1)
 
@@ -235,6 +236,7 @@ class LogClaims:
         del self.consumers[consumer].claims[seq]
         self._store.undo.append((self._unrelease, claim, mids))
         self._make_visible(mids)
+        self._table.counts.released += len(mids)
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("released", mid)
         return len(claim.record.mids)

@@ -48,6 +48,7 @@ class Delivery:
             table.held.add(mid)
         table.hidden(expiry)
         table.counts.delivered += 1
+        table.counts.redelivered += receives > 1
         if table.lifecycle is not None:
             table.note("received", mid)
         unit = table.unit
@@ -73,6 +74,7 @@ class Delivery:
             table.held.update(mids)
         table.hidden(expiry)
         table.counts.delivered += len(mids)
+        table.counts.redelivered += len(mids) - receives.count(1)
         for mid in mids if table.lifecycle is not None else ():
             table.note("received", mid)
         until = expiry * unit

@@ -41,6 +41,7 @@ class LogQueue(QueueState):
         self.path = path
         self._shared = shared
         table, clock = self.table, shared.clock
+        self.counts = table.counts
         pushing = self._pushing = Pushing(table, self.keys, store, clock)
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)

@@ -39,6 +39,7 @@ class Windows:
             self._store.undo.append((table.set_receives, mid, receives))
             table.set_receives(mid, counted)
         self._change(mid, expiry, until, delayed=bool(until))
+        table.counts.released += 1
         table.note("released", mid)
         return table.time(until) if until else None
 
