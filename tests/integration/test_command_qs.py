@@ -15,7 +15,7 @@ import pytest
 from support.scripted_server import GIVE_UP, Conversation, scripted
 from support.serving import ServerProcess
 
-from qs_client import Error, QueueClient, ServerError, command
+from qs_client import Error, QueueClient, ServerError, command, command_output
 
 Run = Callable[..., tuple[int, str, str]]
 # Where tests run in the background, a child begins with Ctrl-C ignored.
