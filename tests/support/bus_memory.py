@@ -162,8 +162,8 @@ class Client:
         """Codes of the answers; 0 for what is no error."""
         return [self._code(DeleteMessage(qid, mid)) for mid in which]
 
-    def release(self, mid: int, delay: float | None = None, qid: str = "q") -> int:
-        return self._code(ReleaseMessage(qid, mid, delay=delay))
+    def release(self, mid: int, delay: float | None = None, qid: str = "q", *, counts: bool = True) -> int:
+        return self._code(ReleaseMessage(qid, mid, delay=delay, uncounted=not counts))
 
     def _code(self, request: Message) -> int:
         answer = self.connection._answer_to(request)
@@ -230,6 +230,7 @@ def nothing_left(feed: Feed) -> bool:
     """Whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
     assert not feed.records
+    assert not getattr(feed, "_awaited", None)
     assert not getattr(feed, "_backlog", None)
     for member in feed.members:
         assert not member.pending
