@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
@@ -130,6 +129,8 @@ def as_time(microseconds: int | None) -> str:
     """Formats a time as in RFC 3339, in UTC."""
     if microseconds is None:
         return "an unknown time"
+    from datetime import UTC, datetime  # noqa: PLC0415 - most commands print no times, and it takes long to import
+
     try:
         return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     except (OverflowError, ValueError):  # ids need not be times

@@ -80,9 +80,9 @@ class RequestCounts:
         """Counts an error."""
         self._errors[operation, code] = self._errors.get((operation, code), 0) + 1
 
-    def errors(self, code: int) -> int:
-        """Returns how many requests have got an error."""
-        return sum(count for (_, each), count in self._errors.items() if each == code)
+    def errors(self, code: int, *, but: str = "") -> int:
+        """Returns how many requests have got an error. but: without those of this operation."""
+        return sum(count for (op, each), count in list(self._errors.items()) if each == code and op != but)
 
     def figures(self) -> list[Figure]:
         """Returns how many requests there were and how long they took, by operation, in order of their names."""

@@ -34,7 +34,7 @@ from qs_schemas import (
     serialize,
 )
 from qs_schemas.framing import Framer
-from qs_schemas.parse import parse
+from qs_schemas.parsing import parse
 from qs_schemas.plain import PlainReader
 from qs_schemas.templates import write
 
