@@ -278,3 +278,24 @@ def test_progress_elsewhere_is_for_those_who_ask(verbose: bool, lines: int) -> N
     line.clear()
     assert stream.getvalue().count("\n") == lines
     assert "\x1b" not in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_what_a_start_waits_for(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first batch it shows the steps that take seconds, in one line that is gone when the job ends."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    command.main(["report", "history", "--to", "report"])
+    shown = terminal.getvalue().split("\r\x1b[K")
+    assert [text.split(",")[0] for text in shown[1:4]] == [
+        "loading Spark",
+        "checking queues and files",
+        "starting Spark and its Java",
+    ]
+    assert shown[4].startswith(("", "qs-pipeline: "))
