@@ -10,17 +10,20 @@ from functools import partial
 import trio
 
 from qs_client.security import PLAIN, Security
-from qs_schemas import ErrorCode, Fault, Message, Peer
+from qs_schemas import ErrorCode, Fault, Figure, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
 from qs_serving.command import guards_of
+from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, open_listeners, raise_descriptor_limit
+from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
 from .connection import BusConnection
+from .delivery_counts import DeliveryCounts
 from .fanout import FanOut
 from .feeds import Feed
 from .monitor import Monitor
@@ -54,6 +57,7 @@ class Bus(Acceptor[BusConnection]):
         how to speak to the queue server."""
         super().__init__(options.limits, tls, access)
         self.options = options
+        self.delivery_counts = DeliveryCounts()
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
         self._monitor = Monitor(options, self._opened, self._ended, security)
@@ -62,6 +66,21 @@ class Bus(Acceptor[BusConnection]):
     def server_name(self) -> str:
         return self._monitor.server_name
 
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus: see docs/protocol.md."""
+        subscriptions = [each for client in self._connections for each in client.subscriptions]
+        counts = self.delivery_counts
+        return [
+            *super().figures(),
+            Figure("server_connected", int(self._monitor.upstream.connected.is_set())),
+            Figure("subscribers", sum(bool(client.subscriptions) for client in self._connections)),
+            Figure("subscriptions", len(subscriptions)),
+            Figure("deliveries_total", counts.deliveries),
+            Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
+            Figure("held", sum(len(each.held or ()) for each in subscriptions)),
+            *(Figure("disconnected_total", n, {"reason": bound}) for bound, n in counts.disconnected.items()),
+        ]
+
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` is called. Then clients may read for up to `grace` seconds, and the bus deletes
         what they have handled within `grace` plus 2 s."""
@@ -69,6 +88,7 @@ class Bus(Acceptor[BusConnection]):
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             background.start_soon(self.timers.run)
             await self.accept(listeners)
+            self._monitor.give_back()
             with self._flushing:
                 await self._monitor.upstream.emptied()
             if self._flushing.cancelled_caught:
@@ -85,7 +105,7 @@ class Bus(Acceptor[BusConnection]):
         super().stop()
 
     def cut_off(self) -> None:
-        """Shortens the time after `stop`: clients get none, the deletions on the server 2 s."""
+        """Shortens the time after `stop`: clients get none, deletions and releases on the server 2 s."""
         self._flushing.deadline = min(self._flushing.deadline, trio.current_time() + _FLUSH_TIME)
         super().cut_off()
 
@@ -201,12 +221,13 @@ def _allowed(rights: Rights, feed: Source) -> bool:
     return rights.may_read(feed.label) and (not isinstance(feed, Share) or rights.may_use(feed.name.owner))
 
 
-async def run_bus(options: BusOptions, announce: Announce) -> None:
+async def run_bus(options: BusOptions, announce: Announce, manager: ServiceManager) -> None:
     """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
     raise_descriptor_limit(options.limits)
-    guards, security = guards_of(options), ServerSecurity(options.security)
-    listeners = await open_listeners(options.host, options.port)
+    inherited = inherited_sockets(manager.environ, manager.pid)
+    guards, security = guards_of(options, inherited), ServerSecurity(options.security)
+    listeners = await open_listeners(options.host, options.port, inherited)
     bus = Bus(options, guards.tls, guards.access, security=security)
     reloads = [*guards.reloads, *([security] if security.used else [])]
     serve, grace = partial(bus.serve, listeners), options.limits.grace
-    await serve_until_signalled(bus, serve, listeners, announce, grace, reloads=reloads)
+    await serve_until_signalled(bus, serve, listeners, announce, grace, reloads=reloads, manager=manager)

@@ -11,6 +11,8 @@ from qs_client.server_arguments import DEFAULT_SERVER, add_security, check_secur
 from qs_schemas.limits import QID
 from qs_serving.arguments import number_group
 from qs_serving.command import add_limits, check_command, make_parser, read_common, run_command
+from qs_serving.config_file import parse_arguments
+from qs_serving.service_manager import ServiceManager
 
 from .bus import run_bus
 from .options import PORT, BusOptions, Policy
@@ -86,7 +88,7 @@ def bus_parser() -> argparse.ArgumentParser:
 def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = bus_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parse_arguments(parser, arguments)
     if parsed.server is None:
         try:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
@@ -117,7 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_command(
-            _PROGRAM, verbose, options, lambda: ServerSecurity(options.security).describe(options.server)
-        )
-    return run_command(_PROGRAM, verbose, run_bus, options)
+        return check_command(_PROGRAM, verbose, options, partial(_describe_server, options), options.log_format)
+    run = partial(run_bus, manager=ServiceManager(os.environ))
+    return run_command(_PROGRAM, verbose, run, options, options.log_format)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol
 
 import trio
@@ -15,9 +17,11 @@ from qs_schemas import errors as table
 from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
 from qs_serving.conversation import Conversation
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .delivery_counts import DeliveryCounts
 from .operations import operation_of, waits
 from .options import BusOptions
 from .refused import RefusedError
@@ -37,12 +41,31 @@ _GROUP = 256
 """Requests that are handled before other connections get their turn."""
 
 
+@dataclass(slots=True)
+class _Group:
+    """Requests that are answered together. documents: of the answers, and of some that were counted before; since: when
+    the first of the requests was taken up."""
+
+    documents: list[bytes]
+    requests: list[Message | Fault] = field(default_factory=list)
+    answers: list[Message] = field(default_factory=list)
+    since: float = field(default_factory=perf_counter)
+
+
 class Broker(Protocol):
     """The bus, as its connections use it."""
 
     @property
     def options(self) -> BusOptions:
         """The options of the bus."""
+
+    @property
+    def counts(self) -> RequestCounts:
+        """The requests of all clients, and how long they took."""
+
+    @property
+    def delivery_counts(self) -> DeliveryCounts:
+        """What subscribers have been sent."""
 
     @property
     def timers(self) -> Timers:
@@ -93,7 +116,7 @@ class BusConnection(Conversation):
         caller: Caller | None,
     ) -> None:
         """caller: who the client is; None if there is no access file."""
-        super().__init__(stream, peer, limits, writers)
+        super().__init__(stream, peer, limits, writers, bus.counts)
         self._caller = caller
         self.rights = Rights(caller)
         self._bus = bus
@@ -134,31 +157,36 @@ class BusConnection(Conversation):
     # -- requests -------------------------------------------------------------------------------------------------
 
     async def _answer(self) -> bool:
-        answers: list[bytes] = []
+        group = _Group([])
         for _ in range(min(len(self._events), _GROUP)):
             event = self._events.popleft()
             if isinstance(event, Fault):
-                answers.append(self._peer.send(event.message(new_resp())))
+                self._add(group, event, event.message(new_resp()))
                 self._closes = event.error.closes
             elif waits(event):
-                self._send_answers(answers)  # earlier answers go before the messages of a subscription
-                answers.append(await self._answer_later(event))
+                self._send(group)  # earlier answers go before the messages of a subscription
+                group = _Group([await self._answer_later(event)])
             else:
-                answers.append(self._peer.send(self._answer_to(event)))
+                self._add(group, event, self._answer_to(event))
             if self._closes:
                 self._send_no_more()
                 break
-        self._send_answers(answers)
+        self._send(group)
         self._parse()
         if self._outbox.unsent > 2 * self._limits.outbox:
             await self._outbox.drained()  # the client sends requests and does not read the answers
         await trio.lowlevel.checkpoint()
         return not self._closes
 
-    def _send_answers(self, answers: list[bytes]) -> None:
-        if any(answers):
-            self._outbox.put(b"".join(answers), _ANSWERS)
-        answers.clear()
+    def _add(self, group: _Group, request: Message | Fault, answer: Message) -> None:
+        group.requests.append(request)
+        group.answers.append(answer)
+        group.documents.append(self._peer.send(answer))
+
+    def _send(self, group: _Group) -> None:
+        if any(group.documents):
+            self._outbox.put(b"".join(group.documents), _ANSWERS)
+        self._counts.answered(group.requests, group.answers, perf_counter() - group.since)
 
     def _answer_to(self, request: Message) -> Message:
         """Returns the answer to a request whose operation does not wait."""
@@ -173,6 +201,7 @@ class BusConnection(Conversation):
         """Does what an operation that waits is to do. Returns the document of its answer, b"" if that has been sent
         already, right before the first message."""
         answers: list[Message | None] = []
+        since = perf_counter()
 
         async def handle() -> None:
             answers.append(await operation_of(request, self).handler(self, request))
@@ -181,11 +210,18 @@ class BusConnection(Conversation):
             await self._while_connected(handle)
         except (RefusedError, NotAllowedError) as error:
             self._closes = error.error.closes
-            return self._peer.send(_error(request, error))
-        if not answers or answers[0] is None:  # without any, the client has gone
+            answers = [_error(request, error)]
+            if isinstance(error, NotAllowedError):
+                since += error.delay  # to be late on purpose takes no time
+        if not answers:
+            return b""  # the client has gone
+        answer = answers[0]
+        self._counts.answered([request], [answer or request], perf_counter() - since)
+        if answer is None:
             return b""
-        answers[0].answers(new_resp(), request.req)
-        return self._peer.send(answers[0])
+        if not isinstance(answer, Error):
+            answer.answers(new_resp(), request.req)
+        return self._peer.send(answer)
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
@@ -248,6 +284,7 @@ class BusConnection(Conversation):
             self._peer,
             self._bus.options,
             self._too_slow,
+            self._bus.delivery_counts,
             req=req,
             ack=ack,
             prefetch=prefetch,
@@ -280,8 +317,9 @@ class BusConnection(Conversation):
         if not self._stopping:
             self._bus.leave(self)
 
-    def _too_slow(self, text: str) -> None:
+    def _too_slow(self, bound: str, text: str) -> None:
         if self._refusal is None:
+            self._bus.delivery_counts.disconnected[bound] += 1
             self._bus.log_slow(text)
             self.dismiss(table.TOO_MANY, text)
 

@@ -2,13 +2,21 @@
 
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
-from qs_client import calls
+from qs_client import calls, policy_calls
 from qs_client.asking import Call
-from qs_client.errors import BadRequest, Forbidden, ServerError, ServerUnavailable, Unauthorized
+from qs_client.errors import (
+    BadRequest,
+    Forbidden,
+    NotFound,
+    NotImplementedByServer,
+    ServerError,
+    ServerUnavailable,
+    Unauthorized,
+)
 from qs_schemas import ErrorCode
 from qs_schemas import errors as table
 from qs_schemas.limits import QID
@@ -81,12 +89,37 @@ class DurableNames:
                 async with self.lock:
                     found = await self._find(feed, name, rights)
                     # Also for a known name: while it had no members, the bus was not told if its queue was deleted.
-                    await self._upstream.call(calls.new_queue(_checked(found), exist_ok=True))
+                    await self._make(_checked(found), feed.qid)
                     return self.add(found)
             except ServerUnavailable:
                 await trio.lowlevel.checkpoint()
             except ServerError as error:
                 raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None
+
+    async def _make(self, qid: str, of: str) -> None:
+        """Makes the queue of a name if there is none. It takes over what the queue `of` says now about messages that
+        nobody handles. Raises ServerError, ServerUnavailable."""
+        try:
+            await self._upstream.call(policy_calls.queue_options(qid))
+        except NotFound:
+            policy = await self._policy_of(of)
+            await self._upstream.call(calls.new_queue(qid, exist_ok=True, **policy))
+
+    async def _policy_of(self, qid: str) -> dict[str, Any]:
+        """Returns the options that a name takes over from its queue; none if the bus may not see them."""
+        try:
+            options = await self._upstream.call(policy_calls.queue_options(qid))
+        except (NotFound, Unauthorized, Forbidden, NotImplementedByServer) as error:
+            _logger.info("names of %r take over no options: the bus may not see them: %s", qid, error)
+            return {}
+        return {
+            "visibility": options.visibility,
+            "retention": options.retention,
+            "dead_letter": options.dead_letter,
+            "max_receives": options.max_receives,
+            # A dead-letter queue has the storage of its queue.
+            "storage": options.storage if options.dead_letter else None,
+        }
 
     async def _find(self, feed: FanOut, name: str, rights: Rights) -> DurableName:
         """Returns the client's own name, else one that the client may use, else a new one."""

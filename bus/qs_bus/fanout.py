@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .feeds import PREFETCH, Feed, ServerRequests
 from .names import DurableName
-from .records import Member, Record
+from .records import Member, Record, Release
 from .retry_queue import RetryQueue
 
 
@@ -34,10 +34,12 @@ class FanOut(Feed):
         """Members that are about to join, also under a name."""
         self.expected = 0
         """Acknowledging members from before the bus was killed, for whom the feed waits."""
+        self._awaited: dict[int, dict[Member, None]] = {}
+        """Messages that were released on the server, and the members that wait for them to come again."""
 
     @property
     def wanted(self) -> bool:
-        return not self.expected and bool(self.members or self.names)
+        return not (self.expected or self._stopped) and bool(self.members or self.names)
 
     def _distribute(self, record: Record) -> None:
         record.waiting = len(self.members) + bool(self.names)
@@ -46,13 +48,7 @@ class FanOut(Feed):
             return
         if self.names:
             self._copies.add(self, record.mid)
-        documents: dict[tuple[str | None, bool], bytes] = {}
-        for member in self.members:
-            form = member.form
-            document = documents.get(form)
-            if document is None:
-                document = documents[form] = record.document(*form)
-            member.offer(record, document)
+        _offer(record, self.members)
         self.keep_payload(record)
 
     @property
@@ -104,6 +100,52 @@ class FanOut(Feed):
         member.hold(record)
         member.pump()
 
+    # -- what the server sends again, because it counts how often
+
+    def _nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> None:
+        """Releases the message on the server, once for all members that have released it until it comes again."""
+        awaiting = self._awaited.setdefault(record.mid, {})
+        if not awaiting:
+            self._upstream.releases.add(self, Release(record.mid, record.receives, delay, counts, awaited=True))
+        awaiting[member] = None
+
+    def _come_again(self, record: Record, payload: bytes) -> None:
+        members = self._awaited.pop(record.mid, None)
+        if members:
+            in_memory = record.payload is not None
+            if not in_memory:
+                record.payload = payload
+            _offer(record, members)
+            if not in_memory:
+                self.keep_payload(record)
+
+    def awaits(self, mid: int) -> bool:
+        return mid in self._awaited
+
+    def missing(self, mid: int) -> None:
+        """Gives up a message that has become a dead letter. Members that have it and did not release it may still
+        handle it."""
+        for _ in self._awaited.pop(mid, ()):
+            self._stop_awaiting(mid)
+
+    def leave(self, member: Member) -> None:
+        super().leave(member)
+        for mid, members in list(self._awaited.items()):
+            if member in members:
+                del members[member]
+                if not members:
+                    del self._awaited[mid]
+                self._stop_awaiting(mid)
+
+    def _stop_awaiting(self, mid: int) -> None:
+        """Counts that a member does not wait for a message any more. The server has it, or knows why it has not."""
+        record = self.records[mid]
+        if record.waiting > 1 or record.handled:
+            self._count_down(record)
+        else:
+            record.done = True
+            del self.records[mid]
+
     def _lost(self, record: Record) -> None:
         for member in self.members:
             if member.drop_held(record):
@@ -114,3 +156,14 @@ class FanOut(Feed):
         for member in self.members:
             if member.blocked:
                 member.pump()
+
+
+def _offer(record: Record, members: Iterable[Member]) -> None:
+    """Gives members a message whose payload is in memory. Those with the same form get the same document."""
+    documents: dict[tuple[str | None, bool], bytes] = {}
+    for member in members:
+        form = member.form
+        document = documents.get(form)
+        if document is None:
+            document = documents[form] = record.document(*form)
+        member.offer(record, document)

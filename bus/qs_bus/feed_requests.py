@@ -4,6 +4,7 @@ They are collected, and sent whenever there is a connection. Those that a lost c
 on the next one.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -15,7 +16,7 @@ from qs_client.asking import Call
 
 from .fanout import FanOut
 from .feeds import Feed
-from .records import Record
+from .records import Record, Release
 from .retry_queue import RetryQueue
 
 F = TypeVar("F", bound=Feed)
@@ -39,7 +40,8 @@ class FeedRequests:
     def __init__(self, server: Server, look_again: Callable[[], Awaitable[None]]) -> None:
         """look_again: finds out which durable names there are; is called when the queue of one is missing."""
         self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", _LIST)
-        self.releases: RetryQueue[Feed, tuple[int, int | None]] = RetryQueue("releasing messages", _CONCURRENT)
+        self.releases: RetryQueue[Feed, Release] = RetryQueue("releasing messages", _CONCURRENT)
+        self._looks: RetryQueue[Feed, int] = RetryQueue("looking for released messages", _CONCURRENT)
         self.copies: RetryQueue[FanOut, int] = RetryQueue("storing messages for durable names", _LIST)
         self.fetches: RetryQueue[Feed, Record] = RetryQueue("fetching messages", _CONCURRENT)
         self._server = server
@@ -61,6 +63,7 @@ class FeedRequests:
 
             nursery.start_soon(serve, self.deletes, self._delete)
             nursery.start_soon(serve, self.releases, self._release)
+            nursery.start_soon(serve, self._looks, self._look)
             nursery.start_soon(serve, self.copies, self._copy)
             nursery.start_soon(serve, self.fetches, self._fetch)
         raise failure[0]
@@ -73,12 +76,34 @@ class FeedRequests:
                     await self._server.call(calls.delete(feed.qid, mid))
         feed.deleted(mids)
 
-    async def _release(self, feed: Feed, messages: list[tuple[int, int | None]]) -> None:
-        async def release(mid: int, receives: int | None) -> None:
+    async def _release(self, feed: Feed, messages: list[Release]) -> None:
+        async def release(message: Release) -> None:
+            mid, receives, delay, counts, awaited = message
+            receipt = mid if receives is None else Receipt(mid, receives)
             with suppress(NotFound, Stale, Unauthorized, Forbidden):  # the bus no longer holds it
-                await self._server.call(calls.release(feed.qid, mid if receives is None else Receipt(mid, receives)))
+                await self._server.call(calls.release(feed.qid, receipt, delay=delay, count=counts))
+            if awaited:
+                self._looks.add(feed, mid)
 
-        await run_concurrently(release, messages)
+        await run_concurrently(release, [(message,) for message in messages])
+
+    async def _look(self, feed: Feed, mids: list[int]) -> None:
+        """Finds out which of the messages that members wait for are dead letters now, or deleted: only the others come
+        again."""
+
+        async def look(mid: int) -> None:
+            if not feed.awaits(mid):
+                return
+            try:
+                message = await self._server.call(calls.peek(feed.qid, mid))
+            except NotFound:
+                feed.missing(mid)
+                return
+            if feed.awaits(mid):
+                delay = max((message.visible_at or 0) / 1_000_000 - time.time(), RETRY_AFTER)
+                self._nursery.start_soon(self._later, self._looks, feed, mid, delay)
+
+        await run_concurrently(look, [(mid,) for mid in mids])
 
     async def _copy(self, feed: FanOut, mids: list[int]) -> None:
         while targets := [share.qid for share in feed.names.values()]:
@@ -113,18 +138,18 @@ class FeedRequests:
             payload = message.payload
             if payload is None and not record.done:
                 # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
-                self._nursery.start_soon(self._fetch_later, feed, record)
+                self._nursery.start_soon(self._later, self.fetches, feed, record, RETRY_AFTER)
             else:
                 feed.fetched(record, payload.encode() if isinstance(payload, str) else payload)
 
         await run_concurrently(fetch, [(record,) for record in records])
 
-    async def _fetch_later(self, feed: Feed, record: Record) -> None:
-        """Fetches a payload in a second, without holding up other requests."""
+    async def _later(self, requests: RetryQueue[Feed, T], feed: Feed, item: T, seconds: float) -> None:
+        """Makes a request later, without holding up others."""
         try:
-            await trio.sleep(RETRY_AFTER)
+            await trio.sleep(seconds)
         finally:
-            self.fetches.add(feed, record)  # also when the connection ends meanwhile
+            requests.add(feed, item)  # also when the connection ends meanwhile
 
 
 async def run_concurrently(do: Callable[..., Awaitable[None]], each: Sequence[tuple[object, ...]]) -> None:

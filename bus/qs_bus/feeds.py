@@ -13,7 +13,7 @@ from typing import Protocol
 
 from qs_schemas import GetMessage
 
-from .records import Member, Record
+from .records import Member, Record, Release, origin_of
 from .retry_queue import RetryQueue
 
 PREFETCH = 1000
@@ -30,8 +30,8 @@ class ServerRequests(Protocol):
         """Ids of messages to delete."""
 
     @property
-    def releases(self) -> RetryQueue[Feed, tuple[int, int | None]]:
-        """Messages to release: id and count of receives."""
+    def releases(self) -> RetryQueue[Feed, Release]:
+        """Messages to release."""
 
     @property
     def fetches(self) -> RetryQueue[Feed, Record]:
@@ -39,6 +39,9 @@ class ServerRequests(Protocol):
 
     def sync(self, feed: Feed) -> None:
         """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
+
+    def ask_policy(self, feed: Feed) -> None:
+        """Asks the server whether it counts the receives of the feed's queue, see `Feed.counted`."""
 
 
 class Feed(ABC):
@@ -55,6 +58,10 @@ class Feed(ABC):
         self.prefetch = PREFETCH
         self.forbidden = ""
         """Why the server does not let the bus read the queue, as far as is known."""
+        self.counted = False
+        """Whether the queue has `max-receives`: then a message that a client has not handled goes back to the server,
+        which counts that, and sends it again or moves it to the dead-letter queue."""
+        self._stopped = False
         self._upstream = upstream
         self._memory = memory
         self._payload_bytes = 0
@@ -74,17 +81,30 @@ class Feed(ABC):
         """Takes a message that the server has delivered."""
         mid = message.mid or 0
         existing = self.records.get(mid)
+        payload = message.payload.encode() if isinstance(message.payload, str) else message.payload or b""
         if existing is not None:
             # The bus held it before the connection to the server broke. The members that have it keep it.
             existing.receives = message.receives
             if existing.done:
                 self._upstream.deletes.add(self, mid)
+            else:
+                self._come_again(existing, payload)
             return
-        payload = message.payload.encode() if isinstance(message.payload, str) else message.payload or b""
         record = Record(self, mid, message.receives, message.pushed_at, payload, len(payload))
+        record.origin = origin_of(message)
         self.records[mid] = record
         self._distribute(record)
         self._adjust()
+
+    def _come_again(self, record: Record, payload: bytes) -> None:  # noqa: B027 - only where members wait for that
+        """Takes a message of which the feed has a record already."""
+
+    def awaits(self, mid: int) -> bool:
+        """Tells whether a member waits for a message that was released to come again."""
+        return False
+
+    def missing(self, mid: int) -> None:  # noqa: B027 - only where members wait for messages to come again
+        """Gives up a message that was released and is not in the queue any more."""
 
     def deleted(self, mids: Iterable[int]) -> None:
         """Forgets messages that the server has deleted."""
@@ -134,8 +154,34 @@ class Feed(ABC):
         if record.handled:
             self._upstream.deletes.add(self, record.mid)
         else:
-            self.records.pop(record.mid, None)
-            self._upstream.releases.add(self, (record.mid, record.receives))
+            self._give_back(record)
+
+    def _give_back(self, record: Record, delay: float | None = None, *, counts: bool = True) -> None:
+        """Releases a message on the server. One that no member has got does not count as received."""
+        record.done = True
+        self.records.pop(record.mid, None)
+        counts = counts and (record.handed_out or not self.counted)
+        self._upstream.releases.add(self, Release(record.mid, record.receives, delay, counts))
+
+    def stop(self) -> None:
+        """Has the server send nothing more. If it counts receives, gives back what no member has got: the end of the
+        connection would count it."""
+        self._stopped = True
+        self._upstream.sync(self)
+        for record in list(self.records.values()) if self.counted else ():
+            if not (record.done or record.handed_out):
+                self._give_back(record)
+
+    def nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> bool:
+        if not self.counted:
+            self._upstream.ask_policy(self)  # it may have been changed: then the next one is counted
+            return False
+        self._nack(record, member, delay, counts=counts)
+        return True
+
+    @abstractmethod
+    def _nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> None:
+        """Has the server send a message again that a member has released."""
 
     def count_delayed(self, more: int) -> None:  # noqa: B027 - only where that is in the way of others
         """Adds to the number of messages that were released with a delay that has not passed yet. more: may be

@@ -78,6 +78,12 @@ class Monitor:
         if self._counts is not None:
             self._counts.close()
 
+    def give_back(self) -> None:
+        """Has the server send nothing more, and returns what no client has got to queues that count receives."""
+        for feed in self.feeds.values():
+            for each in (feed, *feed.names.values()):
+                each.stop()
+
     # -- for subscribers ------------------------------------------------------------------------------------------
 
     async def check(self, qid: str, rights: Rights) -> None:

@@ -131,7 +131,9 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
 
 def _release_message(client: Client, request: ReleaseMessage) -> Message:
     subscription, record = _take_unacknowledged(client, request.qid or "", request.mid or 0)
-    if not request.delay:
+    if record.feed.nack(record, subscription, request.delay, counts=not request.uncounted):
+        subscription.pump()
+    elif not request.delay:
         record.feed.resend(record, subscription)
     else:
         subscription.delay(record, request.delay, client.timers)

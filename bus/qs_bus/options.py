@@ -29,7 +29,7 @@ class BusOptions:
     back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
     for none; access: path of the access file, None if everybody may do everything; open: everybody may, also from other
     machines; check: only look at the files and flags; security: reads how to speak to the queue server, raises OSError
-    or ValueError. limits.outbox: bytes of an outbox.
+    or ValueError. limits.outbox: bytes of an outbox; log_format: text or json.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -46,4 +46,5 @@ class BusOptions:
     access: str | None = None
     open: bool = False
     check: bool = False
+    log_format: str = "text"
     security: Callable[[], Security] = lambda: PLAIN

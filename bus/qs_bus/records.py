@@ -7,9 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from qs_schemas import GetMessage, serialize
+
+
+class Origin(NamedTuple):
+    """Says what a dead letter was. The fields are those of `GetMessage`."""
+
+    dead_from: str
+    dead_mid: int | None
+    dead_receives: int | None
+    dead_at: int | None
+    dead_reason: str | None
+
+
+def origin_of(message: GetMessage) -> Origin | None:
+    """Returns what a message was if it is a dead letter, None for any other."""
+    if message.dead_from is None:
+        return None
+    return Origin(message.dead_from, message.dead_mid, message.dead_receives, message.dead_at, message.dead_reason)
+
+
+class Release(NamedTuple):
+    """A message to release on the server. receives: as the server sent it; delay: seconds; counts: False if no client
+    has got it, or the client says that it did not try; awaited: a subscriber waits for the message to come again."""
+
+    mid: int
+    receives: int | None
+    delay: float | None = None
+    counts: bool = True
+    awaited: bool = False
 
 
 class Source(Protocol):
@@ -30,6 +58,11 @@ class Source(Protocol):
 
     def resend(self, record: Record, member: Member) -> None:
         """Reports that a member has released the record and can get it again."""
+
+    def nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> bool:
+        """Reports that a member has released the record, to have the server count that. Returns False, and does
+        nothing, if the server counts no receives of the queue. delay: seconds until the server sends the message again;
+        counts: False if the receive is not to count."""
 
     def count_delayed(self, more: int) -> None:
         """Adds to the number of records that were released with a delay that has not passed yet. more: may be
@@ -102,7 +135,7 @@ class Record:
     payload: None when it is not in memory; size: bytes of the payload; waiting: how many members have not handled it
     yet; handled: a member has handled it; keepers: how many members wait for room and need the payload; done: no member
     is waited for; fetching: the payload is being fetched again; doubtful: how many of the members waited for may have
-    got it by mistake.
+    got it by mistake; handed_out: a member has got it, or is being sent it; origin: of a dead letter.
     """
 
     feed: Source
@@ -117,6 +150,8 @@ class Record:
     done: bool = False
     fetching: bool = False
     doubtful: int = 0
+    handed_out: bool = False
+    origin: Origin | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -126,16 +161,17 @@ class Record:
     def document(self, req: str | None, early: bool) -> bytes:
         """Returns the document that delivers the message; the payload must be in memory. req: of the subscription;
         early: end the document with an empty line, see `serialize`."""
-        return serialize(
-            GetMessage(
-                self.feed.label,
-                self.mid,
-                payload=self.payload,
-                status="delivered",
-                receives=self.receives,
-                pushed_at=self.pushed_at,
-                req=req,
-                type="response",
-            ),
-            early,
+        message = GetMessage(
+            self.feed.label,
+            self.mid,
+            payload=self.payload,
+            status="delivered",
+            receives=self.receives,
+            pushed_at=self.pushed_at,
+            req=req,
+            type="response",
         )
+        if self.origin is not None:
+            for name, value in self.origin._asdict().items():
+                setattr(message, name, value)
+        return serialize(message, early)

@@ -19,7 +19,7 @@ class Share(Feed):
 
     @property
     def wanted(self) -> bool:
-        return bool(self.members)
+        return bool(self.members) and not self._stopped
 
     def join(self, member: Member) -> None:
         self._set_prefetch(member.prefetch)
@@ -69,8 +69,11 @@ class Share(Feed):
         del self.members[member]
         self.members[member] = None
 
+    def _nack(self, record: Record, member: Member, delay: float | None, *, counts: bool) -> None:
+        self._give_back(record, delay, counts=counts)
+
     def let_go(self, record: Record) -> None:
-        if not self.members:
+        if not self.members or (self.counted and record.handed_out):
             super().let_go(record)
             return
         record.keepers += 1

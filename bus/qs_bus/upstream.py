@@ -15,6 +15,7 @@ from qs_client import (
     Error,
     Forbidden,
     GetMessage,
+    GetQueue,
     Message,
     ServerError,
     ServerUnavailable,
@@ -85,6 +86,7 @@ class Upstream:
         self._said: set[str] = set()  # what the log says about the present outage
         self._feeds: dict[str, Feed] = {}
         self._reqs: dict[Feed, tuple[str, int]] = {}
+        self._policies: dict[str, Feed] = {}  # whose options have been asked for, by the req
         self._number = 0
         self._nursery: trio.Nursery
 
@@ -178,6 +180,7 @@ class Upstream:
         self._connection = None
         self._feeds.clear()
         self._reqs.clear()
+        self._policies.clear()
         connection.close()
 
     async def call(self, call: Call[T]) -> T:
@@ -225,7 +228,7 @@ class Upstream:
         req, prefetch = self._reqs.get(feed, ("", 0))
         if feed.wanted and prefetch != feed.prefetch:
             if not req:
-                self._number += 1
+                self.ask_policy(feed)  # first, so that it is known before the first message comes
                 req = f"feed-{self._number}"
                 self._feeds[req] = feed
             self._reqs[feed] = req, feed.prefetch
@@ -234,8 +237,27 @@ class Upstream:
             del self._reqs[feed]
             self._connection.post(Unsubscribe(req, req=req))
 
+    def ask_policy(self, feed: Feed) -> None:
+        """Asks whether the server counts the receives of the feed's queue, see `Feed.counted`. Does nothing without a
+        connection."""
+        if self.connected.is_set() and self._connection is not None:
+            self._number += 1
+            req = f"policy-{self._number}"
+            self._policies[req] = feed
+            self._connection.post(GetQueue(feed.qid, req=req))
+
+    def _take_policy(self, feed: Feed, answer: Message) -> None:
+        if isinstance(answer, GetQueue):
+            feed.counted = answer.options is not None and answer.options.max_receives is not None
+        elif isinstance(answer, Error) and not closes(answer):
+            feed.counted = False
+            _logger.info("%r: receives are not counted: the bus may not see its options: %s", feed.qid, answer.text)
+
     def _take(self, message: Message) -> None:
         """Takes a message that answers no call: a delivery, or the answer to a subscription."""
+        if message.req in self._policies:
+            self._take_policy(self._policies.pop(message.req), message)
+            return
         feed = self._feeds.get(message.req or "")
         if feed is None:
             _logger.debug("%s belongs to no subscription", message)
@@ -282,13 +304,14 @@ class Upstream:
         self.sync(feed)
 
     async def emptied(self) -> None:
-        """Waits until every handled message is deleted on the server. Returns at once when there is no connection or it
-        is lost."""
+        """Waits until every handled message is deleted on the server, and every other that was given back is released.
+        Returns at once when there is no connection or it is lost."""
         if not self.connected.is_set():
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_after, self._lost, nursery.cancel_scope)
             await self.deletes.emptied()
+            await self.releases.emptied()
             nursery.cancel_scope.cancel()
 
 

@@ -199,9 +199,10 @@ class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
         """Acknowledges the message in hand before the loop asks for the next one. See `BusClient.delete`."""
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
-    async def release(self, message: GetMessage, *, delay: float | None = None) -> None:
+    async def release(self, message: GetMessage, *, delay: float | None = None, count: bool = True) -> None:
         """Releases the message in hand: it is delivered again now, or after delay seconds. See `BusClient.release`."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
+        release = ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay"), uncounted=not count)
+        self._settle(message, release)
 
     async def aclose(self) -> None:
         """Ends all subscriptions. Loops that wait in other tasks end."""

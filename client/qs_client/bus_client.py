@@ -177,9 +177,14 @@ class BusClient(Bus[BusMessages], Closing):
         """
         self._settle(message, DeleteMessage(message.qid, message.mid))
 
-    def release(self, message: GetMessage, *, delay: float | None = None) -> None:
-        """Releases the message in hand: it is delivered again now, or after delay seconds. Otherwise like `delete`."""
-        self._settle(message, ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay")))
+    def release(self, message: GetMessage, *, delay: float | None = None, count: bool = True) -> None:
+        """Releases the message in hand: it is delivered again now, or after delay seconds. Otherwise like `delete`.
+
+        count: False takes this receive back, for a consumer that did not try: the message comes no closer to a
+        dead-letter queue.
+        """
+        release = ReleaseMessage(message.qid, message.mid, delay=seconds(delay, "delay"), uncounted=not count)
+        self._settle(message, release)
 
     def close(self) -> None:
         """Ends all subscriptions. Loops that wait in other threads end."""

@@ -233,7 +233,7 @@ def _messages(add: AddCommand) -> None:
 
 
 def _listings(add: AddCommand) -> None:
-    ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages")
+    ls = add("ls", verbs.ls, "list the queues, or the ids of a queue's messages", aliases=["list"])
     name_queue(ls, hint=True, nargs="?")
     ls.add_argument("-a", "--all", action="store_true", help="also the queues that a bus keeps for itself")
     ls.add_argument("-l", "--long", action="store_true", help="with the number of messages, or their times")

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from qs_client.place import endpoint
 
 from .arguments import parse
-from .errors import BadMessageError, DataLossError, PipelineError, UsageError
+from .errors import INSTALL, BadMessageError, DataLossError, PipelineError, UsageError
 from .progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _run_job(arguments: Namespace, log: IO[bytes] | None, line: ProgressLine) ->
         from .running import Stop  # noqa: PLC0415 - so that --help needs no Spark
         from .session import session  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
+        raise UsageError(f"Spark is not installed ({error}): {INSTALL}") from error
     if not arguments.verbose:
         _silence_spark()
     line.say("checking queues and files")

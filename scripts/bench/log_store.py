@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import store_docs
+import store_due
 import store_million
 import store_pushes
 import store_upkeep
@@ -29,6 +30,9 @@ MEASUREMENTS: dict[str, Callable[[Path, float, bool], list[Figure]]] = {
     "drain": store_million.drain,
     "amplification": store_upkeep.amplification,
     "latency": store_upkeep.latency,
+    "stalls": store_due.stalls,
+    "slices": store_due.slices,
+    "policies": store_due.policies,
 }
 
 

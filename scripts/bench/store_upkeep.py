@@ -113,8 +113,8 @@ def latency(folder: Path, seconds: float, quick: bool) -> list[Figure]:
     with_upkeep, bare = sorted(found["beside"]), sorted(found["without"])
     figures = []
     for shown, share in (("half", 0.5), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0)):
-        longer = (_at(with_upkeep, share) - _at(bare, share)) * 1000
-        of = f"{_at(with_upkeep, share) * 1000:.2f} ms to {_at(bare, share) * 1000:.2f} ms"
+        longer = (longest_of(with_upkeep, share) - longest_of(bare, share)) * 1000
+        of = f"{longest_of(with_upkeep, share) * 1000:.2f} ms to {longest_of(bare, share) * 1000:.2f} ms"
         name = f"{shown} of requests beside compaction and checkpoints: longer than without by"
         figures.append(Figure(name, longer, 5 if share > 0.99 else None, "at most", " ms", of))
     print(_histogram(with_upkeep, bare))
@@ -152,6 +152,6 @@ def _histogram(beside: Sequence[float], without: Sequence[float]) -> str:
     return "\n".join(lines)
 
 
-def _at(ordered: list[float], share: float) -> float:
-    """The value that such a share of the values does not exceed."""
+def longest_of(ordered: list[float], share: float) -> float:
+    """Returns the value that such a share of the values does not exceed. ordered: increasing."""
     return ordered[max(int(len(ordered) * share + 0.999999) - 1, 0)]

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from qs_schemas import Figure
+from qs_schemas import Authenticate, Figure
 from qs_schemas import errors as table
 
 from .access.access import Access
@@ -44,7 +44,8 @@ class Acceptor(Generic[C]):
         self._clients: trio.Nursery | None = None
         self._started = time.time()
         self._accepted = 0  # connections, since the start
-        self._counts = RequestCounts()
+        self.counts = RequestCounts()
+        """The requests of all clients, and how long they took."""
 
     def _new_hub(self) -> Hub:
         """Makes the hub that reads from all clients."""
@@ -80,14 +81,14 @@ class Acceptor(Generic[C]):
         ]
         failures = {
             "token": 0 if self._access is None else self._access.failures.total,
-            "unauthenticated": self._counts.errors(table.UNAUTHORIZED.code),
-            "forbidden": self._counts.errors(table.FORBIDDEN.code),
+            "unauthenticated": self.counts.errors(table.UNAUTHORIZED.code, but=Authenticate.op),
+            "forbidden": self.counts.errors(table.FORBIDDEN.code),
             "handshake": 0 if self._handshakes is None else self._handshakes.failed,
         }
         found += [Figure("auth_failures_total", count, {"reason": reason}) for reason, count in failures.items()]
         if self._tls is not None and self._tls.expires is not None:
             found.append(Figure("tls_certificate_expiry_time_seconds", self._tls.expires))
-        return [*found, *self._counts.figures()]
+        return [*found, *self.counts.figures()]
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` has been called and every client has gone. Closes the listeners."""

@@ -9,23 +9,27 @@ _MOST = 10**15
 """The greatest whole number that a flag may ask for."""
 
 
-def at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
-    """Returns a type of arguments: numbers that are not less. A float is a time in seconds, with a bound of its own."""
-    most = _MOST if kind is int else _LONGEST
+class AtLeast:
+    """A type of arguments: numbers that are not less. A float is a time in seconds, with a bound of its own."""
 
-    def read(text: str) -> float:
+    def __init__(self, least: float, kind: type[int] | type[float]) -> None:
+        """kind: int for whole numbers."""
+        self.kind = kind
+        self._least = least
+        self._most = _MOST if kind is int else _LONGEST
+
+    def __call__(self, text: str) -> float:
+        """Reads a number. ArgumentTypeError."""
         try:
-            value = kind(text)
+            value = self.kind(text)
         except ValueError:
-            number = "a whole number" if kind is int else "a number"
+            number = "a whole number" if self.kind is int else "a number"
             raise argparse.ArgumentTypeError(f"{text!r} is not {number}") from None
-        if not value >= least:  # NaN is not either
-            raise argparse.ArgumentTypeError(f"{text} is not {least:g} or more")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text} is more than {most}")
+        if not value >= self._least:  # NaN is not either
+            raise argparse.ArgumentTypeError(f"{text} is not {self._least:g} or more")
+        if value > self._most:
+            raise argparse.ArgumentTypeError(f"{text} is more than {self._most}")
         return value
-
-    return read
 
 
 AddNumber = Callable[..., None]
@@ -44,7 +48,7 @@ def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
         group.add_argument(
             *flags,
             dest=flags[-1].strip("-").replace("-", "_"),
-            type=at_least(least, float if isinstance(default, float) else int),
+            type=AtLeast(least, float if isinstance(default, float) else int),
             default=default,
             metavar=metavar,
             help=f"{text} (default: {shown})",

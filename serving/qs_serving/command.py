@@ -1,10 +1,10 @@
 """The part that queue-server.py and queue-bus.py share: flags, the line that says where they listen, exit codes."""
 
 import argparse
-import logging
 import os
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
@@ -13,8 +13,10 @@ from qs_schemas import Limits
 from qs_schemas.command_line import CommandParser, add_standard_flags
 
 from .arguments import number_group
+from .config_file import add_config
 from .guards import Guards
-from .listening import Announce, StartError
+from .listening import Announce, StartError, listening_line
+from .logs import FORMATS, error_line, log_to_stderr
 from .options import ServerLimits
 from .stopping import StopError
 from .tls import TlsFiles
@@ -34,6 +36,10 @@ def basic_parser(program: str, description: str, port: int) -> argparse.Argument
     parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     add_standard_flags(parser)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="'json' writes one object a line (default: %(default)s)"
+    )
+    add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=port, help="port; 0 picks a free one (default: %(default)s)")
     _add_tls(parser)
@@ -77,8 +83,9 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
 
 
 def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, access, open, check, limits, wire
-    and early, as the options of both commands name them. Ends the process if the flags contradict each other."""
+    """Returns what the flags of `make_parser` and `add_limits` say: host, port, tls, access, open, check, limits,
+    wire, early and log_format, as the options of both commands name them. Ends the process if the flags contradict each
+    other."""
     limits = ServerLimits(
         connections=parsed.max_connections,
         handshakes=parsed.max_handshakes,
@@ -108,6 +115,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
         "limits": limits,
         "wire": wire,
         "early": early,
+        "log_format": parsed.log_format,
     }
 
 
@@ -143,7 +151,7 @@ def read_tls(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Tls
 def _announcing(program: str) -> Announce:
     def announce(host: str, port: int) -> None:
         try:
-            print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+            print(listening_line(host, port), flush=True)
         except OSError as error:
             if not isinstance(error, BrokenPipeError):
                 print(f"{program}: cannot say where it listens: {error.strerror}", file=sys.stderr)
@@ -153,43 +161,46 @@ def _announcing(program: str) -> Announce:
     return announce
 
 
-def guards_of(options: Any) -> Guards:
-    """Returns who is let in, by the options of either command. StartError."""
-    return Guards(options.host, options.tls, options.access, is_open=options.open)
+def guards_of(options: Any, sockets: Sequence[socket.socket] = ()) -> Guards:
+    """Returns who is let in, by the options of either command. sockets: that it has inherited. StartError."""
+    return Guards(options.host, options.tls, options.access, is_open=options.open, sockets=sockets)
 
 
-def run_command(program: str, verbose: int, run: Callable[[Any, Announce], Awaitable[None]], options: object) -> int:
+def run_command(
+    program: str,
+    verbose: int,
+    run: Callable[[Any, Announce], Awaitable[None]],
+    options: object,
+    log_format: str = "text",
+) -> int:
     """Runs a server. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should: a line says why; 130
     interrupted before it listened."""
-    _log_to_stderr(verbose)
+    log_to_stderr(verbose, log_format)
     try:
         trio.run(run, options, _announcing(program))
     except (StartError, StopError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        sys.stderr.write(error_line(program, str(error)))
         return 1
     except KeyboardInterrupt:
         return 130  # before the server had begun to listen for it
     return 0
 
 
-def check_command(program: str, verbose: int, options: Any, more: Callable[[], list[str]]) -> int:
+def check_command(
+    program: str, verbose: int, options: Any, more: Callable[[], list[str]], log_format: str = "text"
+) -> int:
     """Reads the files that the flags name, as --check asks, and prints what is in them. more: lines about the command's
     own options, or a StartError. Exit codes: 0 a server would start with them; 1 a line says why not."""
-    return check_files(program, verbose, lambda: [*guards_of(options).describe(), *more()])
+    return check_files(program, verbose, lambda: [*guards_of(options).describe(), *more()], log_format)
 
 
-def check_files(program: str, verbose: int, describe: Callable[[], list[str]]) -> int:
+def check_files(program: str, verbose: int, describe: Callable[[], list[str]], log_format: str = "text") -> int:
     """Prints what `describe` returns, or the StartError that it raises. Exit codes: those of `check_command`."""
-    _log_to_stderr(verbose)
+    log_to_stderr(verbose, log_format)
     try:
         lines = describe()
     except StartError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        sys.stderr.write(error_line(program, str(error)))
         return 1
     print("\n".join(lines))
     return 0
-
-
-def _log_to_stderr(verbose: int) -> None:
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

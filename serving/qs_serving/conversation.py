@@ -13,6 +13,7 @@ from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
 from qs_schemas import errors as table
 
 from .answers import new_resp
+from .figures import NO_OPERATION, RequestCounts
 from .options import ServerLimits
 from .outbox import Outbox
 from .patience import STEPS, within
@@ -26,11 +27,14 @@ class Conversation:
 
     stopping_text = "the server is stopping; connect again later"
 
-    def __init__(self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery) -> None:
-        """writers: where what a slow client has not read yet is sent from."""
+    def __init__(
+        self, stream: Transport, peer: Peer, limits: ServerLimits, writers: trio.Nursery, counts: RequestCounts
+    ) -> None:
+        """writers: where what a slow client has not read yet is sent from; counts: of all clients' requests."""
         self._stream = stream
         self._peer = peer
         self._limits = limits
+        self._counts = counts
         self._outbox = Outbox(stream, writers, self._written)
         self._early = peer.early
         self._events: deque[Message | Fault] = deque()
@@ -259,6 +263,7 @@ class Conversation:
 
     def _put_error(self, error: ErrorCode, text: str) -> None:
         """Says why nothing more is read. It answers the next request, if there is one."""
+        self._counts.refused(NO_OPERATION, error.code)
         waiting = next((event for event in self._events if isinstance(event, Message)), None)
         fault = Fault(error, text, None if waiting is None else waiting.req)
         self._outbox.put(self._peer.send(fault.message(new_resp())))

@@ -19,7 +19,7 @@ BOUNDS = (
 """Seconds: the upper bounds of the buckets of every histogram; one more is for what takes longer."""
 OK = 200
 """What `code` says of a request that was answered without an error."""
-NONE = "none"
+NO_OPERATION = "none"
 """What `operation` says of an error that answers no operation: a document that cannot be read, a refused client."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -69,7 +69,7 @@ class RequestCounts:
         for request, answer in zip(requests, answers, strict=False):
             kind = request.__class__
             if isinstance(answer, Error):
-                self.refused(_op_of(kind) or NONE, answer.code)
+                self.refused(_op_of(kind) or NO_OPERATION, answer.code)
             histogram = durations.get(kind)
             if histogram is None:
                 histogram = durations[kind] = Histogram()
@@ -80,9 +80,9 @@ class RequestCounts:
         """Counts an error."""
         self._errors[operation, code] = self._errors.get((operation, code), 0) + 1
 
-    def errors(self, code: int) -> int:
-        """Returns how many requests have got an error."""
-        return sum(count for (_, each), count in self._errors.items() if each == code)
+    def errors(self, code: int, *, but: str = "") -> int:
+        """Returns how many requests have got an error. but: without those of this operation."""
+        return sum(count for (op, each), count in list(self._errors.items()) if each == code and op != but)
 
     def figures(self) -> list[Figure]:
         """Returns how many requests there were and how long they took, by operation, in order of their names."""

@@ -14,13 +14,24 @@ from .tls import ServerTls, TlsFiles
 class Guards:
     """Holds what the files say of who may connect and what they may do."""
 
-    def __init__(self, host: str, tls: TlsFiles | None, access: str | None, *, is_open: bool) -> None:
-        """host: that the server listens on; access: path of the access file; is_open: everybody may do everything.
-        StartError if a file cannot be used, or if nothing says who may connect from other machines."""
+    def __init__(
+        self,
+        host: str,
+        tls: TlsFiles | None,
+        access: str | None,
+        *,
+        is_open: bool,
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
+        """host: that the server listens on, unless it has inherited these sockets; access: path of the access file;
+        is_open: everybody may do everything. StartError if a file cannot be used, or if nothing says who may connect
+        from other machines."""
         self.host = host
-        if access is None and not is_open and not is_loopback(host):
+        inherited = [each.getsockname()[0] for each in sockets]
+        if access is None and not is_open and not all(map(is_loopback, inherited or [host])):
+            where = f"the socket of the service manager on {', '.join(inherited)}" if inherited else f"--host {host}"
             raise StartError(
-                f"--host {host} lets other machines connect, and there is no access file: say who may do what with "
+                f"{where} lets other machines connect, and there is no access file: say who may do what with "
                 "--access FILE, or that everybody may do everything with --open"
             )
         self.tls = None if tls is None else ServerTls(tls)

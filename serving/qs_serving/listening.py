@@ -2,7 +2,8 @@
 
 import errno
 import resource
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import trio
@@ -11,6 +12,11 @@ from .options import ServerLimits
 
 Announce = Callable[[str, int], None]
 """Is called with host and port once clients can connect."""
+
+
+def listening_line(host: str, port: int) -> str:
+    """Returns the line that says where clients can connect."""
+    return f"listening on {f'[{host}]' if ':' in host else host}:{port}"
 
 
 class StartError(Exception):
@@ -28,8 +34,11 @@ def start_errors() -> Iterator[None]:
         raise StartError(str(error)) from None
 
 
-async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    """Opens listening sockets on every address of the host. port 0: a free port, on one address. StartError."""
+async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:
+    """Opens listening sockets on every address of the host. port 0: a free port, on one address. inherited: sockets
+    that listen already, which are used instead if there are any. StartError."""
+    if inherited:
+        return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in inherited]
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except (OSError, UnicodeError) as error:

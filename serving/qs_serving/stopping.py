@@ -18,7 +18,9 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from .listening import Announce, StartError
+from .listening import Announce, StartError, listening_line
+from .logs import error_line
+from .service_manager import ServiceManager
 
 _logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -57,29 +59,44 @@ async def serve_until_signalled(
     grace: float,
     *,
     reloads: Sequence[Reloadable] = (),
+    manager: ServiceManager | None = None,
+    probe: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
 ) -> None:
     """Runs `serve` until it returns, some time after SIGTERM or SIGINT. Call it once, from the main thread.
 
-    reloads: are reloaded on SIGHUP, in this order, each whether or not the others can be. Without any, SIGHUP ends the
-    process as it ends any other.
+    reloads: are reloaded on SIGHUP, in this order, each whether or not the others can be. Without any, and without a
+    service manager, SIGHUP ends the process as it ends any other. manager: is told what the process does. probe:
+    returns when the server has shown that it works; a service manager with a watchdog hears of that.
 
     From here to the end of the process, a first signal stops the server gently and leaves it `grace` seconds and a few
     more; a second one disconnects the clients and leaves a few seconds; a third one, or the end of that time, ends the
     process with exit code 1 and a line on standard error.
     """
-    if reloads:
-        _Reload(reloads).begin()
-    _Stop(server, grace).begin()
+    manager = manager or ServiceManager()
     host, port = listeners[0].socket.getsockname()[:2]
+    status = listening_line(host, port)
+    if reloads or manager.is_there:
+        _Reload(reloads, manager, status).begin()
+    _Stop(server, grace, manager).begin()
     announce(host, port)
-    await serve()
+    manager.ready(status)
+    if manager.ping_interval is None:
+        await serve()
+        return
+    async with trio.open_nursery() as beside:
+        beside.start_soon(manager.ping, probe)
+        await serve()
+        beside.cancel_scope.cancel()
 
 
 class _Reload:
     """Reads files again on SIGHUP, in the loop, one signal after the other."""
 
-    def __init__(self, reloads: Sequence[Reloadable]) -> None:
+    def __init__(self, reloads: Sequence[Reloadable], manager: ServiceManager, status: str) -> None:
+        """status: for the service manager, when all went well."""
         self._reloads = reloads
+        self._manager = manager
+        self._status = status
         self._token = trio.lowlevel.current_trio_token()
 
     def begin(self) -> None:
@@ -92,24 +109,27 @@ class _Reload:
             self._token.run_sync_soon(self._reload, idempotent=True)
 
     def _reload(self) -> None:
-        refused = False
+        self._manager.reloading()
+        status = self._status
         for each in self._reloads:
             try:
                 each.reload()
             except StartError as error:
-                refused = True
                 _logger.error("after SIGHUP: %s; what was read before stays in use", error)
-        if not refused:
+                status = f"{self._status}; not reloaded: {error}"
+        if status == self._status:
             _logger.info("after SIGHUP: the files have been read again")
+        self._manager.ready(status)
 
 
 class _Stop:
     """Counts signals. Its handlers run in the main thread between any two steps, so they work also while the event loop
     is blocked."""
 
-    def __init__(self, server: Stoppable, grace: float) -> None:
+    def __init__(self, server: Stoppable, grace: float, manager: ServiceManager) -> None:
         self._server = server
         self._grace = grace
+        self._manager = manager
         self._signals = 0
         self._token = trio.lowlevel.current_trio_token()
 
@@ -133,6 +153,7 @@ class _Stop:
 
     def _stop(self) -> None:
         _logger.info("stopping")
+        self._manager.stopping()
         self._server.stop()
 
     def _run_in_loop(self, call: Callable[[], None]) -> None:
@@ -152,7 +173,7 @@ def _ignore_signals(numbers: Sequence[int]) -> None:
 
 def _end(why: str) -> NoReturn:
     """Ends the process at once. Does not write to the log, whose locks may be what the process waits for."""
-    line = f"{os.path.basename(sys.argv[0])}: {why}, and was cut short; nothing that was answered is lost\n"
+    line = error_line(os.path.basename(sys.argv[0]), f"{why}, and was cut short; nothing that was answered is lost")
     if select.select([], [2], [], 0)[1]:
         os.write(2, line.encode())
     os._exit(_CUT_SHORT)

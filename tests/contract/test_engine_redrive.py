@@ -85,16 +85,25 @@ def test_into_one_queue(dead: Bench) -> None:
 
 
 def test_what_is_no_dead_letter_stays(dead: Bench) -> None:
-    """Nor does a dead letter in a claim move; one in flight does."""
+    """One in flight moves."""
     bench = dead
     [plain] = bench.push(b"plain", qid="dead")
     first, second, third = held(bench, "dead")[:3]
+    assert [m.mid for m in bench.engine.receive(["dead"], 1, WINDOW, LOTS)] == [first]
+    assert len(redrive(bench, mids=[plain, first, second, third])) == 3
+    assert held(bench, "dead") == [plain]
+    assert redrive(bench) == []
+    assert [m.receives for m in bench.engine.receive(["a", "b"], 10, WINDOW, LOTS)] == [1, 1, 1]
+
+
+def test_a_dead_letter_in_a_claim_stays(dead: Bench) -> None:
+    bench = dead
+    first, second, third = held(bench, "dead")
     claims = bench.engine.queue("dead").claims
     assert claims is not None
     claims.claim("one", 1, 1, None, None)
-    assert [m.mid for m in bench.engine.receive(["dead"], 1, WINDOW, LOTS)] == [second]
-    assert len(redrive(bench, mids=[plain, first, second, third])) == 2
-    assert held(bench, "dead") == [first, plain]
+    assert len(redrive(bench, mids=[first, second, third])) == 2
+    assert held(bench, "dead") == [first]
     claims.release("one", 1)
     assert len(redrive(bench)) == 1
 
@@ -106,9 +115,9 @@ def test_all_or_nothing(dead: Bench) -> None:
     bench.queue("small", capacity=2)
     with pytest.raises(QueueFullError):
         redrive(bench, "small")
-    bench.queue("files", storage="files")
-    with pytest.raises(UnsupportedError, match="'files'"):
-        redrive(bench, "files")
+    bench.queue("elements", storage="dirq-simple")
+    with pytest.raises(UnsupportedError, match="'dirq-simple'"):
+        redrive(bench, "elements")
     assert (held(bench, "dead"), held(bench, "small")) == (before, [])
 
 
@@ -125,7 +134,7 @@ def test_to_die_once_more(dead: Bench) -> None:
 
 
 def test_as_many_as_fit_into_one_write(dead: Bench) -> None:
-    """The first ones are moved, and a second call moves the others."""
+    """The first ones are moved, and a second call moves the others. Renames write nothing."""
     bench = dead
     bench.queue("big", dead_letter="dead", max_receives=1)
     bench.push(bytes(5 << 20), bytes(4 << 20), bytes(1 << 20), qid="big")
@@ -139,4 +148,4 @@ def test_as_many_as_fit_into_one_write(dead: Bench) -> None:
     for _ in range(3):
         letters = tool.letters([], 1000)
         counts.append(len(tool.move([(mid, unguarded(bench).queue(qid)) for mid, qid in letters])))
-    assert counts == [4, 2, 0]
+    assert counts == ([6, 0, 0] if bench.engine.name == "files" else [4, 2, 0])

@@ -44,7 +44,10 @@ async def test_options_that_are_there(client: Client, autojump_clock: Clock) -> 
     assert f'visible-at="{now + 2_500_000}"' in await client.ask(receive("small"))
 
 
-@pytest.mark.parametrize("option", ['retention="60"', 'dead-letter="q" max-receives="3"', 'storage="punchcards"'])
+@pytest.mark.parametrize(
+    "option",
+    ['retention="60" storage="null"', 'dead-letter="q" max-receives="3" storage="dirq"', 'storage="punchcards"'],
+)
 async def test_options_that_are_not(client: Client, autojump_clock: Clock, option: str) -> None:
     """new-queue with an option that cannot be honoured: 501 that names it, and nothing is created."""
     line = await client.ask(new_queue("fancy", f"<options {option}/>"))
@@ -223,7 +226,7 @@ async def test_queue_stats(client: Client, autojump_clock: Clock) -> None:
     await client.ask(receive("q"), delete("q", first))
     figures = (
         'new="2" ready="2" in-flight="0" delayed="1" bytes="9" oldest="1.499999" '
-        'pushed="4" delivered="3" expired="2" deleted="1" storage="files" dead="0" paused="no" '
+        'pushed="4" delivered="3" expired="2" deleted="1" storage="files" dead="0" retired="0" paused="no" '
         'subscribers="0" waiting="0"'
     )
     body = f"<qid>q</qid><queues><queue {figures}>q</queue></queues>"

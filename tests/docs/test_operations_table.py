@@ -24,7 +24,7 @@ ROWS = {message.op: (message, operation) for message, operation in OPERATIONS.it
 ABOUT_ONE_QUEUE = (Queue, Claims, Batches, Redrive)
 STORAGE = re.compile(r"service\.storage\b|queue$|claims$|_claims\(|_batches\(|redrive$")
 """What handlers call the engine, a queue, its claims and its batches."""
-LOOK_UPS = {"queue", "queues"}
+LOOK_UPS = {"queue", "queues", "options"}
 ONLY_ANSWERED = {"list-queues", "queue-stats"}
 """Operations whose answers name `queues`, and not the requests."""
 

@@ -23,6 +23,7 @@ REFUSED = {
     Feature.PAUSE,
     Feature.DEAD,
     Feature.REDRIVE,
+    Feature.RETENTION,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""
 

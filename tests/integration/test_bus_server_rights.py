@@ -77,6 +77,34 @@ def test_the_rights_that_the_page_names(closed_server: ServerProcess, token: Pat
         assert "could not" not in bus.log()
 
 
+def test_a_policy_that_a_name_takes_over(
+    tmp_path: Path, access: Path, closed_server: ServerProcess, token: Path
+) -> None:
+    """The bus needs `configure` to a queue to see its policy, without which a name takes over none, and then `write` to
+    the dead-letter queue; a client whose name cannot be made is told why."""
+    policy = request("set-queue", "<qid>orders</qid><options dead-letter='failed' max-receives='1'/>")
+    own = request("get-queue", "<qid>bus:orders:{}</qid>")
+    with bus_of(closed_server, token) as bus, Wire(bus) as wire, known(closed_server, "ops") as ops:
+        assert code(ops.ask(policy)) == 0
+        assert code(wire.ask(subscribe("orders", name="before"))) == 0
+        assert "dead-letter" not in ops.ask(own.format("before"))
+        sees = {**OF_THE_BUS, "configure": ["orders", "bus:*"]}
+        write_access(access, [OPS, principal("bus", **sees)])
+        reload(closed_server, signal.SIGHUP)
+        with Wire(bus) as other:
+            refused = other.ask(subscribe("orders", name="n"))
+            assert (code(refused), "'failed'" in text(refused)) == (403, True)
+            may = {**sees, "write": ["bus:*", "failed"]}
+            write_access(access, [OPS, principal("bus", **may)])
+            reload(closed_server, signal.SIGHUP, 2)
+            assert code(other.ask(subscribe("orders", name="n", ack="client"))) == 0
+            assert 'dead-letter="failed" max-receives="1"' in ops.ask(own.format("n"))
+            mid = push_one(ops, "orders")
+            assert mids(other.line()) == [mid]
+            assert code(other.ask(request("release-message", f"<qid>orders</qid><mid>{mid}</mid>"))) == 0
+            closed_server.until(lambda: len(stored(ops, "failed")) == 1)
+
+
 @pytest.mark.parametrize("qid", ["letters", "secret", "absent"])
 def test_a_queue_that_the_bus_may_not_read(closed_server: ServerProcess, token: Path, qid: str) -> None:
     """Its clients get 403 with the server's reason, whether the queue is there or not; it is the same with -q."""

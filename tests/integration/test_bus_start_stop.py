@@ -41,7 +41,7 @@ FLAGS = [
     "--settle", "--outbox", "--max-hold", "--max-document", "--max-depth", "--max-attributes", "--max-elements",
     "--max-list", "--max-connections", "--max-handshakes", "--max-pipeline", "--document-time", "--linger", "--grace",
     "--end-of-document", "--tls-cert", "--tls-key", "--tls-client-ca", "--access", "--open",
-    "--check",
+    "--check", "--config", "--log-format",
     "--server-tls", "--server-ca", "--server-cert", "--server-key", "--server-token-file", "--server-tls-insecure",
 ]  # fmt: skip
 

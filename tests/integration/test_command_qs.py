@@ -304,6 +304,16 @@ def test_rm_goes_on(qs: Run, client: QueueClient) -> None:
     assert {"rm-one", "rm-full", "rm-two"}.intersection(client.queues()) == {"rm-full"}
 
 
+def test_list(qs: Run, client: QueueClient, qid: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`qs list` is `qs ls`, and the help names it."""
+    client.push(qid, "one")
+    assert qs("list", qid) == qs("ls", qid)
+    assert qs("list", "--long") == qs("ls", "-l")
+    with pytest.raises(SystemExit, match="0"):
+        qs("--help")
+    assert re.search(r"^    ls \(list\) ", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
     """ls QUEUE lists ids over all pages: all messages, or those in a state; -l adds since when they are there."""
     mids = client.push_many(qid, [b""] * 1500)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.access import Caller, principal, write_access
 from support.documents import code, mids, new_queue, payloads, push, push_list, receive, release, request
 from support.serving import FAST, MortalWire, ServerProcess, serving
@@ -40,10 +41,12 @@ def test_rights(tmp_path: Path) -> None:
             assert "<count>1</count>" in other.ask(elsewhere)
 
 
-def test_a_kill_while_messages_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["journal", "files"])
+def test_a_kill_while_messages_die(tmp_path: Path, storage: str) -> None:
     """Three rounds: releases are sent, and some are answered when the server is killed. Each message is in one of the
     two queues; those whose release was answered are in the dead-letter queue."""
     root = tmp_path / "root"
+    policy = f"<options storage='{storage}' dead-letter='dead' max-receives='1'/>"
     pushed: set[str] = set()
     answered: set[str] = set()
     for number in range(3):
@@ -51,7 +54,7 @@ def test_a_kill_while_messages_die(tmp_path: Path) -> None:
         wire = MortalWire(server)
         try:
             if not number:
-                assert code(wire.ask(new_queue("jobs", "<options dead-letter='dead' max-receives='1'/>"))) == 0
+                assert code(wire.ask(new_queue("jobs", policy))) == 0
             texts = [f"{number}-{index}" for index in range(200)]
             assert len(mids(wire.ask(push_list("jobs", *texts)))) == 200
             pushed.update(texts)

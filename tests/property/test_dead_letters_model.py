@@ -1,5 +1,6 @@
 """Dead letters and their way back against a model in memory, with policies that change, starts and failed commits."""
 
+import contextlib
 import copy
 import errno
 import shutil
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.engines import CompactingEngine, FaultyDisk, ManualClock
 from support.examples import run_machine
 
+from qs_server.storage.directories import DirectoriesEngine, FilesEngine
 from qs_server.storage.engine import Draft, Durability, Options, Receipt, State
 
 QUEUES = ("q", "dead", "last")
@@ -53,7 +55,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
             self.push("q", 0)
         self.engine.commit()
 
-    def open(self) -> CompactingEngine:
+    def open(self) -> DirectoriesEngine:
         return CompactingEngine(self.root, clock=self.clock, durability=Durability.NONE, disk=self.disk, cache=0)
 
     def teardown(self) -> None:
@@ -176,10 +178,13 @@ class DeadLettersMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """A start ends what is visible and was received too often, as a subscriber may have held it."""
         self.engine.commit()
         self.engine.close()
         self.engine = self.open()
+        self.restart()
+
+    def restart(self) -> None:
+        """A start ends what is visible and was received too often, as a subscriber may have held it."""
         for qid in QUEUES:
             for known in list(self.model[qid]):
                 if not known.until and self.is_exhausted(qid, known.receives):
@@ -200,6 +205,26 @@ class DeadLettersMachine(RuleBasedStateMachine):
         self.model = before
 
 
-def test_dead_letters_are_as_their_model() -> None:
+class FilesMachine(DeadLettersMachine):
+    """In queues of files, of which no batch is undone, and where a start leaves visible what is visible."""
+
+    def open(self) -> DirectoriesEngine:
+        return FilesEngine(self.root, clock=self.clock, durability=Durability.ALWAYS, disk=self.disk)
+
+    def restart(self) -> None:
+        """Changes nothing."""
+
+    @rule(pick=PICKS)
+    def a_commit_that_fails(self, pick: int) -> None:
+        """The next one covers what was done."""
+        self.redrive("dead", None, 1 + pick % 3)
+        self.disk.arm(1, errno.ENOSPC, "fsync")
+        with contextlib.suppress(OSError):
+            self.engine.commit()
+        self.disk.disarm()
+
+
+@pytest.mark.parametrize("machine", [DeadLettersMachine, FilesMachine])
+def test_dead_letters_are_as_their_model(machine: type[DeadLettersMachine]) -> None:
     """Any sequence of operations leaves the queues as the model has them."""
-    run_machine(DeadLettersMachine, 60)
+    run_machine(machine, 60)

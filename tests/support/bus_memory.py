@@ -6,6 +6,7 @@ from typing import Any
 import trio
 
 from qs_bus.connection import BusConnection
+from qs_bus.delivery_counts import DeliveryCounts
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
@@ -14,6 +15,7 @@ from qs_bus.share import Share
 from qs_bus.subscription import Subscription
 from qs_bus.timers import Timers
 from qs_schemas import DeleteMessage, GetMessage, Message, Peer, ReleaseMessage
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from support.documents import mids, payloads
 
@@ -35,14 +37,19 @@ class Asked(list[tuple[Feed, Any]]):
 
 
 class FakeUpstream:
-    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages."""
+    """Notes what a feed asks of the server. synced: the prefetch that each feed wants, 0 for no messages; asked: the
+    feeds that ask for the policies of their queues."""
 
     def __init__(self) -> None:
         self.deletes, self.releases, self.copies, self.fetches = Asked(), Asked(), Asked(), Asked()
         self.synced: dict[Feed, int] = {}
+        self.asked: list[Feed] = []
 
     def sync(self, feed: Feed) -> None:
         self.synced[feed] = feed.prefetch if feed.wanted else 0
+
+    def ask_policy(self, feed: Feed) -> None:
+        self.asked.append(feed)
 
 
 class Reader:
@@ -108,6 +115,8 @@ class FakeBus:
         self.options = options
         self.slow: list[str] = []
         self.timers = Timers()
+        self.counts = RequestCounts()
+        self.delivery_counts = DeliveryCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
@@ -153,8 +162,8 @@ class Client:
         """Codes of the answers; 0 for what is no error."""
         return [self._code(DeleteMessage(qid, mid)) for mid in which]
 
-    def release(self, mid: int, delay: float | None = None, qid: str = "q") -> int:
-        return self._code(ReleaseMessage(qid, mid, delay=delay))
+    def release(self, mid: int, delay: float | None = None, qid: str = "q", *, counts: bool = True) -> int:
+        return self._code(ReleaseMessage(qid, mid, delay=delay, uncounted=not counts))
 
     def _code(self, request: Message) -> int:
         answer = self.connection._answer_to(request)
@@ -207,7 +216,7 @@ class World:
 
     def released(self, feed: Feed) -> list[int]:
         """What was given back."""
-        return [mid for mid, _ in self.upstream.releases.of(feed)]
+        return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
         """The server gives the payloads that it was asked for. The ids."""
@@ -221,6 +230,7 @@ def nothing_left(feed: Feed) -> bool:
     """Whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
     assert not feed.records
+    assert not getattr(feed, "_awaited", None)
     assert not getattr(feed, "_backlog", None)
     for member in feed.members:
         assert not member.pending

@@ -142,9 +142,9 @@ def _write(path: str, pages: Pages) -> None:
         os.close(fd)
 
 
-def pick_up(directory: str, *, ordered: bool = False) -> World:
+def pick_up(directory: str, *, ordered: bool = False, whole: bool = False) -> World:
     """A world in which everything that is in a real directory is durable."""
-    world = World(ordered=ordered)
+    world = World(ordered=ordered, whole=whole)
     links: dict[int, str] = {}
     for above, directories, files in os.walk(directory):
         relative = "" if above == directory else os.path.relpath(above, directory) + "/"

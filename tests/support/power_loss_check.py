@@ -63,7 +63,9 @@ def nobody_else() -> Iterator[None]:
 
 
 class PowerLosses(ABC):
-    """Plays power losses at points of one recorded run."""
+    """Plays power losses at points of one recorded run. whole: as for World."""
+
+    whole = False
 
     def __init__(
         self, log: list[Entry], make: Make, directory: Path, *, ordered: bool = False, alter: Alter = list
@@ -96,7 +98,7 @@ class PowerLosses(ABC):
     def sweep(self, wanted: Sequence[int]) -> Iterator[tuple[int, World, When]]:
         """Yields, for each of these points, its number, the file system as it is, and when that is."""
         left = set(wanted)
-        world = World(ordered=self._ordered)
+        world = World(ordered=self._ordered, whole=self.whole)
         answered = begun = 0
         for number, entry in enumerate(self.log[: max(left, default=-1) + 1]):
             if entry.kind == "begin":
@@ -139,7 +141,7 @@ class PowerLosses(ABC):
         root = tempfile.mkdtemp(dir=self._directory)
         try:
             lay_out(power_loss(world, _how(variant, number)), root, when[2] // SECOND - 10_000)
-            again = pick_up(root, ordered=self._ordered)
+            again = pick_up(root, ordered=self._ordered, whole=self.whole)
             disk = RecordingDisk(root)
             with everything_recorded(disk), nobody_else():
                 engine = self._make(ManualClock(when[2]), disk, root)

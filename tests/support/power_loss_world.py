@@ -5,7 +5,8 @@ durable by fsync or fdatasync of the file, by a write to a descriptor with O_DSY
 syncfs. Its attributes do by fsync or syncfs, and names by fsync of their directory or syncfs; `ordered`: both also by
 any other fsync, and in the order in which they were given (as ext4 does). What is not durable may be there or not:
 names of one directory in their order, and of a rename never neither name; data by the sector of 512 bytes, and where it
-is not, what was there before, or zeros.
+is not, what was there before, or zeros. `whole`: of a rename between two directories there is one name, never both (as
+on ext4, XFS and Btrfs).
 """
 
 import os
@@ -18,8 +19,9 @@ from support.power_loss_nodes import Change, Directory, File, Node
 class World:
     """The file system. Each operation is begun and then completed; a power loss can come in between."""
 
-    def __init__(self, *, ordered: bool = False) -> None:
+    def __init__(self, *, ordered: bool = False, whole: bool = False) -> None:
         self.ordered = ordered
+        self.whole = whole
         self._numbers = count(1)
         self.root = Directory(0)
         self.handles: dict[int, tuple[Node, int]] = {}
@@ -113,9 +115,9 @@ class World:
             if name != new_name and new.entries.get(new_name) is not node:
                 old.change(Change(next(self._numbers), new_name, node, name))
             return
-        arrival = Change(next(self._numbers), new_name, node)
-        new.change(arrival)
-        old.change(Change(next(self._numbers), name, None, needs=(new, arrival.number)))
+        number = next(self._numbers)
+        new.change(Change(number, new_name, node, needs=(old, number) if self.whole else None))
+        old.change(Change(number if self.whole else next(self._numbers), name, None, needs=(new, number)))
 
     def set_name(self, directory: Directory, name: str, node: Node | None) -> None:
         self.touched(directory)

@@ -36,7 +36,7 @@ class Elsewhere:
 
     def begin(self) -> None:
         """Servers that are started from now on have names of their own at SQS."""
-        self._prefix = f"{uuid.uuid4().hex[:8]}-"
+        self.prefix = f"{uuid.uuid4().hex[:8]}-"
 
     def _seen(self, operation: str, parameters: dict[str, Any]) -> None:
         if operation == "ReceiveMessage" and parameters.get("WaitTimeSeconds"):
@@ -45,7 +45,7 @@ class Elsewhere:
     @property
     def flags(self) -> tuple[str, ...]:
         host, port = self.memcached.address
-        return "--memcached", f"{host}:{port}", "--sqs-endpoint", self.sqs.url, "--sqs-prefix", self._prefix
+        return "--memcached", f"{host}:{port}", "--sqs-endpoint", self.sqs.url, "--sqs-prefix", self.prefix
 
     def serving(self, root: Path, *flags: str, port: int = 0) -> contextlib.AbstractContextManager[ServerProcess]:
         return serving(root, *FAST, *self.flags, *flags, port=port)

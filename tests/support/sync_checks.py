@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qs_server.storage.engine import Durability
+from support import power_loss_dead_letters as dead_letters
 from support.left_out import removable
 from support.power_loss import points
 from support.power_loss_cases import (
@@ -139,6 +140,22 @@ class ClaimsChecks(Checks):
         return False
 
 
+class DeadLettersChecks(Checks):
+    """Of a run in which messages die and are moved back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.run = dead_letters.run_of(name, 20261123, 60)
+        self.log = self.run.log
+
+    def finds(self, alter: Alter, directory: Path) -> bool:
+        run = dead_letters.Recorded(alter(self.log), self.run.operations)
+        begin = first_change(self.log, run.log)
+        wanted = [number for number in points(self.log) if number >= begin]
+        check = dead_letters.Check(self.name, run, directory)
+        return any(dead_letters.first_trouble(check, wanted, [variant]) for variant in VARIANTS)
+
+
 class DoorsChecks(Checks):
     """Of files that are taken in from a queue's directory."""
 
@@ -203,6 +220,8 @@ def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
         found[f"{make.__name__} {existing}"] = functools.partial(DirqChecks, make, existing, empty())
     for durability in Durability:
         found[f"doors {durability.value}"] = functools.partial(DoorsChecks, durability)
+    for name in ("files", "files-sidecar", "journal"):
+        found[f"dead letters {name}"] = functools.partial(DeadLettersChecks, name)
     for name in JOURNALS:
         found[f"claims {name}"] = functools.partial(ClaimsChecks, name)
     for name in (*LITTLE, *DEFAULT):

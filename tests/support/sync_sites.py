@@ -33,7 +33,7 @@ _SYNCS = frozenset(
     }
 )
 """What is called to make something durable, beside whatever takes an argument `sync`."""
-_PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars"})
+_PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars", "origins_in"})
 """What takes an argument `sync` and makes nothing durable itself; nor does any class."""
 _NAMES = frozenset({"rename", "link"})
 """What gives a file that was written its durable name."""

@@ -1,27 +1,77 @@
 """The ASGI application: which address is answered by which function."""
 
-from collections.abc import Awaitable, Callable
-
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from . import monitoring
+from .answering import ProblemError, Show, answer
+from .assets import send_asset
+from .guard import Guard
+from .hosts import AllowedHosts
+from .message_actions import act_on_messages
+from .message_page import send_payload, show_message
+from .queue_actions import act_on_queues, make_queue, push_message, redrive_all, set_options
 from .queue_list import show_queues
+from .queue_page import show_queue
+from .server_page import show_bus, show_server
 from .services import Services
+from .sign_in import show_sign_in, sign_out
+from .visit import Visit
 
-Page = Callable[[Services, Request], Awaitable[Response]]
+_PAGES: dict[str, Show] = {
+    "/": show_queues,
+    "/queue": show_queue,
+    "/message": show_message,
+    "/payload": send_payload,
+    "/server": show_server,
+    "/bus": show_bus,
+}
+_ACTIONS: dict[str, Show] = {
+    "/queues": act_on_queues,
+    "/new": make_queue,
+    "/push": push_message,
+    "/options": set_options,
+    "/redrive": redrive_all,
+    "/messages": act_on_messages,
+}
+
+
+async def _read_only(_: Visit) -> Response:
+    raise ProblemError(403, "this page is read-only: it was started with --read-only")
+
+
+async def _no_page(_: Visit) -> Response:
+    raise ProblemError(404, "there is no such page")
 
 
 def make_app(services: Services) -> Starlette:
     """Makes the application."""
+    options = services.options
 
-    def page(path: str, show: Page) -> Route:
-        async def answer(request: Request) -> Response:
-            return await show(services, request)
+    def route(path: str, show: Show, *methods: str, public: bool = False) -> Route:
+        async def respond(request: Request) -> Response:
+            return await answer(services, request, show, public=public)
 
-        return Route(path, answer)
+        return Route(path, respond, methods=methods)
 
-    pages: list[BaseRoute] = [page("/", show_queues)]
-    return Starlette(routes=[*monitoring.routes(services), Mount(services.options.path, routes=pages)])
+    async def respond_to_nothing(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            return PlainTextResponse("not by this method\n", 405, error.headers)
+        return await answer(services, request, _no_page, public=True)
+
+    pages: list[BaseRoute] = [
+        *(route(path, show, "GET") for path, show in _PAGES.items()),
+        *(route(path, _read_only if options.read_only else show, "POST") for path, show in _ACTIONS.items()),
+        route("/sign-in", show_sign_in, "GET", "POST", public=True),
+        route("/sign-out", sign_out, "POST", public=True),
+        Route("/static/{name}", send_asset, methods=["GET"]),
+    ]
+    return Starlette(
+        routes=[*monitoring.routes(services), Mount(options.path, routes=pages)],
+        middleware=[Middleware(Guard, AllowedHosts(options.host, options.hosts))],
+        exception_handlers={404: respond_to_nothing, 405: respond_to_nothing},
+    )

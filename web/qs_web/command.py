@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from qs_client.place import endpoint
 from qs_client.server_arguments import (
     DEFAULT_BUS,
     DEFAULT_SERVER,
@@ -18,10 +17,11 @@ from qs_client.server_arguments import (
     server,
 )
 from qs_serving.command import basic_parser, check_files, read_tls, run_command
+from qs_serving.config_file import parse_arguments
+from qs_serving.service_manager import ServiceManager
 
-from .identity import Identity
 from .options import PORT, WebOptions
-from .serving import describe_listening, run_web
+from .serving import describe, run_web
 
 _logger = logging.getLogger(__name__)
 _PROGRAM = "queue-web.py"
@@ -87,7 +87,7 @@ def web_parser() -> argparse.ArgumentParser:
 def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     """Reads the options and the verbosity from the command line. Exits on --help and on a wrong flag."""
     parser = web_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parse_arguments(parser, arguments)
     if parsed.server is None:
         try:
             parsed.server = server(os.environ.get("QS_SERVER") or DEFAULT_SERVER)
@@ -100,6 +100,7 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
     options = WebOptions(
         server=(parsed.server.host, parsed.server.port),
         security=partial(make_security, parsed, parsed.server, _warn, prefix=_SERVER),
+        shows_certificate=parsed.server_cert is not None,
         bus=None if parsed.bus is None else (parsed.bus.host, parsed.bus.port),
         host=parsed.host,
         port=parsed.port,
@@ -109,20 +110,15 @@ def read_options(arguments: Sequence[str] | None) -> tuple[WebOptions, int]:
         read_only=parsed.read_only,
         open=parsed.open,
         check=parsed.check,
+        log_format=parsed.log_format,
     )
     return options, parsed.verbose
-
-
-def _describe(options: WebOptions) -> list[str]:
-    """Returns lines about who reaches the page, and how it reaches the queue server. StartError if a file cannot be
-    used."""
-    identity = Identity(options.security)
-    return [*describe_listening(options), f"queue server {endpoint(*options.server)}: {identity.about}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_files(_PROGRAM, verbose, lambda: _describe(options))
-    return run_command(_PROGRAM, verbose, run_web, options)
+        return check_files(_PROGRAM, verbose, lambda: describe(options), options.log_format)
+    run = partial(run_web, manager=ServiceManager(os.environ))
+    return run_command(_PROGRAM, verbose, run, options, options.log_format)

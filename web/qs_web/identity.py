@@ -10,10 +10,11 @@ from qs_serving.listening import start_errors
 class Identity:
     """The TLS context and the token of the page. The files are read when it is made, and by `reload`."""
 
-    def __init__(self, read: Callable[[], Security]) -> None:
-        """read: reads the files, raises OSError or ValueError. StartError, which names the file, if they cannot be
-        used."""
+    def __init__(self, read: Callable[[], Security], *, shows_certificate: bool = False) -> None:
+        """read: reads the files, raises OSError or ValueError; shows_certificate: whether its TLS shows one.
+        StartError, which names the file, if they cannot be used."""
         self._read = read
+        self._shows_certificate = shows_certificate
         self.current: Security
         """What the page's own connections begin with."""
         self.version = 0
@@ -25,6 +26,12 @@ class Identity:
         """What the page says of itself to the queue server."""
         tls = "in the clear" if self.current.context is None else "with TLS"
         return f"{tls}, {'without a token' if self.current.token is None else 'with a token'}"
+
+    @property
+    def is_somebody(self) -> bool:
+        """Tells whether the queue server may take the page for more than a client that says nothing: by its token, or
+        by a certificate that TLS shows."""
+        return self.current.token is not None or self._shows_certificate
 
     def of_visitor(self, token: Token | None) -> Security:
         """Returns what connections begin with that are a visitor's: the page's TLS and the visitor's token, None for

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from qs_client import QueueInfo
-from qs_client.security import Token
+from qs_client.security import Security, Token
 
 from .identity import Identity
-from .upstream import Upstream
+from .upstream import OnStats, Upstream
 
 _MOST = 64
 """Principals whose connections are kept. The one that was not used for the longest time gives way."""
@@ -16,11 +15,18 @@ class Upstreams:
     """The queue server as each principal sees it."""
 
     def __init__(
-        self, server: tuple[str, int], identity: Identity, on_stats: Callable[[list[QueueInfo]], None] = lambda _: None
+        self,
+        server: tuple[str, int],
+        bus: tuple[str, int] | None,
+        identity: Identity,
+        clock: Callable[[], float],
+        on_stats: OnStats,
     ) -> None:
-        """server: host and port; on_stats: as in `Upstream`."""
+        """server, bus, clock, on_stats: as in `Upstream`."""
         self._server = server
+        self._bus = bus
         self._identity = identity
+        self._clock = clock
         self._on_stats = on_stats
         self._kept: dict[tuple[int, Token | None, bool], Upstream] = {}  # the last one used is last
         self._closing: list[Upstream] = []
@@ -34,14 +40,18 @@ class Upstreams:
         """The queue server as a token sees it, None for a client that says nothing."""
         return self._get(token, own=False)
 
+    def security(self, token: Token | None) -> Security:
+        """Returns what connections of a visitor begin with."""
+        return self._identity.of_visitor(token)
+
     def _get(self, token: Token | None, *, own: bool) -> Upstream:
         key = (self._identity.version, token, own)
         upstream = self._kept.pop(key, None)
         if upstream is None:
-            upstream = Upstream(self._server, self._identity.of_visitor(token), self._on_stats)
-            for old in [old for old in self._kept if old[0] != self._identity.version] or list(self._kept)[
-                : -_MOST + 1
-            ]:
+            security = self._identity.of_visitor(token)
+            upstream = Upstream(self._server, self._bus, security, self._clock, self._on_stats)
+            outdated = [old for old in self._kept if old[0] != self._identity.version]
+            for old in outdated or list(self._kept)[: -_MOST + 1]:
                 self._closing.append(self._kept.pop(old))
         self._kept[key] = upstream
         return upstream

@@ -48,6 +48,8 @@ class Committer:
         """Called in the loop at the end of the next batch, once."""
         self.record: Record | None = None
         self.busy = False
+        self.served = 0
+        """How many groups of requests, and jobs, have been in batches so far."""
         self.clients = 0
         """How many connections there are."""
         self.expiry = Alarm()
@@ -251,6 +253,7 @@ class Committer:
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:
         """Ends a batch, in the loop: gives those who wait their places, and then wakes whoever has got something."""
+        self.served += len(works)
         if self._has_subscribers or self.batch_done is not None:
             self._serve_subscribers()
         for work in works:

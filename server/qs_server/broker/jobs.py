@@ -28,6 +28,12 @@ class Pause:
     order: int = field(default_factory=count(1).__next__)
     """Smaller for those that began to wait earlier."""
 
+    @property
+    def is_asked_for(self) -> bool:
+        """True if the time of the pause does not count as time that the request takes: for messages that may come, and
+        for an answer that is given late on purpose."""
+        return bool(self.qids or self.wait)
+
 
 class Work(Protocol):
     """The part of a request batch or a job that the committer uses."""

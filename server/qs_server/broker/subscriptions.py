@@ -231,6 +231,11 @@ class Subscriptions:
         """Returns how many subscriptions of clients that are connected a queue has."""
         return sum(not each.closed for each in self._rings.get(qid, ()))
 
+    @property
+    def total(self) -> int:
+        """How many subscriptions clients that are connected have, each to one queue or several."""
+        return len({each for ring in self._rings.values() for each in ring if not each.closed})
+
     def is_waiting(self, qid: str) -> bool:
         """Tells whether a queue still has to be served, for a subscriber that may have room."""
         return qid in self._hungry

@@ -32,6 +32,11 @@ class Waiters:
         """Returns how many works wait for messages of a queue. May be called in any thread."""
         return len(self._lines.get(qid, ()))
 
+    @property
+    def total(self) -> int:
+        """How many works wait, each in one queue or several."""
+        return len(self._places)
+
     def woken(self, work: Work) -> trio.Event:
         """Returns the event that is set when there is something for a waiting work."""
         return self._places[work][0]

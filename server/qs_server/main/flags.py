@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from qs_schemas.addresses import address
 from qs_serving.arguments import number_group
 from qs_serving.command import add_limits, make_parser, read_common
+from qs_serving.config_file import parse_arguments
 
 from ..storage.engine import Durability
 from .options import PORT, HistoryOptions, ServerOptions, SqsOptions
@@ -20,7 +21,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
     """Reads options and verbosity from the command line. storages: what --storage may be. Ends the process on --help
     and on a wrong flag."""
     parser = server_parser(storages)
-    parsed = parser.parse_args(arguments)
+    parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
     options = ServerOptions(
         root=parsed.root,
@@ -39,7 +40,10 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
     """Returns the parser of the command. storages: what --storage may be."""
     parser = make_parser(PROGRAM, "The qs queue server: XML over TCP, queues that are directories of files.", PORT)
     parser.add_argument(
-        "--root", default=_DEFAULTS.root, help="directory of the queues, made if missing (default: ./%(default)s)"
+        "--root",
+        default=_DEFAULTS.root,
+        metavar="DIR",
+        help="directory of the queues, made if missing (default: ./%(default)s)",
     )
     parser.add_argument(
         "--storage",

@@ -43,9 +43,14 @@ REMOTE = {"memcached": "pymemcache", "sqs": "boto3"}
 """The storages of other servers, and the library that each needs."""
 
 
-def open_storage(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Engine:
+def open_storage(
+    options: ServerOptions,
+    clock: Clock,
+    lifecycle: Lifecycle | None = None,
+    on_sync: Callable[[float], object] = lambda seconds: None,
+) -> Engine:
     """Opens the engine on the root directory, which is made if it is missing. lifecycle: is told of what happens to
-    messages. StartError when the root cannot be used."""
+    messages; on_sync: is told how long each sync of the journal has taken. StartError when the root cannot be used."""
     root = os.path.abspath(options.root)
 
     def make() -> Engine:
@@ -53,7 +58,14 @@ def open_storage(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
         if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         engine = ENGINES.get(options.storage, JournalEngine)
-        return engine(root, clock=clock, durability=options.durability, cache=options.cache, lifecycle=lifecycle)
+        return engine(
+            root,
+            clock=clock,
+            durability=options.durability,
+            cache=options.cache,
+            lifecycle=lifecycle,
+            on_sync=on_sync,
+        )
 
     return _start(root, f"cannot use root {root}", make)
 
@@ -67,7 +79,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
         "memcached": partial(MemcachedEngine, root, clock=clock, servers=options.memcached),
         "sqs": partial(SqsEngine, root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix),
     }
-    missing = [name for name, library in REMOTE.items() if find_spec(library) is None]
+    missing = {name: library for name, library in REMOTE.items() if find_spec(library) is None}
     engines = {
         name: _start(root, f"the storage {name!r} cannot be used", make)
         for name, make in makers.items()

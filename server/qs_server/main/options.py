@@ -33,7 +33,7 @@ class ServerOptions:
     history: None for no record; cache: bytes of payloads of the journal that are kept in memory; memcached: host and
     port of each server that keeps queues of that storage; early: treats every client as one that ends its documents
     with an empty line; tls: None for none; access: path of the access file, None if everybody may do everything; open:
-    everybody may, also from other machines; check: only look at the files and flags.
+    everybody may, also from other machines; check: only look at the files and flags; log_format: text or json.
     """
 
     root: str
@@ -52,3 +52,4 @@ class ServerOptions:
     access: str | None = None
     open: bool = False
     check: bool = False
+    log_format: str = "text"

@@ -3,12 +3,15 @@
 import errno
 import os
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from qs_serving.command import check_command, guards_of, run_command
+from qs_serving.figures import Histogram
+from qs_serving.inherited_sockets import inherited_sockets
 from qs_serving.listening import Announce, StartError, open_listeners, raise_descriptor_limit
+from qs_serving.service_manager import ServiceManager
 from qs_serving.stopping import StopError, serve_until_signalled
 
 from ..history.record import recording
@@ -34,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop as it should; 2 wrong flags."""
     options, verbose = read_options(arguments)
     if options.check:
-        return check_command(flags.PROGRAM, verbose, options, partial(check_root, options))
-    return run_command(flags.PROGRAM, verbose, run_server, options)
+        return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
+    run = partial(run_server, manager=ServiceManager(os.environ))
+    return run_command(flags.PROGRAM, verbose, run, options, options.log_format)
 
 
 def check_root(options: ServerOptions) -> list[str]:
@@ -50,26 +54,43 @@ def check_root(options: ServerOptions) -> list[str]:
     return [f"root {root}: is there"]
 
 
-async def run_server(options: ServerOptions, announce: Announce) -> None:
+async def run_server(options: ServerOptions, announce: Announce, manager: ServiceManager) -> None:
     """Serves until SIGTERM or SIGINT. StartError, StopError."""
     raise_descriptor_limit(options.limits)
-    guards = guards_of(options)
-    with recording(options.history, options.root, wall_clock) as history, _storage_of(options, history) as storage:
+    inherited = inherited_sockets(manager.environ, manager.pid)
+    guards, syncs = guards_of(options, inherited), Histogram()
+    with (
+        recording(options.history, options.root, wall_clock) as history,
+        _storage_of(options, history, syncs.observe) as storage,
+    ):
         remotes = open_remotes(options, wall_clock, history)
         try:
-            listeners = await open_listeners(options.host, options.port)
-            server = Server(storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access)
+            listeners = await open_listeners(options.host, options.port, inherited)
+            server = Server(
+                storage, options, history=history, remotes=remotes, tls=guards.tls, access=guards.access, syncs=syncs
+            )
             serve, grace = partial(server.serve, listeners), options.limits.grace
-            await serve_until_signalled(server, serve, listeners, announce, grace, reloads=guards.reloads)
+            await serve_until_signalled(
+                server,
+                serve,
+                listeners,
+                announce,
+                grace,
+                reloads=guards.reloads,
+                manager=manager,
+                probe=server.probe,
+            )
         finally:
             remotes.close()
 
 
 @contextmanager
-def _storage_of(options: ServerOptions, lifecycle: Lifecycle | None) -> Iterator[Engine]:
+def _storage_of(
+    options: ServerOptions, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+) -> Iterator[Engine]:
     """Opens the engine on the root, and closes it after the block. StartError; StopError when it could not be closed as
     it should be, unless the block has failed already."""
-    storage = open_storage(options, wall_clock, lifecycle)
+    storage = open_storage(options, wall_clock, lifecycle, on_sync)
     try:
         yield storage
     except BaseException:

@@ -2,9 +2,10 @@
 
 import trio
 
-from qs_schemas import Peer
+from qs_schemas import Figure, Peer
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
+from qs_serving.figures import Histogram
 from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
@@ -12,6 +13,7 @@ from ..broker.changes import Changes
 from ..broker.committer import Committer
 from ..broker.expiry import ExpiryLoop
 from ..broker.fetcher import Fetcher
+from ..broker.jobs import Job
 from ..broker.remotes import Remotes
 from ..broker.subscriptions import Subscriptions
 from ..broker.upkeep import UpkeepLoop
@@ -20,6 +22,9 @@ from ..history.record import History
 from ..session.connection import Connection
 from ..storage.engine import Clock, Engine, wall_clock
 from .options import ServerOptions
+
+_LABELS = {"messages_dead_lettered_total": {"reason": "receives"}}
+"""Labels of figures of the engine. There is one reason why a message becomes a dead letter."""
 
 
 class Server(Acceptor[Connection]):
@@ -35,11 +40,14 @@ class Server(Acceptor[Connection]):
         *,
         tls: ServerTls | None = None,
         access: Access | None = None,
+        syncs: Histogram | None = None,
     ) -> None:
         """history: the record that the engine writes to, None for none; remotes: the queues that other servers keep;
-        tls: None to speak no TLS; access: None if everybody may do everything."""
+        tls: None to speak no TLS; access: None if everybody may do everything; syncs: to which the engine
+        reports the syncs of its journal."""
         super().__init__(options.limits, tls, access)
         self._wire = options.wire
+        self._syncs = syncs or Histogram()
         self._early = options.early
         self._storage = storage
         self._clock = clock
@@ -50,6 +58,17 @@ class Server(Acceptor[Connection]):
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions)
         self._committer.record = history
         self._hub.on_poll_end = self._committer.on_poll_end
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the server: see docs/protocol.md. Call it where the engine runs, in a batch."""
+        found = [Figure(name, value, _LABELS.get(name, {})) for name, value in self._storage.figures().items()]
+        return [
+            *super().figures(),
+            *found,
+            *self._syncs.figures("journal_sync_seconds"),
+            Figure("subscriptions", self._subscriptions.total),
+            Figure("waiting_receives", self._waiters.total),
+        ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Serves until `stop` was called and what was begun is finished. Closes the listeners, not the engine."""
@@ -65,12 +84,22 @@ class Server(Acceptor[Connection]):
             await self._committer.give_back()
             background.cancel_scope.cancel()
 
+    async def probe(self) -> None:
+        """Returns after a batch with nothing in it has been committed: then the loop runs, and commits come to an end,
+        in the worker thread if requests use it now."""
+        done = trio.Event()
+        job = Job(lambda: None)
+        job.ended = done.set
+        self._committer.post(job)
+        await done.wait()
+
     def _converse_with(self, stream: Transport, writers: trio.Nursery) -> Connection:
         return Connection(
             stream,
             Peer(self._wire, serving=True, early=self._early),
             self._limits,
             writers,
+            self.counts,
             wire=self._wire,
             storage=self._storage,
             subscriptions=self._subscriptions,

@@ -5,11 +5,8 @@ from dataclasses import replace
 import qs_schemas as wire
 from qs_schemas import Message
 
-from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options, UnsupportedError
+from ..storage.engine import DEFAULT_VISIBILITY, SECOND, Options
 from .service import BadRequestError, Service, qid_of
-
-_LATER = ("retention",)
-"""Options of the protocol that no storage has yet."""
 
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
@@ -19,9 +16,7 @@ def new_queue(service: Service, request: wire.NewQueue) -> Message:
 
 
 def _options_of(asked: wire.QueueOptions) -> Options:
-    """Returns the options of a new queue. UnsupportedError for those that no storage has."""
-    _refuse_later(asked)
-    options = Options(storage=asked.storage or "", capacity=asked.capacity)
+    options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=_retention_of(asked))
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
     _set_dead_letter(options, asked)
@@ -38,10 +33,8 @@ def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
         raise BadRequestError("'dead-letter' and 'max-receives' go together: a queue has both, or neither")
 
 
-def _refuse_later(asked: wire.QueueOptions) -> None:
-    for name in _LATER:
-        if getattr(asked, name) is not None or name in asked.removed:
-            raise UnsupportedError(f"the option '{name.replace('_', '-')}' is not implemented")
+def _retention_of(asked: wire.QueueOptions) -> int | None:
+    return None if asked.retention is None else max(round(asked.retention * SECOND), 1)
 
 
 def set_queue(service: Service, request: wire.SetQueue) -> Message:
@@ -50,12 +43,13 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
         raise BadRequestError(
             "the storage of a queue cannot be changed while the server runs: stop it and use queue-journal.py convert"
         )
-    _refuse_later(asked)
     options = replace(service.storage.options(qid_of(request)))
     if asked.visibility is not None or "visibility" in asked.removed:
         options.visibility = DEFAULT_VISIBILITY if asked.visibility is None else round(asked.visibility * SECOND)
     if asked.capacity is not None or "capacity" in asked.removed:
         options.capacity = asked.capacity
+    if asked.retention is not None or "retention" in asked.removed:
+        options.retention = _retention_of(asked)
     _set_dead_letter(options, asked)
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
@@ -64,6 +58,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
 def get_queue(service: Service, request: wire.GetQueue) -> Message:
     options = service.storage.options(qid_of(request))
     shown = wire.QueueOptions(options.storage, options.visibility / SECOND, options.capacity)
+    shown.retention = None if options.retention is None else options.retention / SECOND
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
     return wire.GetQueue(request.qid, shown)
 

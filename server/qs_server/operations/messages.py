@@ -248,6 +248,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         expired=stats.expired,
         deleted=stats.deleted,
         dead=stats.dead,
+        retired=stats.retired,
         storage=stats.storage,
         paused=queue.options.paused,
     )

@@ -4,6 +4,7 @@ import qs_schemas as wire
 from qs_schemas import Message
 from qs_serving.access.principal import Right
 
+from ..storage.dead_letter_options import REDRIVING
 from ..storage.engine import Redrive, UnsupportedError
 from .service import BadRequestError, Service, qid_of
 
@@ -31,6 +32,6 @@ def _redrive(service: Service, qid: str) -> Redrive:
     queue = service.storage.queue(qid)
     if queue.redrive is None:
         raise UnsupportedError(
-            f"queue {qid!r} has the storage {queue.options.storage!r}, which has no dead letters: 'journal' has"
+            f"queue {qid!r} has the storage {queue.options.storage!r}, which moves no dead letters back: {REDRIVING} do"
         )
     return queue.redrive

@@ -6,19 +6,21 @@ its next batch, and the answers go straight to the socket. The task takes over w
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import trio
 
-from qs_schemas import Figure, Limits, Message, Peer, PushMessage
+from qs_schemas import Figure, Limits, Peer, PushMessage
 from qs_serving.access.caller import Caller
 from qs_serving.conversation import Conversation
+from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
 from ..broker.calling import Call, run_call
 from ..broker.committer import Committer
-from ..broker.jobs import Job
+from ..broker.jobs import Job, Pause
 from ..broker.remotes import Remotes
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
@@ -46,6 +48,7 @@ class Connection(Conversation):
         peer: Peer,
         limits: ServerLimits,
         writers: trio.Nursery,
+        counts: RequestCounts,
         *,
         wire: Limits,
         storage: Engine,
@@ -57,7 +60,7 @@ class Connection(Conversation):
         figures: Callable[[], list[Figure]],
     ) -> None:
         """caller: who the client is, None if everybody may do everything; figures: returns those of the server."""
-        super().__init__(stream, peer, limits, writers)
+        super().__init__(stream, peer, limits, writers, counts)
         self._subscriptions = subscriptions
         self._service = Service(
             storage,
@@ -74,6 +77,7 @@ class Connection(Conversation):
         self._committer = committer
         self._waiters = waiters
         self._requests: RequestBatch | None = None  # that is under way
+        self._since = 0.0  # when these were begun, or went on after a wait that was asked for
         self._sent = True  # the answers that were made last have been taken by the socket
         self._woken: Callable[[], None] | None = None  # ends the wait of the task
         self._landed: trio.Event | None = None  # set when the requests' batch is over, for a task that has to go
@@ -142,6 +146,7 @@ class Connection(Conversation):
         self._stream.hold()
         self._interruptible = None  # what is begun is finished
         self._requests = requests = self._next_requests()
+        self._since = perf_counter()
         requests.ended = self._advanced
         self._committer.enqueue(requests)
 
@@ -165,7 +170,7 @@ class Connection(Conversation):
     def _settle(self) -> bool:
         """Sends the answers that are ready. Returns True if every request has been answered and sent."""
         requests = self._requests
-        if requests is None or not self._put(requests.take_answers()):
+        if requests is None or not self._put(requests):
             return False
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.new:  # at once: whoever asks for something now asks after it
@@ -199,6 +204,7 @@ class Connection(Conversation):
         requests = self._requests
         if requests is None:
             self._requests = requests = self._next_requests()
+            self._since = perf_counter()
             await self._advance(requests)
         try:
             while True:
@@ -210,7 +216,7 @@ class Connection(Conversation):
                 if not requests.left:
                     break
                 await self._advance(requests)
-            if not self._put(requests.take_answers()):  # of a wait that was ended
+            if not self._put(requests):  # of a wait that was ended
                 await self._outbox.drained()
         finally:
             self._requests = None
@@ -222,28 +228,34 @@ class Connection(Conversation):
 
     async def _advance(self, requests: RequestBatch) -> None:
         await self._committer.run(requests)
-        self._put(requests.take_answers())
+        self._put(requests)
 
-    def _put(self, answers: list[Message]) -> bool:
-        """Sends answers. Returns whether the socket has taken them all."""
+    def _put(self, requests: RequestBatch) -> bool:
+        """Sends the answers that there are. Returns whether the socket has taken them all."""
+        answered, answers = requests.take_answers()
         if len(answers) == 1:
             self._sent = self._outbox.put(self._peer.send(answers[0]))
         else:
             self._sent = not answers or self._outbox.put(b"".join(map(self._peer.send, answers)))
+        self._counts.answered(answered, answers, perf_counter() - self._since)
         return self._sent
 
     async def _wait(self, requests: RequestBatch) -> None:
         """Waits until the pause is over. Takes more requests meanwhile, up to the bound."""
         pause = requests.pause
-        if pause is not None and pause.call is not None:
+        if pause is None or (pause.call is None and not pause.qids):
+            await trio.sleep(0 if pause is None else pause.wait)
+            requests.resume()
+        elif pause.call is not None:
             await self._wait_for_call(requests, pause.call)
             self._waiters.leave(requests)
             requests.resume()
-            return
-        if pause is None or not pause.qids:
-            await trio.sleep(0 if pause is None else pause.wait)
-            requests.resume()
-            return
+        else:
+            await self._wait_for_messages(requests, pause)
+        if pause is not None and pause.is_asked_for:
+            self._since = perf_counter()
+
+    async def _wait_for_messages(self, requests: RequestBatch, pause: Pause) -> None:
         woken = self._waiters.woken(requests)
         self._woken = woken.set
         if not requests.is_allowed():  # the file was read again while the batch was under way

@@ -79,6 +79,7 @@ class RequestBatch:
         self._running: Answer | None = None
         self._answers: list[Message] = []
         self._held = 0
+        self._taken = 0  # answers, by `take_answers`
         self._over: bool | None = None  # what the handler is sent next
         self.closes = False
         """Whether the connection is closed after the answers: what came behind them is not handled."""
@@ -100,10 +101,11 @@ class RequestBatch:
     def runnable(self) -> bool:
         return self.pause is None and self.left > 0 and self._held <= self._outbox
 
-    def take_answers(self) -> list[Message]:
-        """The answers since the last call, in order of the requests."""
+    def take_answers(self) -> tuple[Sequence[Message | Fault], list[Message]]:
+        """Returns the answers since the last call, in order of the requests, and these."""
         answers, self._answers, self._held = self._answers, [], 0
-        return answers
+        first, self._taken = self._taken, self._taken + len(answers)
+        return self._events[first : self._taken], answers
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: because the time of the pause is over."""

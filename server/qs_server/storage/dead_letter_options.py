@@ -8,8 +8,10 @@ from .engine import DeadLetterCycleError, Options, UnsupportedError
 from .names import directory_of
 from .settings import read_options
 
-_STORAGES = frozenset({"journal", "sqs"})
+_STORAGES = ("files", "journal", "sqs")
 """The storages that have dead letters."""
+REDRIVING = "'files' and 'journal'"
+"""The storages that can take a receive back and move dead letters back, for texts of errors."""
 
 
 class HasOptions(Protocol):
@@ -21,7 +23,7 @@ class HasOptions(Protocol):
 def refuse_uncounted(storage: str, *, count: bool) -> None:
     """Raises UnsupportedError if a release should take the receive back, for a storage that cannot."""
     if not count:
-        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): 'journal' can")
+        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
@@ -29,7 +31,7 @@ def refuse_dead_letters(options: Options) -> None:
     if options.dead_letter and options.storage not in _STORAGES:
         raise UnsupportedError(
             f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
-            + " and ".join(map(repr, sorted(_STORAGES)))
+            + " and ".join(map(repr, _STORAGES))
         )
 
 

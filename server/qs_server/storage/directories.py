@@ -21,6 +21,7 @@ from .engine import (
     Message,
     NoSuchQueueError,
     Options,
+    QueueExistsError,
     StorageError,
     UnfinishedError,
     UnsupportedError,
@@ -35,6 +36,7 @@ from .queues import EngineQueue
 from .receiving import take_oldest
 from .root import OpenQueue, RootDirectory
 from .shared import Shared
+from .totals import Totals
 from .watch import Watch
 
 _REPORTS = 4000
@@ -53,14 +55,16 @@ class DirectoriesEngine(Engine):
         disk: Disk | None = None,
         cache: int = CACHE,
         lifecycle: Lifecycle | None = None,
+        on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory. OSError when
-        the root cannot be used; StorageError when a `.queue.toml` is wrong, or the journal is damaged or another
-        server's."""
+        """root: an existing directory. cache: bytes of payloads of the journal that are kept in memory; on_sync: is
+        told how long each write and sync of the journal has taken, in any thread. OSError when the root cannot be used;
+        StorageError when a `.queue.toml` is wrong, or the journal is damaged or another server's."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
-        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit)
+        self._journal = LogKeeper(root, clock, durability, self._disk, cache, self._count_early_commit, on_sync)
+        self._totals = Totals()
         if self.name == "journal":
             self._journal.open()
         self._watch = Watch()
@@ -106,6 +110,7 @@ class DirectoriesEngine(Engine):
         return None if queue is None else queue.options.storage
 
     def _on_closed(self, queue: EngineQueue) -> None:
+        self._totals.keep(queue)
         if isinstance(queue, LogQueue):
             self._journal.forget(queue)
 
@@ -114,12 +119,17 @@ class DirectoriesEngine(Engine):
         self._root.create(qid, options)
 
     def _find_or_make(self, qid: str, storage: str) -> EngineQueue:
-        """Returns a dead-letter queue. Takes no notice of what others do in the root: the queue that needs this one
-        could be gone with it. StorageError, OSError."""
+        """Returns a dead-letter queue. Takes no notice of what others do in the root, but for this queue: the one that
+        needs it could be gone. StorageError, OSError."""
         if qid not in self._queues:
-            self.create(qid, Options(storage=storage))
+            try:
+                self.create(qid, Options(storage=storage))
+            except QueueExistsError:
+                self._root.reopen(qid)  # another server has just made it
         if self._durability is not Durability.NONE:
-            self._root.sync()  # the journal must not have messages of a queue whose directory a power loss undoes
+            self._root.sync()  # no message may be in a queue whose directory a power loss undoes
+        if qid not in self._queues:
+            raise NoSuchQueueError("its directory cannot be opened")
         return self._queues[qid]
 
     def configure(self, qid: str, options: Options) -> None:
@@ -199,8 +209,8 @@ class DirectoriesEngine(Engine):
         failed: dict[tuple[str, int], OSError] = {}
         if self._root.failures:
             failed, self._root.failures = self._root.failures, failed
-        first = self._first_expiry() if activity.expiries else None
         arrived = self._take_arrivals() if activity.arrived or self._root.gone else {}
+        first = self._first_expiry() if activity.expiries else None
         has_files = len(self._queues) > len(journal.queues)
         maintenance = journal.maintenance
         return Effects(
@@ -265,6 +275,13 @@ class DirectoriesEngine(Engine):
         if self._journal.maintenance is not None:
             self._journal.maintenance.finish(upkeep)
 
+    def figures(self) -> dict[str, float]:
+        try:
+            free = {"disk_free_bytes": self._disk.free_bytes(self._root.path)}
+        except OSError:
+            free = {}  # the root is gone; the log says so
+        return {**self._totals.figures(self._queues.values()), **self._journal.figures(), **free}
+
     def refresh(self) -> None:
         self._watch.refresh()
 
@@ -284,21 +301,33 @@ class DirectoriesEngine(Engine):
                 self._activity.announce(qid, actual)
         return None
 
-    def expire(self, count: int) -> None:
+    def _announce(self, queue: EngineQueue) -> None:
+        """Notes when a queue has something to do next."""
+        due = queue.next_expiry()
+        if due is not None:
+            self._activity.announce(queue.qid, due)
+
+    def expire(self, count: int) -> int:
+        done = 0
         failed: list[EngineQueue] = []
         failure: OSError | None = None
-        while count > 0 and (first := self._first_expiry()) is not None and first[0] <= self._clock():
+        while done < count and (first := self._first_expiry()) is not None and first[0] <= self._clock():
+            queue = first[1]
             try:
-                count -= max(first[1].expire(count), 1)
+                ended = queue.expire(count - done)
+                ended += queue.retire(count - done - ended)
+                done += ended
+                if not ended:  # what is due is not to be seen yet, or somebody else was faster
+                    break
             except OSError as error:  # the others' leases end all the same
                 failure = error
-                failed.append(first[1])
+                failed.append(queue)
                 self._activity.drop()
         for queue in failed:
-            if (due := queue.next_expiry()) is not None:
-                self._activity.announce(queue.qid, due)
+            self._announce(queue)
         if failure is not None:
             raise failure
+        return done
 
     def _take_arrivals(self) -> dict[str, int]:
         arrived, self._activity.arrived = self._activity.arrived, set()
@@ -307,6 +336,8 @@ class DirectoriesEngine(Engine):
             queue = self._queues.get(qid)
             if queue is not None and not queue.options.paused and (ready := queue.ready):
                 arrivals[qid] = ready
+            if queue is not None and queue.options.retention is not None:
+                self._announce(queue)
         for qid in self._root.gone:
             arrivals[qid] = sys.maxsize
         self._root.gone.clear()
@@ -354,13 +385,19 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset(
-        {Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.DEAD, Feature.REDRIVE}
-    )
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
 _DIRQ_CANNOT = frozenset(
-    {Feature.WHOLE, Feature.HELD, Feature.KEY, Feature.CLAIM, Feature.DEAD, Feature.REDRIVE, Feature.MILLISECONDS}
+    {
+        Feature.WHOLE,
+        Feature.HELD,
+        Feature.KEY,
+        Feature.CLAIM,
+        Feature.DEAD,
+        Feature.REDRIVE,
+        Feature.MILLISECONDS,
+    }
 )
 """An id is the name of an element, and the elements of a list get their names one after the other."""
 

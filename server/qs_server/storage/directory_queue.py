@@ -1,14 +1,27 @@
 """A queue in a directory that other programs may use at the same time. Every operation acts on the files at once."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from .dead_letter_options import refuse_uncounted
-from .engine import Message, NoSuchMessageError, Options, OtherMessageError, Receipt, StaleReceiptError, State, Stats
+from .dead_letter_policy import dead_letter_queue, with_origin
+from .directory_dead_letters import DirectoryDeadLetters
+from .directory_retirement import DirectoryRetirement
+from .engine import (
+    Message,
+    NoSuchMessageError,
+    Options,
+    Origin,
+    OtherMessageError,
+    Receipt,
+    StaleReceiptError,
+    State,
+    Stats,
+)
 from .index.queries import IndexQueries
 from .message_state import FOREIGN, MessageState
-from .message_store import DirectoryWatch, MessageStore
+from .message_store import DirectoryWatch, MessageMover, MessageStore
 from .publisher import Publisher, Writer
 from .queues import EngineQueue
 from .recording import QueueRecorder
@@ -16,6 +29,9 @@ from .shared import Shared
 
 _AT_ONCE = 1000
 """Messages that are looked at in one slice of `prepare_stats` or `purge`: some 30 ms."""
+_MOVES = 20
+_AS_LONG_AS = 25
+"""Windows that can be ended in the time of a move, for which a file is synced."""
 
 
 class DirectoryQueue:
@@ -26,7 +42,6 @@ class DirectoryQueue:
     merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
-    redrive: None = None
 
     def __init__(  # noqa: PLR0917
         self,
@@ -38,9 +53,10 @@ class DirectoryQueue:
         writer: Writer[Any],
         watch: DirectoryWatch,
         dismantle: Callable[[], None],
+        mover: MessageMover | None = None,
     ) -> None:
-        """path: the directory, which is listed at once; dismantle: removes from it what is no message, but for files.
-        OSError."""
+        """path: the directory, which is listed at once; dismantle: removes from it what is no message, but for files;
+        mover: None if the layout has no dead letters. OSError."""
         self.path = path
         self.qid = qid
         self.options = options
@@ -48,13 +64,20 @@ class DirectoryQueue:
         self.dismantle = dismantle
         self._clock = shared.clock
         self._refresh = shared.watch.refresh
+        self._find_or_make = shared.find_or_make
         self._store = store
         self._writer = writer
         index = self._index = store.index
         self._recorder = QueueRecorder(qid, index, shared)
         self._publisher = Publisher(qid, options, writer, shared, index.__len__)
-        self._counts = self._publisher.counts
+        self.counts = self._publisher.counts
         self._queries = IndexQueries(index, store.load, _AT_ONCE)
+        self._origins: Mapping[int, Origin] = {} if mover is None else mover.origins
+        self.redrive: DirectoryDeadLetters | None = None
+        if mover is not None:
+            self.redrive = DirectoryDeadLetters(
+                qid, options, shared, store, mover, self._publisher, self._recorder, self._find_dead_letters
+            )
         self.push = self._publisher.push
         self.flush = self._publisher.flush
         self.note_removed = self._recorder.note_all_deleted
@@ -62,7 +85,8 @@ class DirectoryQueue:
         self.time = store.pushed_at
         self.arrived = store.arrived
         self.in_place = store.in_place
-        self.next_expiry = store.next_expiry
+        self._retirement = DirectoryRetirement(options, self._clock, store, self._recorder, self.counts)
+        self.retire, self.next_expiry = self._retirement.retire, self._retirement.next_due
         self.commit = store.commit
         self.file_of = store.path_of
         try:
@@ -70,6 +94,10 @@ class DirectoryQueue:
         except BaseException:
             watch.unwatch()
             raise
+
+    def _find_dead_letters(self) -> DirectoryDeadLetters | None:
+        """Returns those of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        return dead_letter_queue(self._find_or_make, self.options, DirectoryQueue).redrive
 
     def __len__(self) -> int:
         return len(self._index)
@@ -87,7 +115,10 @@ class DirectoryQueue:
 
     def first_ready(self) -> int | None:
         self._publisher.publish()
-        return self._index.ready.first()
+        if self.options.retention is None:
+            return self._index.ready.first()
+        found = self._index.ready.after(self._retirement.upto(), 1)
+        return found[0] if found else None
 
     @property
     def ready(self) -> int:
@@ -106,9 +137,11 @@ class DirectoryQueue:
             end, receives = self._end_of(visibility), state.receives + 1
             if not store.hide(mid, state, MessageState(end, receives), durable=not held):
                 return None
-        self._counts.delivered += 1
+        self.counts.delivered += 1
+        self.counts.redelivered += receives > 1
         self._recorder.note("received", mid, receives)
-        return Message(self.qid, mid, "delivered", receives, self.time(mid), store.time(end), payload)
+        message = Message(self.qid, mid, "delivered", receives, self.time(mid), store.time(end), payload)
+        return with_origin(message, self._origins) if self._origins else message
 
     def _end_of(self, visibility: int | None) -> int:
         """Returns the end of a window that begins now."""
@@ -121,11 +154,14 @@ class DirectoryQueue:
         while True:
             self.expire()
             state = self._find(mid)
+            if not state.hidden and mid <= self._retirement.upto():
+                raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
             if not state.hidden and not peek and self.options.paused:
-                return Message(self.qid, mid, "ready", state.receives, self.time(mid))
-            message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
+                message: Message | None = Message(self.qid, mid, "ready", state.receives, self.time(mid))
+            else:
+                message = self._look_at(mid, state) if state.hidden or peek else self.take(mid, visibility)
             if message is not None:
-                return message
+                return with_origin(message, self._origins)
 
     def _look_at(self, mid: int, state: MessageState) -> Message | None:
         status = "ready" if not state.hidden else "delayed" if state.delayed else "in-flight"
@@ -145,7 +181,9 @@ class DirectoryQueue:
                 payload = self._store.read(receipt.mid, state.hidden)
                 if payload is not None:
                     pushed_at, visible_at = self.time(receipt.mid), self._visible_at(state)
-                    return Message(self.qid, receipt.mid, "delivered", state.receives, pushed_at, visible_at, payload)
+                    mid, receives = receipt.mid, state.receives
+                    message = Message(self.qid, mid, "delivered", receives, pushed_at, visible_at, payload)
+                    return with_origin(message, self._origins)
 
     def _find(self, mid: int) -> MessageState:
         """Returns how a message is now. NoSuchMessageError."""
@@ -177,7 +215,7 @@ class DirectoryQueue:
     def stats(self) -> Stats:
         self._publisher.publish()
         self.expire()
-        return self._queries.stats(self._counts, lambda mid: self._clock() - self.time(mid))
+        return self._queries.stats(self.counts, lambda mid: self._clock() - self.time(mid))
 
     # -- copying --------------------------------------------------------------------------------------------------
 
@@ -244,13 +282,13 @@ class DirectoryQueue:
         while not removed:
             with self._held(receipt, removing=receipt.receives is None) as state:
                 removed = self._remove(receipt.mid, state)
-        self._counts.deleted += 1
+        self.counts.deleted += 1
 
     def _remove(self, mid: int, state: MessageState) -> bool:
         size = self._index.size(mid)
         removed = self._store.remove(mid, state)
         if removed:
-            self._recorder.note_deleted(mid, size, None if state.receives < 0 else state.receives)
+            self._recorder.note_gone("deleted", mid, size, None if state.receives < 0 else state.receives)
         return removed
 
     def remove(self, mid: int, expiry: int) -> bool:
@@ -258,17 +296,27 @@ class DirectoryQueue:
             return state is not None and state.hidden == expiry and self._remove(mid, state)
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        refuse_uncounted(self.options.storage, count=count)
-        mid, store = receipt.mid, self._store
+        letters, mid, store = self.redrive, receipt.mid, self._store
+        if letters is None:
+            refuse_uncounted(self.options.storage, count=count)
         while True:
             self.expire()
             with self._held(receipt) as state:
                 if not delay and not state.hidden:
                     return None
+                in_flight = state.hidden and not state.delayed
+                receives = state.receives if count or not in_flight else state.receives - 1
+                if letters is not None and state.hidden and letters.bury(mid, state, receives, None):
+                    return None
+                if mid <= self._retirement.upto():
+                    if self._retirement.remove(mid, state, None):
+                        return None
+                    continue
                 until = store.number(self._clock() + delay) if delay else 0
-                wanted = MessageState(until, state.receives, delayed=True)
-                if store.hide(mid, state, wanted) if delay else store.show(mid, state):
-                    self._recorder.note("released", mid, state.receives)
+                wanted = MessageState(until, receives, delayed=True)
+                if store.hide(mid, state, wanted) if delay else store.show(mid, state, receives):
+                    self.counts.released += 1
+                    self._recorder.note("released", mid, receives)
                     return store.time(until) if delay else None
 
     def extend(self, receipt: Receipt, visibility: int | None) -> int:
@@ -296,7 +344,7 @@ class DirectoryQueue:
                     removed += self._purge_one(mid)
             return removed
         finally:
-            self._counts.deleted += removed
+            self.counts.deleted += removed
 
     def _purge_one(self, mid: int) -> bool:
         while True:
@@ -309,13 +357,22 @@ class DirectoryQueue:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def expire(self, count: int | None = None) -> int:
-        done = 0
-        now = self._store.number(self._clock())
-        while (count is None or done < count) and (mid := self._store.due(now)) is not None:
+        """See EngineQueue. Moves twenty messages to the dead-letter queue at most, and counts each of them as 25."""
+        done = moved = 0
+        now, upto = self._store.number(self._clock()), self._retirement.upto()
+        while (count is None or done < count) and moved < _MOVES and (mid := self._store.due(now)) is not None:
             done += 1
             with self._store.exclusive(mid) as state:
-                shown = state is not None and 0 < state.hidden <= now and self._store.show(mid, state)
-            if shown and state is not None and not state.delayed:
-                self._counts.expired += 1
-                self._recorder.note("expired", mid, state.receives, peer="")
-        return done
+                if state is None or not 0 < state.hidden <= now:
+                    continue
+                if self.redrive is not None and self.redrive.bury(mid, state, state.receives, ""):
+                    moved += 1
+                    done += _AS_LONG_AS - 1
+                    self.counts.expired += not state.delayed
+                    continue
+                shown = self._store.show(mid, state, state.receives)
+            if shown and not state.delayed:
+                self.counts.expired += 1
+                if mid > upto:  # what is too old is retired instead
+                    self._recorder.note("expired", mid, state.receives, peer="")
+        return done if count is None else min(done, count)

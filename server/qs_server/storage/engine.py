@@ -126,6 +126,7 @@ class Feature(Enum):
     PAUSE = "`pause-queue` and `resume-queue`"
     DEAD = "dead letters: `dead-letter` and `max-receives`"
     REDRIVE = "`redrive-messages`, and `count` in `release-message`"
+    RETENTION = "`retention` in `new-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
     TELLS = "tells the server of every message that becomes visible, without being asked"
@@ -188,8 +189,9 @@ class Message:
 @dataclass(slots=True)
 class Options:
     """The options of a queue. visibility: microseconds; capacity: messages, None for no bound; paused: it gives nothing
-    out; dead_letter: the queue to which a message goes after max_receives receives, empty and None for never. A change
-    of the object takes effect at once."""
+    out; dead_letter: the queue to which a message goes after max_receives receives, empty and None for never;
+    retention: microseconds after which a message that is not in flight is removed, None for never, see `retention.py`.
+    A change of the object takes effect at once."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -203,6 +205,7 @@ class Options:
     paused: bool = False
     dead_letter: str = ""
     max_receives: int | None = None
+    retention: int | None = None
 
 
 @dataclass(slots=True)
@@ -223,6 +226,11 @@ class Stats:
     storage: str = ""
     dead: int = 0
     """Moved to the dead-letter queue."""
+    retired: int = 0
+    """Removed as they were older than the retention."""
+    redelivered: int = 0
+    """Of those delivered, how many had been delivered before."""
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +363,8 @@ class Queue(Protocol):
 class Effects(NamedTuple):
     """Says what has happened in an engine since it was last asked. arrived: queues in which messages have become
     visible, and how many are visible now; for a queue that has gone, more than anybody waits for. failed: pushes that
-    came to nothing after they returned, by queue and first id. next_expiry: when the next message becomes visible by
-    itself, None: there is none; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
+    came to nothing after they returned, by queue and first id. next_expiry: when `expire` has something to do
+    next, None: nothing will be due; next_upkeep: when `begin_upkeep` should be called, None: there is nothing to do;
     commit_is_cheap: whether the next commit will be over so soon that a thread for it would only cost time;
     pushes_first: whether pushes should be done before everything else of a batch, so that their files are synced
     together."""
@@ -462,6 +470,11 @@ class Engine(ABC):
     def finish_upkeep(self, upkeep: Background) -> None:  # noqa: B027 - an engine without such work has nothing to do
         """Takes over what was done in a thread."""
 
+    def figures(self) -> dict[str, float]:
+        """Returns what is to be known of the engine as a whole, by the names in docs/protocol.md: what has happened in
+        all queues since the start, and how the journal and the disk are."""
+        return {}
+
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Takes notice of what other processes have changed."""
 
@@ -470,8 +483,9 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def expire(self, count: int) -> None:
-        """Makes visible what is due, at most count messages."""
+    def expire(self, count: int) -> int:
+        """Makes visible what is due, and removes what is too old: at most count messages. Returns how many; 0: nothing
+        is due."""
 
     @abstractmethod
     def close(self) -> None:

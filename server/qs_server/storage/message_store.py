@@ -1,9 +1,10 @@
 """The interface between a queue and the directory of its messages, for every layout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+from .engine import Origin
 from .index.message_index import Index
 from .message_state import MessageState
 
@@ -25,6 +26,9 @@ class MessageStore(Protocol):
 
     def pushed_at(self, mid: int, /) -> int:
         """Returns when a message was pushed, from its id: microseconds since the Epoch."""
+
+    def last_at(self, time: int, /) -> int:
+        """Returns the greatest id of a message that was pushed at that time or before."""
 
     def number(self, time: int, /) -> int:
         """Returns a time as a number of the layout."""
@@ -53,8 +57,9 @@ class MessageStore(Protocol):
         """Hides a message, or changes until when it is hidden. durable: whether the next commit covers it. Returns
         False if another process was faster."""
 
-    def show(self, mid: int, state: MessageState) -> bool:
-        """Makes a hidden message ready. Returns False if another process was faster."""
+    def show(self, mid: int, state: MessageState, receives: int) -> bool:
+        """Makes a hidden message ready. receives: how often it has been received then; 0: it is new. Returns False if
+        another process was faster."""
 
     def remove(self, mid: int, state: MessageState) -> bool:
         """Removes a message. Returns False if another process was faster."""
@@ -76,6 +81,23 @@ class MessageStore(Protocol):
 
     def commit(self) -> None:
         """Makes all changes durable."""
+
+
+class MessageMover(Protocol):
+    """Moves messages to other directories of the layout, each by one rename. Methods may raise OSError. Call those that
+    take a state as the methods of MessageStore that do."""
+
+    @property
+    def origins(self) -> Mapping[int, Origin]:
+        """The origins of the dead letters, of those that are loaded."""
+
+    def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
+        """Returns dead letters and their origins, oldest first, at most count. mids: only these; empty: all."""
+
+    def move(self, mid: int, state: MessageState, target: Any, origin: Origin | None) -> int | None:
+        """Moves a message to the directory of another mover, visible and never received, with a new id at the end.
+        origin: what it was if it becomes a dead letter. Returns its new id; None if another process was faster.
+        QueueFullError, NoSuchQueueError: nothing has changed, as with OSError."""
 
 
 class DirectoryWatch(Protocol):

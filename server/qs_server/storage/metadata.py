@@ -13,7 +13,7 @@ _PROBE = "user.qs.probe"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
 """Errors that mean: the extended attribute does not exist, or must not be read by us."""
-_LARGEST = 200
+_LARGEST = 2000
 """Bytes of the largest hidden file."""
 
 Value = TypeVar("Value")

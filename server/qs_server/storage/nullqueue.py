@@ -2,6 +2,7 @@
 with load, or for a queue that somebody wants to switch off."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
@@ -25,7 +26,7 @@ class NullQueue:
         self.options = options
         self.last_mid = -1
         self._shared = shared
-        self._pushed = 0
+        self.counts = Stats(storage=options.storage)
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
 
     def __len__(self) -> int:
@@ -39,13 +40,13 @@ class NullQueue:
         mids = list(range(first, first + len(drafts)))
         if mids:
             self.last_mid = mids[-1]
-        self._pushed += len(mids)
+        self.counts.pushed += len(mids)
         return mids
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Takes the message of another queue, whatever its id means, and keeps nothing of it."""
         source.payload_of(mid)  # it has to be there
-        self._pushed += 1
+        self.counts.pushed += 1
         return True
 
     # -- an empty queue
@@ -96,7 +97,7 @@ class NullQueue:
         return False
 
     def stats(self) -> Stats:
-        return Stats(pushed=self._pushed, storage=self.options.storage)
+        return replace(self.counts)
 
     def time(self, number: int) -> int:
         return number
@@ -105,6 +106,9 @@ class NullQueue:
         return None
 
     def expire(self, count: int | None = None) -> int:
+        return 0
+
+    def retire(self, count: int) -> int:
         return 0
 
     def close(self) -> list[int]:

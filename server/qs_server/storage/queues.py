@@ -5,7 +5,7 @@ Ids are those of one queue; `time` makes those of different queues comparable.
 
 from typing import Protocol
 
-from .engine import Message, Queue
+from .engine import Message, Queue, Stats
 
 
 class EngineQueue(Queue, Protocol):
@@ -13,6 +13,10 @@ class EngineQueue(Queue, Protocol):
 
     path: str
     qid: str
+
+    @property
+    def counts(self) -> Stats:
+        """What has happened to its messages since the start."""
 
     def __len__(self) -> int:
         """Returns how many messages it holds, in whatever state, without pushes that are not visible yet."""
@@ -51,10 +55,16 @@ class EngineQueue(Queue, Protocol):
         """Announces that there may be visible messages."""
 
     def next_expiry(self) -> int | None:
-        """Returns when `expire` has something to do."""
+        """Returns when `expire` or `retire` has something to do: the end of a window or a delay, or the end of the
+        retention of a message that is visible or delayed. Cheap: called with every commit."""
 
     def expire(self, count: int | None = None) -> int:
-        """Makes visible what is due, at most count messages; how many."""
+        """Makes visible what is due, at most count messages, None: as many as a request has time for. Returns how
+        many."""
+
+    def retire(self, count: int) -> int:
+        """Removes messages that are older than the retention and not in flight, oldest first, at most count. Returns
+        how many. OSError."""
 
     # -- the directory
 

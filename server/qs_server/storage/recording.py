@@ -19,13 +19,15 @@ class QueueRecorder:
         if self._shared.lifecycle is not None:
             self._shared.lifecycle.note(event, self._qid, mid, self._index.size(mid), receives, peer=peer)
 
-    def note_deleted(self, mid: int, size: int | None, receives: int | None) -> None:
-        """Notes that a message is gone."""
+    def note_gone(
+        self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+    ) -> None:
+        """Notes why a message is gone. See Lifecycle."""
         if self._shared.lifecycle is not None:
-            self._shared.lifecycle.note("deleted", self._qid, mid, size, receives)
+            self._shared.lifecycle.note(event, self._qid, mid, size, receives, peer=peer)
 
     def note_all_deleted(self) -> None:
         """Notes that the queue is gone with all its messages. Their sizes as far as they are known."""
         if self._shared.lifecycle is not None:
             for mid in self._index.messages.after(-1, len(self._index)):
-                self.note_deleted(mid, self._index.known_size(mid), None)
+                self.note_gone("deleted", mid, self._index.known_size(mid), None)

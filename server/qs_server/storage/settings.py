@@ -12,11 +12,11 @@ FILE = ".queue.toml"
 _OPTIONS_HELP = (
     "the options are: storage = a name in quotes ('journal', 'files', …), visibility = seconds, "
     "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
-    "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, "
+    "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, retention = seconds (more than 0), "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
-_MAX_VISIBILITY = 10**10
-"""Seconds, some 300 years: the end of a window has to be a number that fits into a file name."""
+_MOST_SECONDS = 10**10
+"""Some 300 years: the end of a window has to be a number that fits into a file name."""
 
 _MOST_RECEIVES = 1000
 
@@ -47,7 +47,7 @@ def _set(options: Options, key: str, value: object) -> None:
     if key == "storage" and isinstance(value, str):
         options.storage = value
     elif key == "visibility" and number:
-        options.visibility = round(min(value, _MAX_VISIBILITY) * SECOND)  # type: ignore[call-overload]
+        options.visibility = round(min(value, _MOST_SECONDS) * SECOND)  # type: ignore[call-overload]
     elif key == "capacity" and isinstance(value, int) and number and value >= 1:
         options.capacity = value
     elif key == "timestamps" and value in ("us", "ms"):
@@ -56,6 +56,8 @@ def _set(options: Options, key: str, value: object) -> None:
         options.dead_letter = value
     elif key == "max-receives" and isinstance(value, int) and number and 1 <= value <= _MOST_RECEIVES:
         options.max_receives = value
+    elif key == "retention" and number and value:
+        options.retention = max(round(min(value, _MOST_SECONDS) * SECOND), 1)  # type: ignore[call-overload]
     elif key == "paused" and isinstance(value, bool):
         options.paused = value
     elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
@@ -82,6 +84,8 @@ def write_options(directory: str, options: Options, disk: Disk) -> None:
     if options.dead_letter:
         name = json.dumps(options.dead_letter, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML has it
         lines += [f"dead-letter = {name}", f"max-receives = {options.max_receives}"]
+    if options.retention is not None:
+        lines.append(f"retention = {options.retention / SECOND}")
     if options.paused:
         lines.append("paused = true")
     if options.timestamps != "us":

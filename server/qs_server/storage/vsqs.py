@@ -103,7 +103,10 @@ class Queue:
                 check_no_server(self.path)
             except QueueInUseError as error:
                 raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
-        return open_files_queue(self.path, os.path.basename(self.path), read_options(self.path, "files"), self._shared)
+        options = read_options(self.path, "files")
+        # To move messages to other queues, and to remove old ones, is left to servers.
+        options.dead_letter, options.max_receives, options.retention = "", None, None
+        return open_files_queue(self.path, os.path.basename(self.path), options, self._shared)
 
     def _vanished(self, name: str) -> None:
         self._gone = True

@@ -4,15 +4,15 @@ import argparse
 from collections.abc import Sequence
 
 from qs_schemas.command_line import CommandParser, add_standard_flags
-from qs_serving.arguments import at_least
+from qs_serving.arguments import AtLeast
 
 from .bodies import DEFAULT, Body
 from .layouts import LAYOUTS, MAX_LOCK, MAX_TEMP, MAX_TEMP_VSQS
 
 MAX_SIZE = 1 << 30
 """Bytes of a payload that --size may ask for: it is in memory as a whole."""
-_COUNT = at_least(1, int)
-_SECONDS = at_least(0, float)
+_COUNT = AtLeast(1, int)
+_SECONDS = AtLeast(0, float)
 _EXAMPLES = """\
 examples:
   qs-dir pump spool --count 1000 --size 200    1000 messages, as fast as it goes
@@ -93,7 +93,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _pump(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--count", type=_COUNT, metavar="N", help="end after so many messages")
-    parser.add_argument("--rate", type=at_least(1e-6, float), metavar="N", help="messages a second at most")
+    parser.add_argument("--rate", type=AtLeast(1e-6, float), metavar="N", help="messages a second at most")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--size", type=_size, metavar="BYTES", help="size of each payload, a number filled up with dots; at most 1 GiB"
@@ -147,7 +147,7 @@ def _purge(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> float:
-    if (size := at_least(0, int)(text)) > MAX_SIZE:
+    if (size := AtLeast(0, int)(text)) > MAX_SIZE:
         raise argparse.ArgumentTypeError(f"at most {MAX_SIZE} bytes (1 GiB) are possible, not {text}")
     return size
 

@@ -4,9 +4,10 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.sqs_calls import LONG, Seen, in_thread, mids, push, receive, wait
+from support.sqs_calls import LONG, Seen, in_thread, mids, push, receive, url_of, wait
 from support.sqs_serving import HASTY, FaultySqs, SqsServer, sqs_engine
 
 from qs_server.storage.engine import Options, Receipt
@@ -91,6 +92,23 @@ def test_stopped_before(engine: SqsEngine) -> None:
     stop.set()
     assert wait(engine, seconds=5, stop=stop) == []
     assert mids(wait(engine, seconds=5)) == [mid]
+
+
+def test_close_with_a_poll_that_gets_a_message(engine: SqsEngine, proxy: FaultySqs, other: Any) -> None:
+    """Closing waits for a poll that was left and may be getting a message which was just released: it is given back,
+    and not hidden for the length of its window."""
+    seen, ended = Seen(proxy, "ReceiveMessage"), threading.Event()
+    [mid] = push(engine, b"x")
+    [message] = receive(engine)
+    assert wait(engine, seconds=0.05) == []
+    assert seen.event.wait(LONG)
+    proxy.after = lambda operation, _: ended.wait(1) if operation == "ReceiveMessage" else None
+    engine.queue("q").release(Receipt(mid, message.receives), 0)
+    engine.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "sqs poll q"]
+    ended.set()
+    [again] = other.receive_message(QueueUrl=url_of(engine), WaitTimeSeconds=LONG)["Messages"]
+    assert again["Body"] == "x"
 
 
 def test_close_with_a_poll_that_was_left(tmp_path: Path, server: SqsServer) -> None:

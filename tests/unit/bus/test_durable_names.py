@@ -15,18 +15,24 @@ from qs_bus.refused import RefusedError
 from qs_bus.rights import Rights
 from qs_bus.share import Share
 from qs_client.errors import exception_for
-from qs_schemas import Error, ErrorCode
+from qs_schemas import Error, ErrorCode, GetQueue, QueueOptions
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Principal, Right
 
+NO_QUEUE = Error(code=404, kind="not-found", text="there is no such queue")
+
 
 class Server(FakeUpstream):
-    """Its queues can be made. refusal: the error with which that fails."""
+    """Its queues can be made. refusal: the error with which that fails; options: those of `q`; hidden: the bus may not
+    see them; made: those of the queue that was made last."""
 
     def __init__(self) -> None:
         super().__init__()
         self.existing: list[str] = []
         self.refusal: Error | None = None
+        self.options = QueueOptions()
+        self.hidden = False
+        self.made: QueueOptions | None = None
         self.connected = trio.Event()
         self.connected.set()
 
@@ -34,7 +40,19 @@ class Server(FakeUpstream):
         await trio.lowlevel.checkpoint()
         if self.refusal is not None:
             raise exception_for(self.refusal)
-        self.existing.append(next(call).request.qid)
+        request = next(call).request
+        if isinstance(request, GetQueue):
+            return self._options_of(request.qid)
+        self.existing.append(request.qid)
+        self.made = request.options
+        return None
+
+    def _options_of(self, qid: str | None) -> QueueOptions:
+        if self.hidden and qid == "q":
+            raise exception_for(Error(code=403, kind="forbidden", text="no"))
+        if qid not in [*self.existing, "q"]:
+            raise exception_for(NO_QUEUE)
+        return self.options
 
     async def queues(self) -> list[str]:
         await trio.lowlevel.checkpoint()
@@ -155,3 +173,25 @@ async def test_a_queue_that_the_bus_may_not_make(code: int, kind: str, expected:
     world.server.refusal = Error(code, kind, "no")
     assert await world.use("n", A) == str(expected)
     assert world.q.names == {}
+
+
+async def test_a_name_takes_over_the_policy() -> None:
+    """The queue of a new name has the options of its queue that concern messages nobody handles, and its storage if it
+    has a dead-letter queue. A name that is there keeps its own."""
+    world = World()
+    world.server.options = QueueOptions("files", 5, 100, 60, "dead", 3)
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert world.server.made == QueueOptions("files", 5, None, 60, "dead", 3)
+    world.server.options = QueueOptions("files", 7)
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert world.server.made.dead_letter == "dead"
+    assert await world.use("other", A) == "bus:q:a:other"
+    assert world.server.made == QueueOptions(visibility=7)
+
+
+async def test_a_policy_that_the_bus_may_not_see() -> None:
+    """Then the name takes over nothing."""
+    world = World()
+    world.server.hidden = True
+    assert await world.use("n", A) == "bus:q:a:n"
+    assert world.server.made is None

@@ -8,6 +8,7 @@ import trio.testing
 from support.bus_memory import EVERYTHING, World, nothing_left
 
 from qs_bus.feeds import PREFETCH
+from qs_bus.records import Release
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -95,7 +96,7 @@ async def test_all_leave_and_nobody_has_handled_it(world: World) -> None:
     one.leave()
     assert world.upstream.releases == []
     two.leave()
-    assert world.upstream.releases == [(q, (mid, 7))]
+    assert world.upstream.releases == [(q, Release(mid, 7))]
     assert world.upstream.deletes == []
     assert nothing_left(q)
 
@@ -239,7 +240,7 @@ async def test_given_back_with_the_last_count(world: World) -> None:
     mid = world.push(q)
     world.push(q, mid=mid, receives=4)
     client.leave()
-    assert world.upstream.releases == [(q, (mid, 4))]
+    assert world.upstream.releases == [(q, Release(mid, 4))]
 
 
 async def test_release(world: World) -> None:

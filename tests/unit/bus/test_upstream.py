@@ -1,6 +1,8 @@
 """The bus as a client of the queue server: what it makes of the answers, without a connection."""
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +11,11 @@ import trio.testing
 
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
-from qs_bus.records import Record
+from qs_bus.records import Record, Release
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message, ServerUnavailable, ShuttingDown, calls
 from qs_client.asking import Call
-from qs_schemas import CopyMessage, DeleteMessage, GetMessage, ReleaseMessage
+from qs_schemas import CopyMessage, DeleteMessage, GetMessage, GetQueue, QueueOptions, ReleaseMessage, Subscribe
 
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
 STALE = Error(code=409, kind="stale", text="it has been received again")
@@ -24,13 +26,14 @@ FULL = Error(code=507, kind="full", text="the queue is full")
 
 
 class FakeConnection:
-    """Notes what is posted."""
+    """Notes what is posted, but for questions after options."""
 
     def __init__(self) -> None:
         self.posted: list[Message] = []
 
     def post(self, message: Message) -> None:
-        self.posted.append(message)
+        if not isinstance(message, GetQueue):
+            self.posted.append(message)
 
 
 class Scripted(Upstream):
@@ -118,8 +121,8 @@ async def test_what_is_gone(upstream: Scripted) -> None:
     q.records[1] = Record(q, 1, 1, 1, None, 1, done=True)
     upstream.answers = lambda request: NO_QUEUE if isinstance(request, DeleteMessage) else STALE
     upstream.deletes.add(q, 1)
-    upstream.releases.add(q, (2, 1))
-    upstream.releases.add(q, (3, None))
+    upstream.releases.add(q, Release(2, 1))
+    upstream.releases.add(q, Release(3, None))
     await settled()
     assert q.records == {}
     assert [(each.mid, each.receives) for each in upstream.asked if isinstance(each, ReleaseMessage)] in (
@@ -253,6 +256,56 @@ async def test_a_subscription_that_is_refused(autojump_clock: trio.testing.MockC
         await trio.sleep(1.5)
         assert len(connection.posted) == (2 if code == 500 else 1)
         nursery.cancel_scope.cancel()
+
+
+async def test_the_policy_of_a_queue() -> None:
+    """It is asked for before the subscription, so that it is known before the first message; an error says no."""
+
+    async def prepare(upstream: Upstream) -> None: ...
+
+    upstream = Upstream(("127.0.0.1", 1), prepare, lambda feed: None, lambda feed: None)
+    posted: list[Message] = []
+    upstream._connection = SimpleNamespace(post=posted.append)  # type: ignore[assignment]
+    upstream.connected.set()
+    feed = FanOut("q", upstream, 100, 100)
+    feed.names["n"] = feed  # type: ignore[index]
+    upstream.sync(feed)
+    asked, subscribed = posted
+    assert (type(asked), type(subscribed)) == (GetQueue, Subscribe)
+    upstream._take(GetQueue("q", QueueOptions(max_receives=3), req=asked.req, type="response"))
+    assert feed.counted
+    for answer in (GetQueue("q", QueueOptions(), type="response"), Error(403, "forbidden", "no")):
+        feed.counted = True
+        upstream.ask_policy(feed)
+        answer.req = posted[-1].req
+        upstream._take(answer)
+        assert not feed.counted
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+async def test_whether_a_released_message_comes_again(
+    upstream: Scripted, autojump_clock: trio.testing.MockClock, *, delayed: bool
+) -> None:
+    """The bus looks after the release, and again later as long as somebody waits: not before the delay is over. A
+    message that is not there any more is given up."""
+    feed = FanOut("q", upstream, 100, 100)
+    feed.records[1] = Record(feed, 1, 1, 1, None, 1, waiting=1)
+    feed._awaited[1] = {None: None}  # type: ignore[dict-item]
+    visible_at = round((time.time() + 1000) * 1_000_000) if delayed else None
+    upstream.answers = lambda request: (
+        GetMessage("q", 1, visible_at=visible_at) if isinstance(request, GetMessage) else request
+    )
+    began = trio.current_time()
+    upstream.releases.add(feed, Release(1, 1, 1000 if delayed else None, awaited=True))
+    while len(upstream.asked) < 3:
+        await trio.sleep(0.5)
+    assert (trio.current_time() - began > 990) is delayed
+    assert feed.awaits(1)
+    upstream.answers = lambda request: NO_QUEUE
+    await trio.sleep(1100)
+    assert not feed.awaits(1)
+    assert feed.records == {}
+    assert {type(request) for request in upstream.asked[1:]} == {GetMessage}
 
 
 class IdleConnection(FakeConnection):

@@ -413,3 +413,23 @@ async def test_statistics_let_others_in_between(tmp_path: Path, autojump_clock: 
             nursery.start_soon(wait, "stats", asking)
             nursery.start_soon(wait, "ping", other)
         assert order == ["ping", "stats"]
+
+
+async def test_a_probe_waits_for_commits(tmp_path: Path, disk: FaultyDisk) -> None:
+    """A probe returns after a commit, and not while the worker thread hangs in a sync. It can be cancelled."""
+    async with serving(tmp_path / "root", durability=ALWAYS, disk=disk) as running:
+        await running.server.probe()
+        first, second = running.connect(), running.connect()
+        for client in (first, second):
+            assert "<ping/>" in await client.ask(PING)
+        disk.gate.clear()
+        await first.send(push("q", "held"))
+        await trio.to_thread.run_sync(disk.held.wait, 20)
+        with trio.move_on_after(0.2) as patience:
+            await running.server.probe()
+        assert patience.cancelled_caught
+        disk.gate.set()
+        await running.server.probe()
+        assert code(await first.line()) == 0
+        for client in (first, second):
+            await client.hang_up()

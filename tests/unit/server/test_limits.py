@@ -75,7 +75,7 @@ async def test_long_lists_fill_the_outbox_too(tmp_path: Path, autojump_clock: Cl
         )
         group = RequestBatch([ListMessages("q") for _ in range(50)], service, outbox=100 * 32 * 10)
         group.advance(pushing=False)
-        assert len(group.take_answers()) == 11
+        assert len(group.take_answers()[1]) == 11
         assert group.left == 39
 
 

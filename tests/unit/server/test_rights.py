@@ -152,7 +152,7 @@ async def test_what_is_begun_is_finished(
     while requests.left:
         requests.resume()
         requests.advance(pushing=None)
-    purged, refused, unreadable = requests.take_answers()
+    _, (purged, refused, unreadable) = requests.take_answers()
     assert isinstance(purged, PurgeQueue)
     assert purged.count == 3
     assert [getattr(answer, "code", 0) for answer in (refused, unreadable)] == [401, 400]

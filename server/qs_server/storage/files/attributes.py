@@ -1,8 +1,9 @@
 """The attributes of messages in the vsqs layout: how often a message was received, until when it is delayed.
 
 They are extended attributes of the file, which renames carry along: `user.qs.receives` and `user.qs.delayed` (the end
-of the delay, which counts only while it is also the file's extension). Where the file system has none: a hidden file
-`.MID.attributes`.
+of the delay, which counts only while it is also the file's extension). A message that is moved to another queue has a
+new id there, and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID` and then counts only for that id. Where the
+file system has no extended attributes: a hidden file `.MID.attributes`.
 """
 
 import re
@@ -39,14 +40,21 @@ class _ExtendedAttributes:
         self._lists = lists
 
     def read(self, path: str, mid: int) -> Attributes:
-        return Attributes(*self._numbers(path, _RECEIVES, _DELAYED))
+        receives, delayed = self._values(path, _RECEIVES, _DELAYED)
+        return Attributes(_count(receives, mid), _number(delayed))
 
-    def receives(self, path: str) -> int:
-        return self._numbers(path, _RECEIVES)[0]
+    def receives(self, path: str, mid: int) -> int:
+        return _count(self._values(path, _RECEIVES)[0], mid)
 
-    def _numbers(self, path: str, *names: str) -> list[int]:
+    def bind(self, path: str, mid: int) -> bool:
+        count = self.receives(path, mid)
+        if count:
+            self._disk.setxattr(path, _RECEIVES, b"%d %d" % (count, mid), follow_symlinks=False)
+        return count > 0
+
+    def _values(self, path: str, *names: str) -> list[bytes]:
         there = self._names(path) if self._lists else names
-        return [_number(read_attribute(self._disk, path, name)) if name in there else 0 for name in names]
+        return [read_attribute(self._disk, path, name) if name in there else b"" for name in names]
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -58,12 +66,17 @@ class _ExtendedAttributes:
 
     def write(self, path: str, mid: int, value: Attributes) -> None:
         for name, number in ((_RECEIVES, value.receives), (_DELAYED, value.delayed)):
-            if number:
+            if number or (name == _RECEIVES and not value.delayed):
                 self._disk.setxattr(path, name, b"%d" % number, follow_symlinks=False)
 
 
 def _number(value: bytes) -> int:
     return int(value) if value.isdigit() and len(value) <= 18 else 0
+
+
+def _count(value: bytes, mid: int) -> int:
+    number, _, bound = value.partition(b" ")
+    return _number(number) if not bound or _number(bound) == mid else 0
 
 
 def _decode(content: bytes) -> Attributes:
@@ -93,7 +106,12 @@ class AttributeStore(MetadataStore[Attributes]):
         """Returns how often a message was received. OSError."""
         if self._extended is None or mid in self.unwritten:
             return self.read(path, mid).receives
-        return self._extended.receives(path)
+        return self._extended.receives(path, mid)
+
+    def bind(self, path: str, mid: int) -> bool:
+        """Has the count of receives hold for this id only, as the file is about to get another one. Returns whether the
+        file was changed. OSError."""
+        return self._extended is not None and self._extended.bind(path, mid)
 
 
 def in_files(disk: Disk, *, lists: bool = False) -> AttributeStore:

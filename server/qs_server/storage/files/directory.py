@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from .. import inotify
 from ..disk import READ
-from ..engine import Durability, Options
+from ..engine import Durability, Options, Origin
 from ..index.message_index import Index
 from ..message_state import MessageState
 from ..names import FAR, MAX_MID, message_name
+from ..origins import origins_in
 from ..shared import DirectoryIdentity, Shared
 from .attributes import Attributes, store_for
 
@@ -33,10 +34,14 @@ class MessageDirectory:
         self.index = Index()
         self.last_mid = -1
         self.attributes = store_for(path, shared.disk, sync=shared.always)
+        self.letters = origins_in(path, shared.disk, beside=self.attributes.beside, sync=shared.always)
+        self.origins: dict[int, Origin] = {}
+        """What the dead letters were, of those that are loaded."""
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self.watch = -1
         """The number under which what happens in the directory is reported."""
         self._qid = qid
+        self._options = options
         self._shared = shared
         self._disk = shared.disk
         self._activity = shared.activity
@@ -51,6 +56,8 @@ class MessageDirectory:
     def announce(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
         self._activity.announce(self._qid, self.time(expiry))
+        if self._options.retention is not None:
+            self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
         """Has the next commit sync names, and the attributes of a message."""
@@ -76,6 +83,9 @@ class MessageDirectory:
 
     pushed_at = time
 
+    def last_at(self, time: int) -> int:
+        return time // self._unit
+
     def saw(self, mid: int) -> None:
         if self.last_mid < mid < FAR:
             self.last_mid = mid
@@ -93,7 +103,7 @@ class MessageDirectory:
         try:
             status = self._disk.lstat(path)
         except FileNotFoundError:
-            self._lost(mid, expiry)
+            self.lost(mid, expiry)
             return False
         if not stat.S_ISREG(status.st_mode):
             self._disown(mid, path)
@@ -107,18 +117,25 @@ class MessageDirectory:
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self.attributes.write(path, mid, Attributes(receives))
+        self._load_origin(mid, path)
         index.load(mid, status.st_size, retrieved=receives > 0, delayed=delayed)
         return True
 
     def _load_ready(self, mid: int, path: str, size: int) -> None:
         if not self.index.loaded(mid):
             retrieved = self.attributes.receives(path, mid) > 0
+            self._load_origin(mid, path)
             self.index.load(mid, size, retrieved=retrieved, delayed=False)
+
+    def _load_origin(self, mid: int, path: str) -> None:
+        origin = self.letters.read(path, mid)
+        if origin is not None:
+            self.origins[mid] = origin
 
     def _disown(self, mid: int, path: str) -> None:
         """Forgets what has the name of a message and is none."""
         _logger.warning("%s is not a file, and no message", path)
-        self.index.remove(mid)
+        self.drop(mid)
 
     def look(self, mid: int, *, removing: bool = False) -> MessageState | None:
         while (expiry := self.index.expiry(mid)) is not None:
@@ -137,7 +154,7 @@ class MessageDirectory:
     def is_current(self, mid: int, state: MessageState) -> bool:
         if os.path.lexists(self.name_path(mid, state.hidden)):
             return True
-        self._lost(mid, state.hidden)
+        self.lost(mid, state.hidden)
         return False
 
     def exclusive(self, mid: int, *, removing: bool = False) -> AbstractContextManager[MessageState | None]:
@@ -152,7 +169,7 @@ class MessageDirectory:
         try:
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
-            self._lost(mid, hidden)
+            self.lost(mid, hidden)
             return None
         except OSError as error:
             if error.errno not in _NOT_TO_OPEN:
@@ -197,6 +214,14 @@ class MessageDirectory:
         else:
             self.arrived()
 
+    def receive(self, mid: int, size: int, origin: Origin | None) -> None:
+        """Notes that a message was moved here. origin: if it is a dead letter."""
+        self.index.add(mid, 0, size)
+        if origin is not None:
+            self.origins[mid] = origin
+        self.arrived()
+        self.touch()
+
     def hide(self, mid: int, state: MessageState, wanted: MessageState, *, durable: bool = True) -> bool:
         if wanted.delayed:
             delay = Attributes(wanted.receives, wanted.hidden)
@@ -214,6 +239,8 @@ class MessageDirectory:
                 self._note_hidden(mid, wanted, durable)  # then it comes back when its window ends
             raise
         self._note_hidden(mid, wanted, durable)
+        if wanted.receives < state.receives and not wanted.receives:
+            self.index.new.add(mid)
         return True
 
     def _note_hidden(self, mid: int, state: MessageState, durable: bool) -> None:
@@ -222,12 +249,23 @@ class MessageDirectory:
         if durable:
             self.touch(mid)
 
-    def show(self, mid: int, state: MessageState) -> bool:
-        if not self._rename(mid, state.hidden, 0):
-            return False
+    def show(self, mid: int, state: MessageState, receives: int) -> bool:
+        path, recounted = self.name_path(mid, state.hidden), receives != state.receives
+        if recounted:
+            # Before the rename, as another consumer may have it right afterwards.
+            self.attributes.write(path, mid, Attributes(receives), or_fail=True)
+        try:
+            if not self._rename(mid, state.hidden, 0):
+                return False
+        except OSError:
+            if recounted:
+                self.attributes.write(path, mid, Attributes(state.receives))
+            raise
         self.index.show(mid)
+        if recounted and not receives:
+            self.index.new.add(mid)
         self.arrived()
-        self.touch()
+        self.touch(mid if recounted else None)
         return True
 
     def remove(self, mid: int, state: MessageState) -> bool:
@@ -241,7 +279,7 @@ class MessageDirectory:
         try:
             self._disk.rename(self.name_path(mid, old), self.name_path(mid, new))
         except FileNotFoundError:
-            self._lost(mid, old)
+            self.lost(mid, old)
             return False
         watch = self._shared.watch
         watch.expect(self.watch, inotify.MOVED_FROM, message_name(mid, old))
@@ -253,25 +291,32 @@ class MessageDirectory:
         try:
             self._disk.unlink(self.name_path(mid, expiry))
         except FileNotFoundError:
-            self._lost(mid, expiry)
+            self.lost(mid, expiry)
             return False
         self._shared.watch.expect(self.watch, inotify.DELETE, message_name(mid, expiry))
-        self.index.remove(mid)
+        self.drop(mid)
         self.forget_attributes(mid)
         return True
+
+    def drop(self, mid: int) -> None:
+        """Forgets a message that is not there any more."""
+        self.index.remove(mid)
+        if self.origins:
+            self.origins.pop(mid, None)
 
     def forget_attributes(self, mid: int) -> None:
         """Removes the attributes of a message that is gone. The next listing clears what cannot be removed now."""
         try:
             self.attributes.forget(mid)
+            self.letters.forget(mid)
         except OSError as error:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 
-    def _lost(self, mid: int, expiry: int) -> None:
+    def lost(self, mid: int, expiry: int) -> None:
         """Takes notice of a file that is not where the index has it."""
         self._shared.watch.refresh()  # nothing, when this is about a report: then the next reports say where it went
         if self.index.expiry(mid) == expiry and not os.path.lexists(self.name_path(mid, expiry)):
-            self.index.remove(mid)
+            self.drop(mid)
 
     # -- time and durability
 

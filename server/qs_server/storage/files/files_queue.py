@@ -10,6 +10,7 @@ from ..engine import Options
 from ..shared import Shared
 from .directory import MessageDirectory
 from .listing import FileListing
+from .moving import FileMover
 from .staging import Staging
 from .writer import FileWriter
 
@@ -24,4 +25,5 @@ def open_files_queue(
     directory = MessageDirectory(path, qid, options, shared)
     listing = FileListing(qid, directory, shared, is_ours)
     writer = FileWriter(qid, directory, staging, shared, listing.clear_left_behind)
-    return DirectoryQueue(path, qid, options, shared, directory, writer, listing, lambda: None)
+    mover = FileMover(qid, directory, writer, shared)
+    return DirectoryQueue(path, qid, options, shared, directory, writer, listing, lambda: None, mover)

@@ -62,7 +62,9 @@ class FileListing:
                 self._ignored.log(name)
         index = directory.index
         index.reset(ready, hidden)
-        directory.attributes.clear(others, lambda mid: mid in index.messages or mid in written)
+        directory.origins.clear()
+        for store in (directory.attributes, directory.letters):
+            store.clear(others, lambda mid: mid in index.messages or mid in written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
         directory.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
         if index.ready:
@@ -101,7 +103,7 @@ class FileListing:
         if appeared is (known == expiry) or os.path.lexists(directory.name_path(mid, expiry)) is not appeared:
             return  # by now it, or we, have done more
         if known is not None:
-            index.remove(mid)
+            directory.drop(mid)
         if appeared:
             self._adopt(mid, expiry)
 

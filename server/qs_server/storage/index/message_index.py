@@ -4,21 +4,20 @@ It starts with what file names tell. Size, whether a message was ever retrieved,
 file when they are first needed, so that a deep queue is ready as soon as its directory has been listed.
 """
 
-import heapq
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
 
 from ..names import WITHHELD
+from .expiries import Expiries
 from .midmap import MidMap
 from .midset import MidSet
 
 _NOTHING: Mapping[int, int] = MappingProxyType({})
 _LOADED = 1
 _DELAYED = 2
-_MID = (1 << 64) - 1
-_FEW = 64
 SIZE_SHIFT = 2
 
 
@@ -38,18 +37,15 @@ class Index:
         self.hidden = MidMap(sorted(hidden))
         # Candidates: what has not been loaded yet may turn out to have been retrieved.
         self.new = MidSet(every)
-        self._expiries: list[int] = []
-        self._stale_at = _FEW  # entries of it from which on it is worth to look for stale ones
         for mid, expiry in hidden.items():
             self.hidden.set(mid, expiry)
             if expiry == WITHHELD:
                 self.new.discard(mid)
-            else:
-                self._expiries.append(_packed(expiry, mid))
-        heapq.heapify(self._expiries)
+        self.expiries = Expiries(self.hidden, ((expiry, mid) for mid, expiry in hidden.items() if expiry != WITHHELD))
         self.unloaded = len(every)
         self.bytes = 0
-        self.delayed = 0
+        self.delayed = MidSet()
+        """Loaded messages that are hidden by a delay."""
 
     @classmethod
     def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
@@ -130,7 +126,7 @@ class Index:
             self.new.discard(mid)
         facts = self.messages.pop(mid) or 0
         if facts & _DELAYED:
-            self.delayed -= 1
+            self.delayed.discard(mid)
         if facts & _LOADED:
             self.bytes -= facts >> SIZE_SHIFT
         else:
@@ -141,9 +137,7 @@ class Index:
         """Hides a ready, loaded message because it is received. retrieved: not for the first time."""
         self.ready.discard(mid)
         self.hidden.set(mid, expiry)
-        heapq.heappush(self._expiries, expiry << 64 | mid)
-        if len(self._expiries) > self._stale_at:
-            self._drop_stale_expiries()
+        self.expiries.push(expiry, mid)
         if not retrieved:
             self.new.discard(mid)
 
@@ -152,9 +146,7 @@ class Index:
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, expiry)
-        for mid in mids:
-            heapq.heappush(self._expiries, _packed(expiry, mid))
-        self._drop_stale_expiries()
+        self.expiries.push_all(expiry, mids)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """Hides a loaded message, or changes until when. Not delayed: it was retrieved."""
@@ -179,6 +171,26 @@ class Index:
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
 
+    def show_all(self, mids: Sequence[int]) -> None:
+        """Makes many hidden messages ready, in increasing order."""
+        for mid in self.delayed.among(mids):
+            self.delayed.discard(mid)
+            self.messages.set(mid, (self.messages.get(mid) or 0) & ~_DELAYED)
+        self.hidden.discard_all(mids)
+        self.ready.add_all(mids)
+
+    def remove_all(self, mids: Sequence[int]) -> list[int]:
+        """Removes many messages, in increasing order. Returns the facts of each, for `restore`."""
+        self.ready.discard_all(mids)
+        self.hidden.discard_all(mids)
+        self.delayed.discard_all(mids)
+        self.new.discard_all(mids)
+        facts = [fact or 0 for fact in self.messages.values_of(mids)]
+        self.messages.discard_all(mids)
+        self.bytes -= sum(fact >> SIZE_SHIFT for fact in facts)
+        self.unloaded -= sum(not fact & _LOADED for fact in facts)
+        return facts
+
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
         """Returns the bytes of messages, in increasing order; None of one that is not loaded, or gone."""
         facts = self.messages.values_of(mids)
@@ -193,16 +205,7 @@ class Index:
         self.hidden.set(mid, expiry)
         if expiry == WITHHELD:
             return
-        heapq.heappush(self._expiries, _packed(expiry, mid))
-        self._drop_stale_expiries()
-
-    def _drop_stale_expiries(self) -> None:
-        self._stale_at = 2 * len(self.hidden) + _FEW
-        if len(self._expiries) > self._stale_at:
-            # Leases that were extended or ended early leave entries behind.
-            hidden = ((self.hidden.get(mid) or 0, mid) for mid in self.hidden.after(-1, len(self.hidden)))
-            self._expiries = [_packed(expiry, mid) for expiry, mid in hidden if expiry != WITHHELD]
-            heapq.heapify(self._expiries)
+        self.expiries.push(expiry, mid)
 
     def _show(self, mid: int) -> None:
         if self.hidden.pop(mid) is None:
@@ -210,11 +213,11 @@ class Index:
         facts = self.messages.get(mid) or 0
         if facts & _DELAYED:
             self.messages.set(mid, facts & ~_DELAYED)
-            self.delayed -= 1
+            self.delayed.discard(mid)
 
     def _set_delayed(self, mid: int) -> None:
         self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
-        self.delayed += 1
+        self.delayed.add(mid)
 
     # -- what the name does not say
 
@@ -259,25 +262,30 @@ class Index:
     # -- time
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due."""
-        while self._expiries:
-            entry = self._expiries[0]
-            if self.hidden.get(entry & _MID) == entry >> 64:
-                return entry >> 64
-            heapq.heappop(self._expiries)
-        return None
-
-    def may_be_due(self, now: int) -> bool:
-        """Tells quickly whether something may be due."""
-        return bool(self._expiries) and self._expiries[0] >> 64 <= now
+        """Returns when the next hidden message is due: see `Expiries.first`."""
+        return self.expiries.first()
 
     def due(self, now: int) -> int | None:
         """Returns a hidden message whose time has come."""
-        if not self._expiries or self._expiries[0] >> 64 > now:
-            return None
-        expiry = self.next_expiry()
-        return None if expiry is None or expiry > now else self._expiries[0] & _MID
+        return self.expiries.due(now)
 
+    def remember(self, mids: Iterable[int]) -> None:
+        """Takes back `Expiries.pop_due` for those that are still hidden."""
+        for mid in mids:
+            expiry = self.hidden.get(mid)
+            if expiry is not None and expiry != WITHHELD:
+                self.expiries.push(expiry, mid)
 
-def _packed(expiry: int, mid: int) -> int:
-    return expiry << 64 | mid
+    # -- age
+
+    def oldest(self) -> int | None:
+        """Returns the smallest id of a message that is ready or delayed."""
+        ready, delayed = self.ready.first(), self.delayed.first()
+        return delayed if ready is None or (delayed is not None and delayed < ready) else ready
+
+    def old(self, upto: int, count: int) -> list[int]:
+        """Returns ids up to upto of messages that are ready or delayed, oldest first, at most count."""
+        found = self.ready.after(-1, count)
+        if len(self.delayed):
+            found = sorted(found + self.delayed.after(-1, count))[:count]
+        return found if not found or found[-1] <= upto else found[: bisect_right(found, upto)]

@@ -103,6 +103,34 @@ class MidSet:
                 self._lasts.append(self._keys[-1][-1])
         self.count += len(added)
 
+    def among(self, keys: Sequence[int]) -> list[int]:
+        """Returns those of many keys, in increasing order, that are there."""
+        if not self._lasts:
+            return []
+        found: list[int] = []
+        for chunk, part, start in self.runs_of(keys):
+            found += part if start is not None else sorted(set(part).intersection(self._keys[chunk]))
+        return found
+
+    def add_all(self, keys: Sequence[int]) -> None:
+        """Adds many keys, in increasing order, none of which is there."""
+        added = array("Q", keys)
+        end = bisect_right(added, self._lasts[-1]) if self._lasts else 0
+        if end < len(added):
+            self.extend(added[end:])
+        while end:  # from the greatest on, as a merge may split its chunk
+            chunk = bisect_left(self._lasts, added[end - 1])
+            start = bisect_right(added, self._lasts[chunk - 1], 0, end) if chunk else 0
+            self._merge(chunk, added[start:end])
+            end = start
+
+    def _merge(self, chunk: int, keys: "array[int]") -> None:
+        whole = array("Q", sorted([*self._keys[chunk], *keys]))
+        parts = [whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK)] if len(whole) > 2 * CHUNK else [whole]
+        self._keys[chunk : chunk + 1] = parts
+        self._lasts[chunk : chunk + 1] = [part[-1] for part in parts]
+        self.count += len(keys)
+
     def runs_of(self, keys: Sequence[int]) -> "list[Run]":
         """Gives the chunks in which these keys may be, and which of them are in each. keys: in increasing order."""
         wanted = keys if isinstance(keys, array) else array("Q", keys)

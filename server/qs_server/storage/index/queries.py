@@ -58,8 +58,8 @@ class IndexQueries:
             counts,
             new=len(index.new),
             ready=len(index.ready),
-            in_flight=len(index.hidden) - index.delayed,
-            delayed=index.delayed,
+            in_flight=len(index.hidden) - len(index.delayed),
+            delayed=len(index.delayed),
             bytes=index.bytes,
             oldest=None if oldest is None else max(age_of(oldest), 0),
         )

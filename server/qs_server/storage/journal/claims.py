@@ -38,6 +38,7 @@ class Claimed(Protocol):
     def time(self, number: int, /) -> int: ...
     def with_origin(self, message: Message, /) -> Message: ...
     def expire(self, count: int | None = None) -> int: ...
+    def too_old_upto(self, now: int | None = None) -> int: ...
     def show(self, mid: int, expiry: int, /, *, delayed: bool) -> None: ...
     def delete(self, mid: int, expiry: int, /) -> None: ...
     def note(self, event: Event, mid: int, /, *, more: int = 0) -> None: ...
@@ -122,7 +123,7 @@ class LogClaims:
     def _choose(self, count: int, max_bytes: int | None, upto: int | None) -> tuple[list[int], int]:
         index = self._table.index
         chosen: list[int] = []
-        total, after = 0, -1
+        total, after = 0, self._table.too_old_upto()
         if self._table.options.paused:
             return chosen, total
         while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
@@ -147,6 +148,7 @@ class LogClaims:
 
     def _count_received(self, mids: Sequence[int]) -> None:
         self._table.counts.delivered += len(mids)
+        self._table.counts.redelivered += sum(map(self._table.receives.__contains__, mids))
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("received", mid, more=1)
 
@@ -234,6 +236,7 @@ class LogClaims:
         del self.consumers[consumer].claims[seq]
         self._store.undo.append((self._unrelease, claim, mids))
         self._make_visible(mids)
+        self._table.counts.released += len(mids)
         for mid in mids if self._table.lifecycle is not None else ():
             self._table.note("released", mid)
         return len(claim.record.mids)

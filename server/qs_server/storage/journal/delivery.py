@@ -4,7 +4,7 @@ makes the message visible again."""
 import logging
 from collections.abc import Sequence
 
-from ..engine import Message, Receipt, StorageError
+from ..engine import Message, NoSuchMessageError, Receipt, StorageError
 from ..names import WITHHELD
 from . import records
 from .reader import DamagedRecordError
@@ -48,6 +48,7 @@ class Delivery:
             table.held.add(mid)
         table.hidden(expiry)
         table.counts.delivered += 1
+        table.counts.redelivered += receives > 1
         if table.lifecycle is not None:
             table.note("received", mid)
         unit = table.unit
@@ -73,6 +74,7 @@ class Delivery:
             table.held.update(mids)
         table.hidden(expiry)
         table.counts.delivered += len(mids)
+        table.counts.redelivered += len(mids) - receives.count(1)
         for mid in mids if table.lifecycle is not None else ():
             table.note("received", mid)
         until = expiry * unit
@@ -84,7 +86,7 @@ class Delivery:
 
     def _take_one(self, visibility: int | None, *, held: bool) -> list[Message]:
         """Receives the oldest visible message, in a quarter of the time that the way for lists takes."""
-        while (mid := self._table.index.ready.first()) is not None:
+        while (mid := self._table.first_ready()) is not None:
             try:
                 message = self.take(mid, visibility, held=held)
             except (OSError, StorageError):
@@ -102,7 +104,7 @@ class Delivery:
     def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
         """Returns the oldest visible messages and their payloads: see `take_first`. Hides damaged ones."""
         while True:
-            mids = self._table.index.ready.after(-1, count)
+            mids = self._table.index.ready.after(self._table.too_old_upto(), count)
             try:
                 payloads = self._payloads(mids, max_bytes)
             except DamagedRecordError as error:
@@ -148,6 +150,8 @@ class Delivery:
         table = self._table
         table.expire()
         expiry = table.expiry_of(mid)
+        if not expiry and mid <= table.too_old_upto():
+            raise NoSuchMessageError(f"queue {table.qid!r} holds no message {mid}: it is too old")
         paused = table.options.paused and not peek
         if not expiry and not peek and not paused:
             message = self.take(mid, visibility)

@@ -41,9 +41,12 @@ class LogKeeper:
         disk: Disk,
         cache: int = CACHE,
         committed_early: Callable[[], None] = lambda: None,
+        on_sync: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch."""
+        """Opens nothing: see `open`. committed_early: called after a commit in the middle of a batch; on_sync: see
+        `Log`."""
         self._committed_early = committed_early
+        self._on_sync = on_sync
         self._root = root
         self._directory = f"{root}/{JOURNAL}"
         self._clock = clock
@@ -68,6 +71,7 @@ class LogKeeper:
         """Takes the log, though there may be no queue yet. InUseError, OSError."""
         if self._store is None:
             log = Log(self._directory, self._disk, self._durability, perf_counter)
+            log.on_sync = self._on_sync
             store = LogStore(log, Reader(log, self._disk), self._cache)
             store.committed_early = self._committed_early
             store.log.first_records = self._announcements
@@ -261,6 +265,19 @@ class LogKeeper:
         except FileNotFoundError:  # of the root itself: they wait, and requests that change nothing need not
             if store.undo:
                 raise
+
+    def figures(self) -> dict[str, float]:
+        """See Engine. All are 0 while no log is open."""
+        store, maintenance = self._store, self.maintenance
+        log = None if store is None else store.log
+        return {
+            "journal_bytes": 0 if log is None else log.size,
+            "journal_live_bytes": 0 if store is None else store.usage.total,
+            "journal_segments": 0 if log is None else len(log.sizes),
+            "journal_failed": int(log is not None and log.failed is not None),
+            "journal_compacted_bytes_total": 0 if maintenance is None else maintenance.compaction.total,
+            "cache_bytes": 0 if store is None else store.cache.size,
+        }
 
     def background_sync(self) -> Callable[[], None] | None:
         """See Engine."""

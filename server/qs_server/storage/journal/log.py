@@ -57,10 +57,8 @@ class Log:
         self._lock = take_lock(directory, disk)
         self._life = new_salt(b"")
         self._writer: SegmentWriter | None = None
-        self.sequence = 0
-        """The number of the last frame."""
-        self.number = 0
-        """The number of the last segment."""
+        self.sequence = self.number = 0
+        """The numbers of the last frame, and of the last segment."""
         self.sizes: dict[int, int] = {}
         """Bytes of each segment that is there, oldest first."""
         self.salts: dict[int, bytes] = {}
@@ -76,8 +74,10 @@ class Log:
         self.unwritten: dict[int, bytes] = {}
         """Payloads that were appended one by one and are in no segment yet, by their places."""
         self._length, self._wanted, self._kept = 0, False, 0
-        self._names: list[bytes] = []
         self._start = 0  # the place at which the records of the frame that is being made begin
+        self.on_sync: Callable[[float], object] = lambda seconds: None
+        """Is told, in any thread, how long each sync has taken, with the write before it if that is what was synced."""
+        self._names: list[bytes] = []
         self.supply = Supply(directory, disk, sync=self._keep)
         self._obsolete: list[str] = []
         self.failed: OSError | None = None
@@ -248,7 +248,10 @@ class Log:
                 self._fail(error)
             self._count_left()
             raise
-        self.cost += (self._clock() - started - self.cost) / 8
+        seconds = self._clock() - started
+        self.cost += (seconds - self.cost) / 8
+        if self._sync:
+            self.on_sync(seconds)
         self.sequence += 1
         self._names.clear()
         self._count_left()
@@ -280,12 +283,14 @@ class Log:
         return partial(self._sync_behind, writer, self.sequence)
 
     def _sync_behind(self, writer: SegmentWriter, sequence: int) -> None:
+        started = self._clock()
         try:
             writer.sync()
         except OSError as error:
             self._fail(error)
             raise
         writer.synced = max(writer.synced, sequence)
+        self.on_sync(self._clock() - started)
 
     # -- segments -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ messages, `door` takes in what other programs put into the directory.
 from functools import partial
 from typing import ClassVar
 
-from ..engine import Options, State, Stats, StorageError, UnsupportedError
+from ..dead_letter_policy import dead_letter_queue
+from ..engine import Options, State, Stats
 from ..index.queries import IndexQueries
 from ..queues import EngineQueue
 from ..shared import Shared
@@ -20,6 +21,7 @@ from .foreign_files import ForeignFiles
 from .pushing import Pushing
 from .queue_state import QueueState
 from .redrive import Redrive
+from .retirement import Retirement
 from .store import Store
 from .table import MessageTable
 from .transfers import Move
@@ -39,20 +41,24 @@ class LogQueue(QueueState):
         self.path = path
         self._shared = shared
         table, clock = self.table, shared.clock
+        self.counts = table.counts
         pushing = self._pushing = Pushing(table, self.keys, store, clock)
         delivery = Delivery(table, store)
         windows = Windows(table, store, clock)
         deletion = Deletion(table, self.claims, store)
         begin_move = partial(Move, store, table)
         self.redrive: Redrive | None = Redrive(table, store, clock, begin_move)
-        table.bury = DeadLetters(table, store, clock, self._dead_letter_queue, begin_move).bury
+        table.bury = DeadLetters(table, store, clock, self._find_dead_letter_table, begin_move).bury
+        retirement = Retirement(table, store, clock)
+        table.remove_old = retirement.remove
         # Callers reach each part without a method of this class in between, as these are called for every message.
         self.push = pushing.push
         self.take, self.take_first = delivery.take, delivery.take_first
         self.get, self.read, self.payload_of = delivery.get, delivery.read, delivery.payload_of
         self.release, self.extend = windows.release, windows.extend
         self.delete, self.remove, self.purge = deletion.delete, deletion.remove, deletion.purge
-        self.expire, self.next_expiry, self.arrived = table.expire, table.next_expiry, table.arrived
+        self.expire, self.retire = table.expire, retirement.retire
+        self.first_ready, self.next_expiry, self.arrived = table.first_ready, table.next_expiry, table.arrived
         self.files = ForeignFiles(table, self.taken, pushing.append_run, store, clock)
         self.door = Door(path, shared.disk, doors, clock, self.files) if path else None
         self._watched = shared.watch.add(path, self) if path else -1
@@ -67,20 +73,11 @@ class LogQueue(QueueState):
         """Makes sure that so many copies of a message fit into one frame: see `Pushing`. OSError."""
         self._pushing.reserve_copies(count)
 
-    def _dead_letter_queue(self, qid: str) -> MessageTable:
-        """Returns the messages of a dead-letter queue, which is made if there is none. StorageError, OSError."""
-        queue = self._shared.find_or_make(qid, self.options.storage)
-        if not isinstance(queue, LogQueue):
-            raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {self.options.storage!r}")
-        if not queue.in_place():
-            raise StorageError("its directory is gone")
-        return queue.table
+    def _find_dead_letter_table(self) -> MessageTable:
+        """Returns the messages of the dead-letter queue, which is made if there is none. StorageError, OSError."""
+        return dead_letter_queue(self._shared.find_or_make, self.options, LogQueue).table
 
     # -- looking --------------------------------------------------------------------------------------------------
-
-    def first_ready(self) -> int | None:
-        """Returns the oldest visible message."""
-        return self.table.index.ready.first()
 
     @property
     def ready(self) -> int:

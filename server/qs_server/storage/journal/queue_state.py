@@ -74,14 +74,13 @@ class QueueState:
         self.reset()
 
     def settle(self) -> None:
-        """Ends a start: announces visible messages and the time of the next hidden one."""
+        """Ends a start: announces visible messages and what is due next."""
         self.table.known_upto.clear()
         self.claims.settle()
         self.table.end_exhausted()
         if self.table.index.ready:
             self.table.arrived()
-        if (due := self.table.index.next_expiry()) is not None:
-            self.table.hidden(due)
+        self.table.announce()
 
     # -- a start, and compaction ----------------------------------------------------------------------------------
 

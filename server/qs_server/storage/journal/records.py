@@ -24,6 +24,7 @@ after it, not what was done: replaying one twice is the same as once.
 | TAKEN | queue number, token: the files in the queue's directory whose names have the token are messages now |
 | UNLINKED | queue number, token: there are no such files any more |
 | TRANSFER | queue number, id, queue number and id that are gone instead, state as in MOVED, origin, payload |
+| RETIRED | queue number, ids: these messages are gone, as they were too old |
 
 A place is a segment's number and a byte in it, 32 bits each.
 """
@@ -36,6 +37,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .claim_records import Acked, Claim, Published, Staged, Unclaimed
+from .retired_record import Retired
 from .transfer_record import Transfer
 
 HEAD = struct.Struct("<II")
@@ -62,6 +64,7 @@ class Kind(IntEnum):
     TAKEN = 16
     UNLINKED = 17
     TRANSFER = 18
+    RETIRED = 19
 
 
 _QUEUE = struct.Struct("<BIq")
@@ -168,7 +171,9 @@ class Unlinked(NamedTuple):
 
 
 OfClaims = Claim | Acked | Unclaimed | Staged | Published
-OfQueue = Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked | Transfer
+OfQueue = (
+    Queue | Push | State | Delete | Remove | Key | Moved | Shared | OfClaims | Taken | Unlinked | Transfer | Retired
+)
 Record = OfQueue | Checkpoint
 
 
@@ -326,7 +331,7 @@ def pack(record: Record) -> bytes:
             return moved(number, mid, receives, visible, delayed) + payload
         case Staged() | Transfer():
             return record.body() + record.payload
-        case Claim() | Acked() | Unclaimed() | Published():
+        case Claim() | Acked() | Unclaimed() | Published() | Retired():
             return record.body()
         case _:
             return _BODIES[type(record)](*record)
@@ -393,4 +398,5 @@ _PARSERS: dict[int, Callable[[memoryview], Record]] = {
     Kind.TAKEN: lambda body: Taken(*_TOKEN.unpack(body)[1:]),
     Kind.UNLINKED: lambda body: Unlinked(*_TOKEN.unpack(body)[1:]),
     Kind.TRANSFER: Transfer.read,
+    Kind.RETIRED: Retired.read,
 }

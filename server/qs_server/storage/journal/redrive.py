@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 from ..capacity import require_room
-from ..engine import Clock, Queue, UnsupportedError
+from ..dead_letter_policy import other_storage
+from ..engine import Clock, Queue
 from ..names import WITHHELD
 from .log_interface import Moving
 from .reader import DamagedRecordError
@@ -50,9 +51,7 @@ class Redrive:
         for mid, queue in letters:
             target = getattr(queue, "table", None)
             if not isinstance(target, MessageTable):
-                raise UnsupportedError(
-                    f"dead letters of a queue of the storage 'journal' cannot go to one of {queue.options.storage!r}"
-                )
+                raise other_storage(self._table.options.storage, queue.options.storage)
             try:
                 move = self._begin_move(mid, target, None)
             except DamagedRecordError as error:

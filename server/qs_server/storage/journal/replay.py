@@ -12,6 +12,7 @@ from .claim_records import Acked, Claim, Published, Staged, Unclaimed
 from .places import place_of, segment_of
 from .queue_state import QueueState
 from .records import Checkpoint, Delete, Key, Moved, Push, Queue, Record, Remove, Shared, State, Taken, Unlinked
+from .retired_record import Retired
 from .transfer_record import Transfer
 
 _OF_MESSAGES = (Push, Moved, Shared, State, Delete)
@@ -156,11 +157,22 @@ def _apply_to(queue: QueueState, place: int, record: Record) -> None:
         case Unlinked(token=token):
             queue.taken.pop(token, None)
         case _:
-            _apply_to_claims(queue, place, record)
+            _apply_to_many(queue, place, record)
 
 
-def _apply_to_claims(queue: QueueState, place: int, record: Record) -> None:
+def _retire(queue: QueueState, place: int, record: Retired) -> None:
+    """Removes messages, except for those of which a checkpoint knows better."""
+    for mid in record.mids:
+        if queue.table.is_news(mid, place):
+            queue.restore_deletion(mid)
+        else:
+            queue.table.saw(mid)
+
+
+def _apply_to_many(queue: QueueState, place: int, record: Record) -> None:
     match record:
+        case Retired():
+            _retire(queue, place, record)
         case Claim():
             queue.claims.restore(place, record)
         case Acked() | Unclaimed():

@@ -27,6 +27,7 @@ from .frames import (
     seed,
 )
 from .records import HEAD, BadRecordError, Kind, Record, parse, parse_one
+from .retired_record import Retired
 from .transfer_record import Transfer
 
 _BEGIN = re.compile(rb"(?=[\s\S]{3}[\x00-\x07][\s\S]{4}[\x01-\x12])")
@@ -54,6 +55,7 @@ _LEAST = {
         (Kind.TAKEN, records.Taken(0, 0)),
         (Kind.UNLINKED, records.Unlinked(0, 0)),
         (Kind.TRANSFER, Transfer(0, 0, 0, 0, 0, 0, False, None, b"")),
+        (Kind.RETIRED, Retired(0, ())),
     )
 }
 """The minimum length of a body, by kind."""
@@ -68,6 +70,7 @@ _OPEN = frozenset(
         Kind.STAGED,
         Kind.PUBLISHED,
         Kind.TRANSFER,
+        Kind.RETIRED,
     )
 )
 """The kinds whose bodies may be longer than the minimum."""

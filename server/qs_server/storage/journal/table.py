@@ -8,6 +8,7 @@ The table appends no records. Whoever changes it does: `pushing`, `delivery`, `w
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from ..dead_letter_policy import is_exhausted, with_origin
 from ..engine import (
     Message,
     NoSuchMessageError,
@@ -22,6 +23,7 @@ from ..index.message_index import SIZE_SHIFT, Index
 from ..index.midmap import MidMap
 from ..lifecycle import Event
 from ..names import FAR, MAX_MID, WITHHELD
+from ..retention import end_of, too_old_upto
 from ..shared import Shared
 from .store import READY, State, Store, record_size
 
@@ -30,6 +32,10 @@ Dropped = tuple[int, int, int, bool, Origin | None]
 held it, and its origin."""
 _MOVES = 100
 """Messages that `expire` moves to the dead-letter queue at most: some 5 ms."""
+_AT_ONCE = 1000
+"""Messages that a request makes visible at most, before it does what it is for: some 2 ms."""
+_BETWEEN = 10_000
+"""Microseconds in which only one request makes so many visible, as many requests may be in one batch."""
 
 
 class MessageTable:
@@ -49,6 +55,9 @@ class MessageTable:
         self._clock = shared.clock
         self.bury: Callable[[int, str | None], bool] = lambda mid, peer: False
         """Moves a message to the dead-letter queue: see `DeadLetters`."""
+        self.remove_old: Callable[[Sequence[int], str | None], None] = lambda mids, peer: None
+        """Removes messages that are too old: see `Retirement`."""
+        self._spared_until = 0  # until when requests leave windows that are over to the timer
         self.reset()
 
     def reset(self) -> None:
@@ -76,6 +85,14 @@ class MessageTable:
     def hidden(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
         self._activity.announce(self.qid, expiry * self.unit)
+        if self.options.retention is not None:
+            self.announce()  # a delayed one may be too old before
+
+    def announce(self) -> None:
+        """Announces when something is due next."""
+        due = self.next_expiry()
+        if due is not None:
+            self._activity.announce(self.qid, due)
 
     def saw(self, mid: int) -> None:
         """Makes later ids greater than this one, unless it is so large that none could follow."""
@@ -136,43 +153,91 @@ class MessageTable:
         return expiry
 
     def next_expiry(self) -> int | None:
-        """Returns when the next hidden message is due, in microseconds since the Epoch."""
+        """Returns when the next hidden message is due, or the next one that is visible or delayed is too old, in
+        microseconds since the Epoch."""
         number = self.index.next_expiry()
-        return None if number is None else number * self.unit
+        due = None if number is None else number * self.unit
+        oldest = None if self.options.retention is None else self.index.oldest()
+        end = None if oldest is None else end_of(self.options, self.time(oldest))
+        return end if due is None or (end is not None and end < due) else due
+
+    def too_old_upto(self, now: int | None = None) -> int:
+        """Returns the greatest id that is too old, -1: none is. Messages that are not in flight and too old are given
+        to nobody, and the timer removes them. now: microseconds since the Epoch, None: the clock's."""
+        if self.options.retention is None:
+            return -1
+        return too_old_upto(self.options, self._clock() if now is None else now, self.unit)
+
+    def first_ready(self) -> int | None:
+        """Returns the oldest message that can be received."""
+        if self.options.retention is None:
+            return self.index.ready.first()
+        found = self.index.ready.after(self.too_old_upto(), 1)
+        return found[0] if found else None
 
     def is_exhausted(self, mid: int, receives: int | None = None) -> bool:
         """Tells whether a message has been received so often that it goes to the dead-letter queue. receives: how
         often, None: as often as it says."""
-        most = self.options.max_receives
-        return most is not None and (self.receives.get(mid, 0) if receives is None else receives) >= most
+        return is_exhausted(self.options, self.receives.get(mid, 0) if receives is None else receives)
 
     def with_origin(self, message: Message) -> Message:
         """Adds to a message what it was, if it is a dead letter."""
-        origin = self.origins.get(message.mid)
-        if origin is not None:
-            message.origin, message.pushed_at = origin, origin.pushed_at
-        return message
+        return with_origin(message, self.origins)
 
     def expire(self, count: int | None = None) -> int:
         """Makes visible what is due, at most count messages, or moves it to the dead-letter queue, a hundred at most.
-        Returns how many. No record says that a message is visible: the time has passed. OSError: see `DeadLetters`."""
-        done = moved = 0
-        now = self._clock() // self.unit
-        index = self.index
-        if not index.may_be_due(now):
+        count: None for as many as a request has time for. Returns how many. No record says that a message is visible:
+        the time has passed. OSError: see `DeadLetters`."""
+        now = self._clock()
+        if not self.index.expiries.may_be_due(now // self.unit) or (count is None and now < self._spared_until):
             return 0
-        while (count is None or done < count) and moved < _MOVES and (mid := index.due(now)) is not None:
-            done += 1
-            delayed = index.is_delayed(mid)
-            if self.is_exhausted(mid) and self.bury(mid, ""):
-                moved += 1
-                self.counts.expired += not delayed
-                continue
-            self.show(mid, 0, delayed=False)
-            if not delayed:
-                self.counts.expired += 1
-                self.note("expired", mid, peer="")
-        return done
+        mids = self.index.expiries.pop_due(now // self.unit, _AT_ONCE if count is None else count)
+        if count is None and len(mids) == _AT_ONCE:
+            self._spared_until = now + _BETWEEN
+        staying = mids if self.options.max_receives is None else self._bury(mids)
+        if staying:
+            self._show_all(staying, now)
+        return len(mids)
+
+    def _bury(self, mids: Sequence[int]) -> list[int]:
+        """Moves those that are due and exhausted to the dead-letter queue, a hundred at most: others stay due. Returns
+        those that become visible. OSError."""
+        staying: list[int] = []
+        later: list[int] = []
+        moved = 0
+        try:
+            for mid in mids:
+                if not self.is_exhausted(mid):
+                    staying.append(mid)
+                elif moved == _MOVES:
+                    later.append(mid)
+                else:
+                    delayed = self.index.is_delayed(mid)
+                    if self.bury(mid, ""):
+                        moved += 1
+                        self.counts.expired += not delayed
+                    else:
+                        staying.append(mid)
+        except BaseException:
+            later = list(mids)
+            raise
+        finally:
+            self.index.remember(later)
+        return staying
+
+    def _show_all(self, mids: Sequence[int], now: int) -> None:
+        """Makes messages visible whose time has come. now: microseconds since the Epoch."""
+        ordered = sorted(mids)
+        delayed = set(self.index.delayed.among(ordered))
+        self.index.show_all(ordered)
+        self.held.difference_update(ordered)
+        self.counts.expired += len(mids) - len(delayed)
+        self.arrived()
+        if self.lifecycle is not None:
+            upto = self.too_old_upto(now)
+            for mid in mids:
+                if mid not in delayed and mid > upto:  # what is too old is retired instead
+                    self.note("expired", mid, peer="")
 
     # -- adding and removing --------------------------------------------------------------------------------------
 
@@ -223,6 +288,19 @@ class MessageTable:
         place = self.places.pop(mid) or 0
         self._store.drop(self, mid, place, facts >> SIZE_SHIFT)
         return place, receives, facts, held, self.origins.pop(mid, None) if self.origins else None
+
+    def drop_all(self, mids: Sequence[int]) -> list[Dropped]:
+        """Removes many messages, in increasing order, and returns for each what `put_back` needs."""
+        places = [place or 0 for place in self.places.values_of(mids)]
+        self.places.discard_all(mids)
+        facts = self.index.remove_all(mids)
+        dropped: list[Dropped] = []
+        for mid, place, fact in zip(mids, places, facts, strict=True):
+            self._store.drop(self, mid, place, fact >> SIZE_SHIFT)
+            origin = self.origins.pop(mid, None) if self.origins else None
+            dropped.append((place, self.receives.pop(mid, 0), fact, mid in self.held, origin))
+        self.held.difference_update(mids)
+        return dropped
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a message again that was dropped. expiry: until when it was hidden; dropped: see `drop`."""

@@ -18,9 +18,9 @@ class Windows:
         self._clock = clock
 
     def release(self, receipt: Receipt, delay: int, *, count: bool = True) -> int | None:
-        """Makes a message visible now (returns None), or after delay (returns the time), or moves it to the dead-letter
-        queue (returns None). count: False takes back the receive of a message in flight. NoSuchMessageError,
-        StaleReceiptError."""
+        """Makes a message visible now (returns None), or after delay (returns the time). Instead moves one that was
+        received too often to the dead-letter queue, and removes one that is too old (returns None). count: False takes
+        back the receive of a message in flight. NoSuchMessageError, StaleReceiptError."""
         table, mid = self._table, receipt.mid
         table.expire()
         expiry = table.held_until(receipt)
@@ -31,11 +31,15 @@ class Windows:
         counted = receives if count or not expiry or table.index.is_delayed(mid) else receives - 1
         if expiry and table.is_exhausted(mid, counted) and table.bury(mid, None):
             return None
+        if mid <= table.too_old_upto():
+            table.remove_old([mid], None)
+            return None
         if counted != receives:
             self._store.log.reserve(records.SMALL)
             self._store.undo.append((table.set_receives, mid, receives))
             table.set_receives(mid, counted)
         self._change(mid, expiry, until, delayed=bool(until))
+        table.counts.released += 1
         table.note("released", mid)
         return table.time(until) if until else None
 

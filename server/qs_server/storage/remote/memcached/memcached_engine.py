@@ -58,6 +58,7 @@ class MemcachedEngine:
             Feature.PAUSE,
             Feature.DEAD,
             Feature.REDRIVE,
+            Feature.RETENTION,
             Feature.TELLS,
         }
     )

@@ -19,6 +19,7 @@ from ...engine import (
     Stats,
     UnsupportedError,
 )
+from ...retention import refuse_retention
 from ..counters import Counters
 from .capacity import Capacity
 from .consumer import Consumer, message_of, status_of
@@ -177,6 +178,7 @@ class MemcachedQueue:
         if self.options.timestamps != "us":
             raise UnsupportedError("the storage 'memcached' has no files: timestamps cannot be chosen")
         refuse_dead_letters(self.options)
+        refuse_retention(self.options)
         self.writer.generation()
 
     def unmake(self, *, force: bool) -> None:

@@ -21,3 +21,6 @@ class CallPolicy:
     """Whole seconds that SQS is asked to wait for a message; it allows 20."""
     leave: float = 1.0
     """How long `close` waits for long polls that nobody waits for any more."""
+    settle: float = 5.0
+    """The same for long polls of queues of which a message was made visible less than that ago: SQS may have given it
+    to such a poll, and it has to be made visible again, or it is hidden until its window is over."""

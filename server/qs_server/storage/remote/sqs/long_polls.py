@@ -43,6 +43,13 @@ class LongPolls:
         self._policy = policy
         self._changed = threading.Condition()  # and the lock for what follows
         self._left: list[_Poll] = []
+        self._shown: dict[str, float] = {}
+        """When a message of a queue was made visible last, as of time.monotonic."""
+
+    def note_visible(self, qid: str) -> None:
+        """Notes that a message is about to be made visible. SQS may give it to any poll of the queue."""
+        with self._changed:
+            self._shown[qid] = time.monotonic()
 
     def wait(
         self, windows: Mapping[str, int], count: int, deadline: float, stop: threading.Event | None
@@ -120,8 +127,14 @@ class LongPolls:
         return found
 
     def close(self) -> None:
-        """Waits a moment for the polls that were left."""
-        deadline = time.monotonic() + self._policy.leave
+        """Waits a moment for the polls that were left, and longer for those that may be getting a message."""
+        begun = time.monotonic()
         with self._changed:
-            while self._left and (left := deadline - time.monotonic()) > 0:
+            while (left := self._wait_until(begun) - time.monotonic()) > 0:
                 self._changed.wait(left)
+
+    def _wait_until(self, begun: float) -> float:
+        """Returns when all the polls that were left have had their time. begun: when `close` began."""
+        settle, leave = self._policy.settle, begun + self._policy.leave
+        shown = [self._shown.get(poll.wanted[0], begun - settle) for poll in self._left]
+        return max((max(leave, min(begun, at) + settle) for at in shown), default=begun)

@@ -49,6 +49,7 @@ class SqsEngine:
         Feature.SHARED,
         Feature.SET,
         Feature.DEAD,
+        Feature.RETENTION,
     }
 
     def __init__(
@@ -88,7 +89,8 @@ class SqsEngine:
 
     def _open(self, qid: str, options: Options) -> SqsQueue:
         calls = QueueCalls(self._client, qid, self._prefix)
-        return SqsQueue(qid, options, calls, self._receipts, self._clock, self._given.get(qid, -1))
+        given = self._given.get(qid, -1)
+        return SqsQueue(qid, options, calls, self._receipts, self._clock, given, self._polls.note_visible)
 
     def create(self, qid: str, options: Options) -> None:
         options = replace(options, storage=self.name)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...dead_letter_options import refuse_uncounted
@@ -54,9 +54,17 @@ class SqsQueue:
     batches: None = None
 
     def __init__(  # noqa: PLR0917
-        self, qid: str, options: Options, calls: QueueCalls, receipts: Receipts, clock: Clock, given: int
+        self,
+        qid: str,
+        options: Options,
+        calls: QueueCalls,
+        receipts: Receipts,
+        clock: Clock,
+        given: int,
+        note_visible: Callable[[str], None],
     ) -> None:
-        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice."""
+        """given: the greatest id that a queue of this name has given before, -1: none; no id is given twice.
+        note_visible: is told the queue before one of its messages is made visible."""
         self.qid = qid
         self.options = options
         self.counters = Counters()
@@ -66,6 +74,7 @@ class SqsQueue:
         self._calls = calls
         self._receipts = receipts
         self._clock = clock
+        self._note_visible = note_visible
         self._numbering = threading.Lock()
         self._purged = -_SAME_PURGE
         """When the queue was purged last, as of time.monotonic."""
@@ -201,6 +210,7 @@ class SqsQueue:
                 {"Id": str(number), "ReceiptHandle": message.handle, "VisibilityTimeout": 0}
                 for number, message in enumerate(messages[start : start + MOST_ENTRIES])
             ]
+            self._note_visible(self.qid)
             try:
                 self._calls.call("change_message_visibility_batch", Entries=entries)
             except StorageError as error:
@@ -222,6 +232,8 @@ class SqsQueue:
         held = self._receipts.find(self.qid, receipt)
         hidden = whole_seconds(delay, LONGEST_WINDOW, "a delay of what was received")
         now = self._clock()
+        if not hidden:
+            self._note_visible(self.qid)
         self._with_handle("change_message_visibility", held.handle, VisibilityTimeout=hidden)
         self._receipts.drop(self.qid, receipt.mid, held)
         return now + hidden * SECOND if hidden else None

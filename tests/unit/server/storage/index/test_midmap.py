@@ -97,7 +97,7 @@ def test_index_drops_ends_of_windows_that_were_moved() -> None:
     index.load(1, 5, retrieved=False, delayed=False)
     for expiry in range(10, 10_000):
         index.hide(1, expiry, delayed=False)
-    assert len(index._expiries) < 100
+    assert len(index.expiries) < 100
     assert index.next_expiry() == 9999
     assert index.due(9998) is None
     assert index.due(9999) == 1
@@ -106,16 +106,16 @@ def test_index_drops_ends_of_windows_that_were_moved() -> None:
 def test_index_counts() -> None:
     """Counts and bytes follow every change of state; what was retrieved is not new again."""
     index = Index([2, 3], {1: 7})
-    assert (index.unloaded, index.bytes, index.delayed, len(index)) == (3, 0, 0, 3)
+    assert (index.unloaded, index.bytes, len(index.delayed), len(index)) == (3, 0, 0, 3)
     index.load(1, 10, retrieved=False, delayed=True)
     index.load(2, 20, retrieved=True, delayed=False)
-    assert (index.unloaded, index.bytes, index.delayed) == (1, 30, 1)
+    assert (index.unloaded, index.bytes, len(index.delayed)) == (1, 30, 1)
     assert index.new.after(-1, 9) == [1, 3]
     index.show(1)
-    assert (index.delayed, index.ready.after(-1, 9), index.next_expiry()) == (0, [1, 2, 3], None)
+    assert (len(index.delayed), index.ready.after(-1, 9), index.next_expiry()) == (0, [1, 2, 3], None)
     index.hide(1, 50, delayed=False)
-    assert (index.delayed, index.expiry(1), index.new.after(-1, 9)) == (0, 50, [3])
+    assert (len(index.delayed), index.expiry(1), index.new.after(-1, 9)) == (0, 50, [3])
     index.hide(2, 60, delayed=True)
     index.remove(2)
     index.remove(3)
-    assert (index.unloaded, index.bytes, index.delayed, len(index)) == (0, 10, 0, 1)
+    assert (index.unloaded, index.bytes, len(index.delayed), len(index)) == (0, 10, 0, 1)

@@ -68,7 +68,8 @@ def test_a_map(size: int) -> None:
 def described(index: Index, mids: list[int]) -> object:
     return (
         [(mid, index.expiry(mid), mid in index.new, index.size(mid)) for mid in mids],
-        (len(index), len(index.ready), len(index.hidden), len(index.new), index.bytes, index.unloaded, index.delayed),
+        [len(each) for each in (index, index.ready, index.hidden, index.new, index.delayed)],
+        (index.bytes, index.unloaded),
     )
 
 

@@ -1,0 +1,82 @@
+"""Says when a message goes to the dead-letter queue of its queue, what it is there, and what becomes of it if it cannot
+go: the same for every storage that has dead letters."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from .engine import Message, Options, Origin, StorageError, UnsupportedError
+from .queues import EngineQueue
+
+_logger = logging.getLogger(__name__)
+Kind = TypeVar("Kind", bound=EngineQueue)
+
+
+def is_exhausted(options: Options, receives: int) -> bool:
+    """Tells whether a message that was received so often goes to the dead-letter queue once its window ends."""
+    return options.max_receives is not None and receives >= options.max_receives
+
+
+def new_origin(qid: str, mid: int, receives: int, now: int, *, pushed_at: int, before: Origin | None) -> Origin:
+    """Returns what a message was that moves to a dead-letter queue now. pushed_at: by its id; before: its origin, if it
+    is a dead letter already."""
+    return Origin(qid, mid, receives, now, "receives", pushed_at if before is None else before.pushed_at)
+
+
+def with_origin(message: Message, origins: Mapping[int, Origin]) -> Message:
+    """Adds to a message what it was, if it is a dead letter. origins: of the dead letters of its queue."""
+    origin = origins.get(message.mid)
+    if origin is not None:
+        message.origin, message.pushed_at = origin, origin.pushed_at
+    return message
+
+
+def dead_letter_queue(find_or_make: Callable[[str, str], EngineQueue], options: Options, kind: type[Kind]) -> Kind:
+    """Returns the dead-letter queue that options name. find_or_make: see Shared; kind: the class of a queue of that
+    storage. StorageError, OSError."""
+    queue = find_or_make(options.dead_letter, options.storage)
+    if not isinstance(queue, kind) or queue.options.storage != options.storage:
+        raise UnsupportedError(f"its storage is {queue.options.storage!r}, and not {options.storage!r}")
+    if not queue.in_place():
+        raise StorageError("its directory is gone")
+    return queue
+
+
+def other_storage(storage: str, other: str) -> UnsupportedError:
+    """Returns the error for a dead letter that should be moved to a queue of another storage."""
+    return UnsupportedError(f"dead letters of a queue of the storage {storage!r} cannot go to one of {other!r}")
+
+
+class DeadLetterMoves:
+    """Tries to move messages of one queue to its dead-letter queue. A message that cannot be moved stays, and the log
+    says so once."""
+
+    def __init__(self, qid: str, options: Options, rollbacks: Callable[[], int] = lambda: 0) -> None:
+        """rollbacks: counts how often changes of the queue were taken back."""
+        self._qid = qid
+        self._options = options
+        self._rollbacks = rollbacks
+        self._failing = False  # whether the last message could not be moved, and the log says so
+
+    def attempt(self, move: Callable[[], None]) -> bool:
+        """Calls move. Returns False if it raised, and has changed nothing: the caller makes the message visible.
+        OSError: earlier changes were taken back too."""
+        rollbacks = self._rollbacks()
+        try:
+            move()
+        except (OSError, StorageError) as error:
+            if self._rollbacks() != rollbacks:
+                raise
+            if not self._failing:
+                _logger.error(
+                    "messages of queue %r that were received %s times cannot be moved to the dead-letter queue %r, and "
+                    "stay: %s",
+                    self._qid,
+                    self._options.max_receives,
+                    self._options.dead_letter,
+                    error,
+                )
+            self._failing = True
+            return False
+        self._failing = False
+        return True

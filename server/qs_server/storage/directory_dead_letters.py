@@ -1,0 +1,115 @@
+"""The dead letters of a queue in a directory: messages that go to its dead-letter queue, and those that are moved back,
+each by one rename."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .dead_letter_policy import DeadLetterMoves, is_exhausted, new_origin, other_storage
+from .engine import NoSuchQueueError, Options, Origin, Queue, StorageError
+from .message_state import MessageState
+from .message_store import MessageMover, MessageStore
+from .publisher import Publisher
+from .recording import QueueRecorder
+from .shared import Shared
+
+
+class DirectoryDeadLetters:
+    """Moves the messages of one queue. Its Redrive, where each message is moved by itself: `move` ends at the first one
+    that cannot be moved."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        qid: str,
+        options: Options,
+        shared: Shared,
+        store: MessageStore,
+        mover: MessageMover,
+        publisher: Publisher[Any],
+        recorder: QueueRecorder,
+        find: "Callable[[], DirectoryDeadLetters | None]",
+    ) -> None:
+        """find: returns those of the dead-letter queue, which it makes if there is none; StorageError, OSError."""
+        self._qid = qid
+        self._options = options
+        self._clock = shared.clock
+        self._store = store
+        self._mover = mover
+        self._publisher = publisher
+        self._recorder = recorder
+        self._find = find
+        self._moves = DeadLetterMoves(qid, options)
+
+    def bury(self, mid: int, state: MessageState, receives: int, peer: str | None) -> bool:
+        """Moves a message to the dead-letter queue if it has been received so often. Call it within `exclusive`, with
+        the state that it gave. peer: see Lifecycle. Returns False if it has not, or cannot be moved."""
+        return is_exhausted(self._options, receives) and self._moves.attempt(lambda: self._bury(mid, state, peer))
+
+    def _bury(self, mid: int, state: MessageState, peer: str | None) -> None:
+        target = self._find()
+        if target is None or target is self:
+            raise StorageError("it is the same queue")
+        target.require_room(1)
+        before, pushed_at = self._mover.origins.get(mid), self._store.pushed_at(mid)
+        origin = new_origin(self._qid, mid, state.receives, self._clock(), pushed_at=pushed_at, before=before)
+        if self._move(mid, state, target, origin, peer) is not None:
+            self._publisher.counts.dead += 1
+
+    def _move(
+        self, mid: int, state: MessageState, target: "DirectoryDeadLetters", origin: Origin | None, peer: str | None
+    ) -> int | None:
+        size = self._store.index.size(mid)
+        new = self._mover.move(mid, state, target._mover, origin)
+        if new is not None:
+            self._recorder.note_gone("redriven" if origin is None else "dead", mid, size, state.receives, peer=peer)
+            target._publisher.counts.pushed += 1
+            target._recorder.note("pushed", new, 0, peer=peer)
+        return new
+
+    def require_room(self, count: int) -> None:
+        """Raises QueueFullError when so many more messages are too many here."""
+        self._publisher.require_room(count)
+
+    # -- moving back
+
+    def letters(self, mids: Sequence[int], count: int) -> list[tuple[int, str]]:
+        """Returns dead letters, oldest first, at most count, each with the queue from which it came. mids: only these;
+        empty: all."""
+        self._publisher.publish()
+        return [(mid, origin.qid) for mid, origin in self._mover.letters(mids, count)]
+
+    def move(self, letters: Sequence[tuple[int, Queue]]) -> list[tuple[int, int]]:
+        """Moves dead letters, each to the end of a queue, visible and never received. Returns (id, new id) of those
+        that were moved: without those that others have taken meanwhile, and those from the first on that cannot be
+        moved. QueueFullError, NoSuchQueueError, UnsupportedError for a queue of another storage, OSError: then nothing
+        has changed."""
+        targets = [self._target(queue) for _, queue in letters]
+        for target in {id(target): target for target in targets}.values():
+            if not target._store.in_place():
+                raise NoSuchQueueError(f"there is no queue {target._qid!r} any more")
+            target.require_room(targets.count(target))
+        moved: list[tuple[int, int]] = []
+        for (mid, _), target in zip(letters, targets, strict=True):
+            try:
+                new = self._redrive(mid, target)
+            except (OSError, StorageError):
+                if not moved:
+                    raise
+                break  # the next call says it again
+            if new is not None:
+                moved.append((mid, new))
+        return moved
+
+    def _target(self, queue: Queue) -> "DirectoryDeadLetters":
+        target = queue.redrive
+        if not isinstance(target, DirectoryDeadLetters) or queue.options.storage != self._options.storage:
+            raise other_storage(self._options.storage, queue.options.storage)
+        return target
+
+    def _redrive(self, mid: int, target: "DirectoryDeadLetters") -> int | None:
+        while True:
+            with self._store.exclusive(mid) as state:
+                if state is None or mid not in self._mover.origins:
+                    return None
+                new = self._move(mid, state, target, None, None)
+                if new is not None:
+                    return new

@@ -1,0 +1,106 @@
+"""Moves messages of the vsqs layout between directories, each by one rename, and knows which of them are dead letters.
+
+The steps of a move: a `.new` file keeps the new id free; the attributes that hold only after the move are written, and
+synced; the message's file is renamed; the `.new` file is removed. So a message is always in one of the two directories,
+and whatever ends a move before the rename has changed nothing.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from heapq import nsmallest
+from itertools import islice
+
+from .. import inotify
+from ..disk import READ, Disk
+from ..engine import Draft, NoSuchQueueError, Origin
+from ..message_state import MessageState
+from ..names import message_name
+from ..shared import Shared
+from .directory import MessageDirectory
+from .staging import Staged
+from .writer import FileWriter
+
+_AT_ONCE = 1000
+
+
+class FileMover:
+    """Moves the messages of one directory: see MessageMover."""
+
+    def __init__(self, qid: str, directory: MessageDirectory, writer: FileWriter, shared: Shared) -> None:
+        """writer: of the same directory."""
+        self._qid = qid
+        self._directory = directory
+        self._writer = writer
+        self._disk: Disk = shared.disk
+        self._watch = shared.watch
+        self._always = shared.always
+
+    @property
+    def origins(self) -> Mapping[int, Origin]:
+        return self._directory.origins
+
+    def letters(self, mids: Collection[int], count: int) -> list[tuple[int, Origin]]:
+        directory = self._directory
+        if not mids and not directory.index.unloaded:
+            return [(mid, directory.origins[mid]) for mid in nsmallest(count, directory.origins)]
+        candidates = iter(sorted(set(mids)) if mids else self._all())
+        loaded = (mid for mid in candidates if directory.load(mid) and mid in directory.origins)
+        return [(mid, directory.origins[mid]) for mid in islice(loaded, count)]
+
+    def _all(self) -> Iterator[int]:
+        after = -1
+        while block := self._directory.index.messages.after(after, _AT_ONCE):
+            yield from block
+            after = block[-1]
+
+    def move(self, mid: int, state: MessageState, target: "FileMover", origin: Origin | None) -> int | None:
+        before = self.origins.get(mid)
+        staged = target._reserve((mid,) if before is None else (mid, before.mid))
+        try:
+            moved = self._rename(mid, state, target, staged.mid, origin)
+        except BaseException:
+            target._give_up(staged)
+            raise
+        if not moved:
+            target._give_up(staged)
+            return None
+        self._note_move(mid, state, target, staged.mid, origin)
+        target._writer.discard([staged])
+        self._directory.forget_attributes(mid)
+        return staged.mid
+
+    def _reserve(self, avoid: Collection[int]) -> Staged:
+        """Keeps an id free. avoid: ids that the message had, for which its attributes hold. QueueFullError, OSError."""
+        while (staged := self._writer.stage(Draft(b""))).mid in avoid:
+            self._writer.discard([staged])
+        return staged
+
+    def _give_up(self, staged: Staged) -> None:
+        self._writer.discard([staged])
+        self._directory.forget_attributes(staged.mid)
+
+    def _rename(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> bool:
+        source, into = self._directory, target._directory
+        path = source.name_path(mid, state.hidden)
+        try:
+            changed = source.attributes.bind(path, mid)
+            if origin is not None:
+                into.letters.write(path, mid, new, origin)
+                changed = True
+            if changed and self._always:
+                self._disk.sync_file(path, READ)
+            self._disk.rename(path, into.name_path(new, 0))
+        except FileNotFoundError:
+            if not into.in_place():
+                raise NoSuchQueueError(f"there is no queue {target._qid!r} any more") from None
+            source.lost(mid, state.hidden)
+            return False
+        return True
+
+    def _note_move(self, mid: int, state: MessageState, target: "FileMover", new: int, origin: Origin | None) -> None:
+        source, into = self._directory, target._directory
+        self._watch.expect(source.watch, inotify.MOVED_FROM, message_name(mid, state.hidden))
+        self._watch.expect(into.watch, inotify.MOVED_TO, message_name(new, 0))
+        size = source.index.size(mid)
+        source.drop(mid)
+        source.touch()
+        into.receive(new, size, origin)

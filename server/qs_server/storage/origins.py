@@ -1,0 +1,113 @@
+"""The origins of dead letters, in the files of the messages or in hidden files beside them: what they were before they
+moved, see `engine.Origin`.
+
+An origin is written before the move, and holds for the id that the message has after it: without the move it means
+nothing. It is a line of the extended attribute `user.qs.dead` of the file, which has a second line while a dead letter
+is about to move on. Where the file system has no extended attributes: a hidden file `.MID.dead` in the directory to
+which the message moves.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from .disk import Disk
+from .engine import Origin
+from .metadata import Codec, SidecarFiles, read_attribute
+
+_DEAD = "user.qs.dead"
+_LINE = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) (receives) ([^\n]+)")
+
+
+class OriginStore(Protocol):
+    """The origins of the dead letters in one directory. path: of the message's file, wherever it is."""
+
+    def read(self, path: str, mid: int) -> Origin | None:
+        """Returns the origin of a message, None if it is no dead letter. OSError."""
+
+    def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
+        """Writes the origin that a message has once it moves to this directory. mid: its id now; new: its id then.
+        OSError, also if it is gone."""
+
+    def forget(self, mid: int) -> None:
+        """Removes what is left of the origin of a message that is gone. OSError."""
+
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        """Removes origins of messages that do not exist. names, known: see MetadataStore. OSError."""
+
+
+class _ExtendedOrigins:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def read(self, path: str, mid: int) -> Origin | None:
+        return _find(read_attribute(self._disk, path, _DEAD), mid)
+
+    def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
+        before = self.read(path, mid)
+        lines = [_line(new, origin)] if before is None else [_line(mid, before), _line(new, origin)]
+        self._disk.setxattr(path, _DEAD, b"\n".join(lines), follow_symlinks=False)
+
+    def forget(self, mid: int) -> None:
+        """Does nothing: the attribute is gone with the file, or holds for another id."""
+
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        """Does nothing, for the same reason."""
+
+
+class _OriginsBeside:
+    def __init__(self, directory: str, disk: Disk, *, sync: bool) -> None:
+        self._files: SidecarFiles[Origin | None] = SidecarFiles(directory, disk, _CODEC, sync=sync)
+
+    def read(self, path: str, mid: int) -> Origin | None:
+        return self._files.read(path, mid)
+
+    def write(self, path: str, mid: int, new: int, origin: Origin) -> None:
+        self._files.write(path, new, origin)
+
+    def forget(self, mid: int) -> None:
+        self._files.remove(mid)
+
+    def clear(self, names: Iterable[str], known: Callable[[int], bool]) -> None:
+        for name in names:
+            if (mid := self._files.id_in(name)) is not None and not known(mid):
+                self.forget(mid)
+
+
+def _line(mid: int, origin: Origin) -> bytes:
+    numbers = mid, origin.mid, origin.receives, origin.at, origin.pushed_at
+    return f"{' '.join(map(str, numbers))} {origin.reason} {origin.qid}".encode()
+
+
+def _parse(line: str) -> tuple[int, Origin] | None:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    mid, before, receives, at, pushed_at = map(int, found.groups()[:5])
+    return mid, Origin(found[7], before, receives, at, found[6], pushed_at)
+
+
+def _find(value: bytes, mid: int) -> Origin | None:
+    parsed = [_parse(line) for line in value.decode(errors="replace").split("\n")]
+    return next((each[1] for each in parsed if each is not None and each[0] == mid), None)
+
+
+def _decode(content: bytes) -> Origin | None:
+    parsed = _parse(content.decode(errors="replace").removesuffix("\n"))
+    return None if parsed is None else parsed[1]
+
+
+_CODEC: Codec[Origin | None] = Codec(
+    "d",
+    ".dead",
+    re.compile(r"\.([0-9]{1,18})\.dead"),
+    10,
+    lambda origin: b"" if origin is None else _line(0, origin),
+    _decode,
+)
+
+
+def origins_in(directory: str, disk: Disk, *, beside: bool, sync: bool) -> OriginStore:
+    """Returns the store for a directory. beside: its file system has no extended attributes; sync: whether a hidden
+    file is synced when it is written."""
+    return _OriginsBeside(directory, disk, sync=sync) if beside else _ExtendedOrigins(disk)

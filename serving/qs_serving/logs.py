@@ -1,0 +1,86 @@
+"""Writes the log to standard error: as text, as text for systemd's journal, or as JSON lines (`--log-format`)."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+
+FORMATS = ("text", "json")
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+_TEXT = "%(levelname)s %(name)s: %(message)s"
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""The least level and its priority in the journal: systemd reads it from the beginning of a line, as in `<4>`."""
+_DEBUG = 7
+
+
+class _JsonLines(logging.Formatter):
+    """Writes each record as one JSON object in one line, whatever the message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns an object with time (ISO 8601, UTC), level, logger and message, and exception if there is one."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class _JournalLines(logging.Formatter):
+    """Writes text without the time, which the journal has, and with the priority before each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns one line or, with a traceback, several, each of which is an entry of the journal."""
+        priority = next((number for level, number in _PRIORITIES if record.levelno >= level), _DEBUG)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+
+
+def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Begins the log. verbose: 0 for warnings, 1 for what happens, 2 for connections too; form: one of `FORMATS`;
+    environ: says whether standard error is the journal."""
+    if form == "json":
+        formatter: logging.Formatter = _JsonLines()
+        logging.captureWarnings(True)
+        sys.excepthook = _log_traceback
+    elif _is_journal(environ):
+        formatter = _JournalLines(_TEXT)
+    else:
+        formatter = logging.Formatter(f"%(asctime)s {_TEXT}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=_LEVELS[min(verbose, len(_LEVELS) - 1)], handlers=[handler])
+
+
+def error_line(program: str, text: str) -> str:
+    """Returns the line, with its end, that says on standard error why a command ends, in the form of the log. Takes no
+    lock, so that it can be called from a signal handler."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, _JsonLines):
+            return f"{handler.format(logging.LogRecord(program, logging.ERROR, '', 0, text, None, None))}\n"
+        if isinstance(handler.formatter, _JournalLines):
+            return f"<3>{program}: {text}\n"
+    return f"{program}: {text}\n"
+
+
+def _log_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Logs the exception that ends the process, which Python would print as text."""
+    logging.getLogger("qs").critical("the process ends", exc_info=(kind, error, traceback))
+
+
+def _is_journal(environ: Mapping[str, str]) -> bool:
+    """Tells whether standard error is a stream of the journal: systemd gives its device and inode."""
+    stream = environ.get("JOURNAL_STREAM")
+    if not stream:
+        return False
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or not a file
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"

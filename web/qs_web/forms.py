@@ -1,0 +1,62 @@
+"""Reads what a form sends, within bounds of size and time."""
+
+from urllib.parse import parse_qs
+
+import trio
+from starlette.requests import ClientDisconnect, Request
+
+_SMALL = 512 * 1024
+"""Bytes of a form. Room for a thousand names of queues."""
+_FIELDS = 4000
+_SECONDS = 20.0
+"""How long a browser may take to send a form."""
+
+
+class FormError(Exception):
+    """A form that is refused. status: the HTTP status; the text says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Form:
+    """The fields of a form."""
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        self._fields = fields
+
+    def one(self, name: str) -> str:
+        """Returns the value of a field, "" if it is missing."""
+        return self._fields.get(name, [""])[0]
+
+    def all(self, name: str) -> list[str]:
+        """Returns the values of a field that may be there many times, without those that are there twice."""
+        return list(dict.fromkeys(self._fields.get(name, [])))
+
+    def flat(self, *without: str) -> list[tuple[str, str]]:
+        """Returns all fields as pairs, but for those named, to send them again with another form."""
+        return [(name, value) for name, values in self._fields.items() if name not in without for value in values]
+
+
+async def read_form(request: Request, most: int = _SMALL) -> Form:
+    """Reads the form of a request. most: bytes. FormError if it is too large, too slow, or no form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise FormError(415, "this is not a form of this page: send application/x-www-form-urlencoded")
+    body = bytearray()
+    try:
+        with trio.fail_after(_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise FormError(413, f"the form is larger than {most} bytes")
+    except trio.TooSlowError:
+        raise FormError(408, f"the form was not complete within {_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise FormError(400, "the form was cut off") from None
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS)
+    except ValueError:  # UnicodeDecodeError is one
+        raise FormError(400, "the form is not readable: text in UTF-8, and not too many fields") from None
+    return Form(fields)

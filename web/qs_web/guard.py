@@ -1,0 +1,81 @@
+"""What every request has to pass, and every answer carries: names of the page, requests of other sites, headers."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .hosts import AllowedHosts
+
+Respond = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_POLICY = "; ".join(
+    [
+        "default-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+
+
+def is_cross_site(headers: Headers) -> bool:
+    """Tells whether a browser says that a page of another site has made this request. Programs that are no browsers say
+    nothing, and have no cookies that another site could use."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site != "same-origin"
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+
+
+class Guard:
+    """Middleware: refuses requests, or passes them on and adds the headers to their answers."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        respond: Respond = self._refusal(scope) or self._app
+        await respond(scope, receive, send_guarded)
+
+    def _refusal(self, scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
+        """Returns the answer to a request that does not pass."""
+        headers = Headers(scope=scope)
+        if not scope["http_version"].startswith("1"):  # over an upgrade that proxies do not look into
+            return PlainTextResponse("this page speaks HTTP/1.1\n", 505)
+        if not self._hosts.allows(headers.get("host", "")):
+            text = "this page is not known by this name: start queue-web.py with --allow-host NAME\n"
+            return PlainTextResponse(text, 421)
+        if scope["method"] not in _METHODS:
+            return PlainTextResponse("GET, HEAD or POST\n", 405, {"allow": "GET, HEAD, POST"})
+        if scope["method"] == "POST" and is_cross_site(headers):
+            return PlainTextResponse("a page of another site has sent this form\n", 403)
+        return None

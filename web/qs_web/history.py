@@ -1,0 +1,147 @@
+"""What the queues did in the last minutes, from the figures that pages and scrapes have asked for anyway.
+
+Nothing is asked for the sake of the history: with no page open it stays empty. Counters are taken as growing evenly
+between two samples, so a gap in which nobody looked shows as its average.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qs_client import QueueInfo
+
+WINDOW = 600.0
+"""Seconds that are shown."""
+BUCKETS = 60
+"""Parts of the window."""
+_GAP = 5.0
+"""Seconds between two samples that are kept, but for the last one."""
+_RECENT = 10.0
+"""Seconds over which the current rate is measured."""
+_MOST = 20_000
+"""Queues that are kept. Some 4 kB each, if all are busy."""
+_ROW = 4
+"""Numbers of a sample: time, pushed, done, depth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A part of the window. rate_in, rate_out: messages per second; depth: messages at its end. None: nobody looked."""
+
+    rate_in: float | None
+    rate_out: float | None
+    depth: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Messages per second now, None while there is one sample only."""
+
+    rate_in: float | None
+    rate_out: float | None
+
+
+Figures = tuple[float, float, float]
+"""Pushed, done, depth."""
+
+
+def depth_of(info: QueueInfo) -> int:
+    """Returns how many messages a queue holds."""
+    return (info.ready or 0) + (info.in_flight or 0) + (info.delayed or 0)
+
+
+def figures_of(info: QueueInfo) -> tuple[int, int, int]:
+    """Returns pushed, done and depth of a queue. Done: deleted by consumers, moved to a dead-letter queue, or too
+    old."""
+    return info.pushed or 0, (info.deleted or 0) + (info.dead or 0) + (info.retired or 0), depth_of(info)
+
+
+class History:
+    """Samples of counters by name, each with its time on a clock that only grows."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, array[float]] = {}
+        self._pruned = 0.0
+
+    def observe_queues(self, now: float, queues: Iterable[QueueInfo]) -> None:
+        """Adds what the queue server has said about queues."""
+        for info in queues:
+            self.observe(now, info.qid, figures_of(info))
+        if now - self._pruned > WINDOW / BUCKETS:
+            self._pruned = now
+            for name in [name for name, rows in self._samples.items() if rows[-_ROW] < now - WINDOW]:
+                del self._samples[name]
+
+    def observe(self, now: float, name: str, figures: Figures) -> None:
+        """Adds a sample. One that is less than 5 s after the one before the last replaces the last, and so does one
+        that brings nothing new."""
+        pushed, done, depth = figures
+        rows = self._samples.get(name)
+        if rows is None:
+            if len(self._samples) < _MOST:
+                self._samples[name] = array("d", (now, pushed, done, depth))
+            return
+        if pushed < rows[-3] or done < rows[-2]:  # the queue server was started again, or the queue made again
+            self._samples[name] = array("d", (now, pushed, done, depth))
+            return
+        idle = rows[-3] == pushed and rows[-2] == done and rows[-1] == depth
+        if len(rows) > _ROW and (now - rows[-2 * _ROW] < _GAP or (idle and rows[-_ROW + 1 :] == rows[-7:-4])):
+            rows[-_ROW:] = array("d", (now, pushed, done, depth))
+            return
+        rows.extend((now, pushed, done, depth))
+        while rows[_ROW] < now - WINDOW:
+            del rows[:_ROW]
+
+    def rates(self, name: str) -> Rates:
+        """Returns the rates at the last sample."""
+        rows = self._samples.get(name)
+        if rows is None or len(rows) == _ROW:
+            return Rates(None, None)
+        now = rows[-_ROW]
+        at = len(rows) - 2 * _ROW
+        while at > 0 and rows[at] > now - _RECENT:
+            at -= _ROW
+        seconds = now - rows[at]
+        if seconds <= 0:
+            return Rates(None, None)
+        return Rates((rows[-3] - rows[at + 1]) / seconds, (rows[-2] - rows[at + 2]) / seconds)
+
+    def points(self, name: str, now: float) -> list[Point]:
+        """Returns the window in 60 parts, the oldest first."""
+        rows = self._samples.get(name)
+        if rows is None:
+            return [Point(None, None, None)] * BUCKETS
+        step = WINDOW / BUCKETS
+        points: list[Point] = []
+        at = 0
+        last: Figures | None = None
+        for bucket in range(BUCKETS + 1):
+            time = now - WINDOW + bucket * step
+            while at + _ROW < len(rows) and rows[at + _ROW] <= time:
+                at += _ROW
+            here = _figures_at(rows, at, time)
+            if bucket and here is not None:
+                rate_in, rate_out = (
+                    (None, None) if last is None else ((here[0] - last[0]) / step, (here[1] - last[1]) / step)
+                )
+                points.append(Point(rate_in, rate_out, here[2]))
+            elif bucket:
+                points.append(Point(None, None, None))
+            last = here
+        return points
+
+
+def _figures_at(rows: "array[float]", at: int, time: float) -> Figures | None:
+    """Returns the figures at a time between the sample at `at` and the next. None before the first sample."""
+    if time < rows[at]:
+        return None
+    one = (rows[at + 1], rows[at + 2], rows[at + 3])
+    if at + _ROW == len(rows):
+        return one
+    share = (time - rows[at]) / (rows[at + _ROW] - rows[at])
+    two = (rows[at + _ROW + 1], rows[at + _ROW + 2], rows[at + _ROW + 3])
+    return (
+        one[0] + (two[0] - one[0]) * share,
+        one[1] + (two[1] - one[1]) * share,
+        one[2] + (two[2] - one[2]) * share,
+    )

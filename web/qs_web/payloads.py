@@ -1,0 +1,135 @@
+"""Payloads as text for people: XML and JSON indented, other text as it is, the rest in hexadecimal. What this module
+returns is text: templates escape it like everything else."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from .xml_text import indent_xml
+
+PRETTY_MOST = 512 * 1024
+"""Bytes of a payload that is indented; a larger one is shown as it is."""
+SHOWN_MOST = 256 * 1024
+"""Characters that one page shows of a payload."""
+HEX_MOST = 4096
+"""Bytes that one page shows in hexadecimal."""
+_PREVIEW = 120
+_SCAN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_DEEPEST = 200
+"""Levels of JSON that are indented."""
+_CONTROLS = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if chr(code) not in "\t\n\r"}
+_CONTROLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+"""Characters that are shown as a mark: controls, and those that turn the direction of the text around them."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A payload on a page. kind: XML, JSON, text or binary; text: what is shown; cut: characters or bytes that are not
+    shown; views: the ways in which it can be shown."""
+
+    kind: str
+    text: str
+    cut: int
+    view: str
+    views: tuple[str, ...]
+
+
+def _decoded(payload: bytes) -> str | None:
+    """Returns the text of a payload, None if it is none: not UTF-8, or with bytes that no text has."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def visible(text: str) -> str:
+    """Returns a text with a mark in the place of characters that would not be seen, or would hide others."""
+    return text.translate(_CONTROLS)
+
+
+def preview(payload: bytes) -> str:
+    """Returns the beginning of a payload in one line."""
+    text = _decoded(payload[: 4 * _PREVIEW])
+    if text is None:
+        try:  # a character may have been cut
+            text = payload[: 4 * _PREVIEW].decode(errors="strict" if len(payload) <= 4 * _PREVIEW else "ignore")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text or len(text) < min(len(payload), 4 * _PREVIEW) // 5:
+            return payload[:40].hex(" ")
+    return visible(" ".join(text[: 2 * _PREVIEW].split()))[:_PREVIEW]
+
+
+def indent_json(text: str) -> str | None:
+    """Returns JSON with one member a line, None if it is none. Numbers, strings and the order of members stay as they
+    are written, so members that are there twice stay too."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return None
+    lines: list[str] = []
+    line = ""
+    depth = 0
+    for match in _SCAN.finditer(text):
+        part = match.group()
+        if part in "{[":
+            depth += 1
+            if depth > _DEEPEST:
+                return None
+            lines.append(line + part)
+            line = "  " * depth
+        elif part in "}]":
+            depth -= 1
+            if line.strip():
+                lines.append(line)
+            opened = lines[-1]
+            if opened.rstrip().endswith(("{", "[")) and not line.strip():  # an empty one
+                line = lines.pop() + part
+            else:
+                line = "  " * depth + part
+        elif part == ",":
+            lines.append(line + ",")
+            line = "  " * depth
+        elif part == ":":
+            line += ": "
+        else:
+            line += part
+    return "\n".join([*lines, line])
+
+
+def _pretty(payload: bytes, text: str) -> tuple[str, str] | None:
+    """Returns kind and text of a payload that can be indented."""
+    if len(payload) > PRETTY_MOST:
+        return None
+    start = text.lstrip()[:1]
+    if start == "<" and (indented := indent_xml(payload)) is not None:
+        return "XML", indented
+    if start in {"{", "["} and (indented := indent_json(text)) is not None:
+        return "JSON", indented
+    return None
+
+
+def view_payload(payload: bytes, wanted: str, offset: int = 0) -> View:
+    """Returns how a payload is shown. wanted: pretty, text or hex, else the best; offset: bytes that the view in
+    hexadecimal leaves out."""
+    text = _decoded(payload)
+    pretty = None if text is None else _pretty(payload, text)
+    kind = "binary" if text is None else "text" if pretty is None else pretty[0]
+    views = (*(["pretty"] if pretty else []), *(["text"] if text is not None else []), "hex")
+    view = wanted if wanted in views else views[0]
+    if view == "hex" or text is None:
+        part = payload[offset : offset + HEX_MOST]
+        return View(kind, hex_dump(part, offset), len(payload) - offset - len(part), "hex", views)
+    shown = visible(pretty[1] if pretty is not None and view == "pretty" else text)
+    return View(kind, shown[:SHOWN_MOST], max(len(shown) - SHOWN_MOST, 0), view, views)
+
+
+def hex_dump(data: bytes, offset: int = 0) -> str:
+    """Returns bytes as lines of 16: where they are, in hexadecimal, and as ASCII."""
+    lines = []
+    for at in range(0, len(data), 16):
+        part = data[at : at + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in part)
+        lines.append(f"{offset + at:08x}  {part[:8].hex(' '):<23}  {part[8:].hex(' '):<23}  {shown}")
+    return "\n".join(lines)

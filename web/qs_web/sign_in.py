@@ -1,0 +1,82 @@
+"""Signing in with a token of the queue server's access file, and signing out."""
+
+import trio
+from starlette.responses import RedirectResponse, Response
+
+from qs_client import AsyncQueueClient, ServerUnavailable
+from qs_client.security import Token
+from qs_schemas import Authenticate, Error
+
+from .forms import read_form
+from .visit import Visit
+
+_AT_ONCE = trio.CapacityLimiter(8)
+"""How many tokens are tried at the same time, so that guesses do not take all connections of the queue server."""
+
+
+async def show_sign_in(visit: Visit) -> Response:
+    """Answers with the form, or tries the token in it."""
+    if visit.request.method != "POST":
+        return _again(visit, "", visit.link(""), 200)
+    form = await read_form(visit.request)
+    after = form.one("after")
+    after = after if visit.services.links.is_local(after) else visit.link("")
+    try:
+        token = Token(form.one("token").strip())
+    except ValueError:
+        return _again(visit, "That is no token: a line of text without spaces.", after, 401)
+    principal = await _principal(visit, token)
+    if isinstance(principal, Error):
+        text = "The queue server does not know this token." if principal.code == 401 else f"{principal.text}."
+        return _again(visit, text[:1].upper() + text[1:], after, 401 if principal.code in {401, 429} else 400)
+    return _begun(visit, token, principal, after)
+
+
+async def _principal(visit: Visit, token: Token) -> str | Error:
+    """Asks the queue server who has this token. Returns its error if it refuses. ServerUnavailable."""
+    options = visit.services.options
+    security = visit.services.upstreams.security(None)
+    async with _AT_ONCE, AsyncQueueClient(*options.server, timeout=5, tls=security.context) as client:
+        await client.send(Authenticate(token=token.reveal()))
+        answer = await client.recv()
+    if isinstance(answer, Error):
+        return answer
+    if not isinstance(answer, Authenticate):
+        raise ServerUnavailable("the queue server did not answer to a token")
+    return answer.principal or ""
+
+
+def _again(visit: Visit, why: str, after: str, status: int) -> Response:
+    return visit.page("sign-in", status, why=why, after=after, can_sign_in=False)
+
+
+def _begun(visit: Visit, token: Token, principal: str, after: str) -> Response:
+    """Begins a session under an id that no browser has known before, and ends the one before it."""
+    services, request = visit.services, visit.request
+    services.sessions.end(request.cookies.get(services.cookie))
+    response = RedirectResponse(after, 303)
+    response.set_cookie(
+        services.cookie,
+        services.sessions.begin(token, principal),
+        path=services.options.path or "/",
+        httponly=True,
+        samesite="strict",
+        secure=is_secure(visit),
+    )
+    return response
+
+
+def is_secure(visit: Visit) -> bool:
+    """Tells whether the browser has reached the page by TLS. A proxy says so in a header; a browser that says it
+    untruly only loses its own session."""
+    request = visit.request
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"
+
+
+async def sign_out(visit: Visit) -> Response:
+    """Ends the session."""
+    services = visit.services
+    services.sessions.end(visit.request.cookies.get(services.cookie))
+    response = RedirectResponse(visit.link(""), 303)
+    response.delete_cookie(services.cookie, path=services.options.path or "/", httponly=True, samesite="strict")
+    return response

@@ -1,0 +1,84 @@
+"""One request of a visitor: who it is, what of the queue server the visitor sees, and the answer as a page."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from qs_client import AsyncQueueClient, QueueInfo
+from qs_client.place import endpoint
+
+from . import amounts
+from .assets import asset
+from .notices import notice
+from .rendering import render
+from .services import Services
+from .sessions import Session
+from .upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request. session: None for a visitor who has not signed in."""
+
+    services: Services
+    request: Request
+    session: Session | None
+
+    @property
+    def upstream(self) -> Upstream:
+        """The queue server as this visitor sees it."""
+        upstreams = self.services.upstreams
+        if self.session is None and self.services.options.open:
+            return upstreams.own
+        return upstreams.of_visitor(None if self.session is None else self.session.token)
+
+    @property
+    def client(self) -> AsyncQueueClient:
+        """A client with the visitor's rights."""
+        return self.upstream.client
+
+    def asked(self, name: str, default: str = "") -> str:
+        """Returns a value of the query."""
+        return self.request.query_params.get(name, default)
+
+    def asked_number(self, name: str, default: int, most: int = 10**18) -> int:
+        """Returns a whole number of the query, the default if there is none."""
+        text = self.asked(name)
+        return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else default
+
+    async def stats(self) -> list[QueueInfo]:
+        """Returns the figures of all queues, at most a second old. Do not change the list."""
+        return await self.upstream.stats()
+
+    def link(self, page: str, /, **query: object) -> str:
+        """Returns an address within the page."""
+        return self.services.links(page, **query)
+
+    def page(self, template: str, /, status: int = 200, **values: Any) -> Response:
+        """Answers with a page."""
+        return render(template, {**self._layout(), "page": template, **values}, status)
+
+    def see(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
+        """Answers a form: the browser then asks for another page. done: key of a notice to show there; number: in
+        it."""
+        return RedirectResponse(self.link(page, **query, done=done, n=number), 303)
+
+    def _layout(self) -> dict[str, Any]:
+        options = self.services.options
+        return {
+            "link": self.services.links,
+            "asset": lambda name: f"{options.path}/{asset(name)}",
+            "fmt": amounts,
+            "principal": None if self.session is None else self.session.principal,
+            "can_sign_in": self.session is None and not options.open,
+            "read_only": options.read_only,
+            "has_bus": options.bus is not None,
+            "server": endpoint(*options.server),
+            "now": time.strftime("%H:%M:%S UTC", time.gmtime()),
+            "notice": notice(self.asked("done"), self.asked("n")),
+            "trouble": "",
+            "live": False,
+        }
