@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..storage.engine import (
     Message,
@@ -27,14 +28,14 @@ class Remotes:
     def __init__(
         self,
         engines: Mapping[str, RemoteEngine] | None = None,
-        missing: Collection[str] = (),
+        missing: Mapping[str, str] = MappingProxyType({}),
         default: str | None = None,
         lifecycle: Lifecycle | None = None,
         out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: storages whose libraries are not installed; default: the storage of new queues that name none, if it
-        is a remote one; lifecycle: is told of what this server does with messages; out_of_reach: the queues of missing
-        storages, each with its storage."""
+        """missing: storages whose libraries are not installed, each with its library; default: the storage of new
+        queues that name none, if it is a remote one; lifecycle: is told of what this server does with messages;
+        out_of_reach: the queues of missing storages, each with its storage."""
         self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
@@ -79,12 +80,12 @@ class Remotes:
         self.has_queues = self.has_queues or engine is not None
         return engine
 
-    @staticmethod
-    def library_missing(storage: str, qid: str | None = None) -> UnsupportedError:
+    def library_missing(self, storage: str, qid: str | None = None) -> UnsupportedError:
         """Returns the error for when a missing storage is needed. qid: the queue for which it is."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
-            f"{needed}the storage {storage!r} needs a library that is not installed here: install qsbus[{storage}]"
+            f"{needed}the storage {storage!r} needs a library that is not installed here: "
+            f"pip install {self._missing[storage]}"
         )
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
