@@ -17,6 +17,7 @@ from .message_page import send_payload, show_message
 from .queue_actions import act_on_queues, make_queue, push_message, redrive_all, set_options
 from .queue_list import show_queues
 from .queue_page import show_queue
+from .server_page import show_bus, show_server
 from .services import Services
 from .sign_in import show_sign_in, sign_out
 from .visit import Visit
@@ -26,6 +27,8 @@ _PAGES: dict[str, Show] = {
     "/queue": show_queue,
     "/message": show_message,
     "/payload": send_payload,
+    "/server": show_server,
+    "/bus": show_bus,
 }
 _ACTIONS: dict[str, Show] = {
     "/queues": act_on_queues,

@@ -10,7 +10,7 @@ class Links:
         """path: what all addresses begin with, "" or "/…"."""
         self.path = path
 
-    def __call__(self, page: str, **query: object) -> str:
+    def __call__(self, page: str, /, **query: object) -> str:
         """Returns the path of a page with a query. page: "" for the queues, else a name; query: None leaves a name
         out."""
         given = {name: str(value) for name, value in query.items() if value is not None}

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from qs_client import QueueInfo
 
 from .drawing import Chart, draw
-from .history import Rates, depth_of, figures_of
+from .history import Rates, depth_of
 from .visit import Visit
 
 PAGE = 50
@@ -102,15 +102,11 @@ async def show_queues(visit: Visit) -> Response:
     queues = await visit.stats()
     now, history = visit.services.clock(), visit.services.history
     order = _order(visit)
-    found = _arranged(queues, order, lambda info: history.rates(info.qid, now, figures_of(info)))
+    found = _arranged(queues, order, lambda info: history.rates(info.qid))
     last = max((len(found) - 1) // PAGE, 0)
     page = min(max(visit.asked_number("page", 1) - 1, 0), last)
     rows = [
-        Row(
-            info,
-            history.rates(info.qid, now, figures_of(info)),
-            draw(history.points(info.qid, now, figures_of(info)), *_SPARK),
-        )
+        Row(info, history.rates(info.qid), draw(history.points(info.qid, now), *_SPARK))
         for info in found[page * PAGE : (page + 1) * PAGE]
     ]
     total = visit.upstream.total
@@ -126,6 +122,6 @@ async def show_queues(visit: Visit) -> Response:
         pages=last + 1,
         first=page * PAGE + 1,
         total=total,
-        total_rates=total.rates(now),
+        total_rates=total.rates(),
         chart=draw(total.points(now), *_CHART),
     )

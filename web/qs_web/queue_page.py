@@ -1,11 +1,10 @@
 """The page of one queue: its figures, its messages by state, its options, and what can be done with it."""
 
 from dataclasses import dataclass
-from itertools import islice
 
 from starlette.responses import Response
 
-from qs_client import AsyncQueueClient, NotImplementedByServer, QueueInfo, QueueOptions, ServerError
+from qs_client import AsyncQueueClient, Forbidden, NotImplementedByServer, QueueInfo, QueueOptions, ServerError
 from qs_schemas import GetMessage
 
 from .answering import ProblemError
@@ -85,10 +84,29 @@ def payload_of(message: GetMessage) -> bytes | None:
 
 
 async def _options(visit: Visit, qid: str) -> QueueOptions | None:
+    """Returns the options of a queue, None if the visitor may not know them, or its storage has none."""
     try:
         return await visit.client.queue_options(qid)
-    except NotImplementedByServer:
+    except (Forbidden, NotImplementedByServer):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of messages. next_after: the id after which the next page begins, None for the last; refused: why the
+    queue server shows no messages, "" if it does."""
+
+    entries: list[Entry]
+    next_after: int | None = None
+    refused: str = ""
+
+
+async def _listing(client: AsyncQueueClient, qid: str, state: str, after: int | None) -> Listing:
+    try:
+        mids, more = await _page_of_ids(client, qid, state, after)
+        return Listing(await _entries(client, qid, mids), mids[-1] if more else None)
+    except (Forbidden, NotImplementedByServer) as error:  # a visitor who may see figures only, or another storage
+        return Listing([], refused=error.text)
 
 
 async def show_queue(visit: Visit) -> Response:
@@ -98,21 +116,10 @@ async def show_queue(visit: Visit) -> Response:
     state = visit.asked("state", "all")
     state = state if state in STATES else "all"
     after = visit.asked_number("after", 0) or None
-    refused = ""
-    mids: list[int] = []
-    more = False
-    entries: list[Entry] = []
-    options: QueueOptions | None = None
-    try:
-        options = await _options(visit, qid)
-        mids, more = await _page_of_ids(visit.client, qid, state, after)
-        entries = await _entries(visit.client, qid, mids)
-    except ServerError as error:  # whoever may only see figures
-        if error.code not in {403, 501}:
-            raise
-        refused = error.text
+    listing = await _listing(visit.client, qid, state, after)
+    options = await _options(visit, qid)
     now, history = visit.services.clock(), visit.services.history
-    counts = figures_of(info)
+    history.observe(now, qid, figures_of(info))
     return visit.page(
         "queue",
         live=True,
@@ -120,13 +127,10 @@ async def show_queue(visit: Visit) -> Response:
         info=info,
         depth=depth_of(info),
         options=options,
-        rates=history.rates(qid, now, counts),
-        chart=draw(history.points(qid, now, counts), *_CHART),
-        states=STATES,
+        rates=history.rates(qid),
+        chart=draw(history.points(qid, now), *_CHART),
         state=state,
         after=after,
-        entries=entries,
-        next_after=mids[-1] if more else None,
-        has_dead=any(entry.message and entry.message.dead_from for entry in islice(entries, MESSAGES)),
-        refused=refused,
+        listing=listing,
+        has_dead=any(entry.message and entry.message.dead_from for entry in listing.entries),
     )

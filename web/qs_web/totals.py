@@ -12,7 +12,6 @@ class Totals:
 
     def __init__(self) -> None:
         self.ready = self.in_flight = self.delayed = self.dead = self.queues = self.paused = 0
-        self._figures = (0, 0, 0)
         self._history = History()
 
     def observe(self, now: float, queues: Iterable[QueueInfo]) -> None:
@@ -28,13 +27,12 @@ class Totals:
             self.dead += info.dead or 0
             figures = figures_of(info)
             pushed, done, depth = pushed + figures[0], done + figures[1], depth + figures[2]
-        self._figures = (pushed, done, depth)
-        self._history.observe(now, [("", self._figures)])
+        self._history.observe(now, "", (pushed, done, depth))
 
-    def rates(self, now: float) -> Rates:
+    def rates(self) -> Rates:
         """Returns the rates now."""
-        return self._history.rates("", now, self._figures)
+        return self._history.rates("")
 
     def points(self, now: float) -> list[Point]:
         """Returns the last minutes, see `History.points`."""
-        return self._history.points("", now, self._figures)
+        return self._history.points("", now)

@@ -15,10 +15,16 @@ class Upstreams:
     """The queue server as each principal sees it."""
 
     def __init__(
-        self, server: tuple[str, int], identity: Identity, clock: Callable[[], float], on_stats: OnStats
+        self,
+        server: tuple[str, int],
+        bus: tuple[str, int] | None,
+        identity: Identity,
+        clock: Callable[[], float],
+        on_stats: OnStats,
     ) -> None:
-        """server: host and port; clock, on_stats: as in `Upstream`."""
+        """server, bus, clock, on_stats: as in `Upstream`."""
         self._server = server
+        self._bus = bus
         self._identity = identity
         self._clock = clock
         self._on_stats = on_stats
@@ -43,7 +49,7 @@ class Upstreams:
         upstream = self._kept.pop(key, None)
         if upstream is None:
             security = self._identity.of_visitor(token)
-            upstream = Upstream(self._server, security, self._clock, self._on_stats)
+            upstream = Upstream(self._server, self._bus, security, self._clock, self._on_stats)
             outdated = [old for old in self._kept if old[0] != self._identity.version]
             for old in outdated or list(self._kept)[: -_MOST + 1]:
                 self._closing.append(self._kept.pop(old))

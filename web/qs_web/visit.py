@@ -53,15 +53,15 @@ class Visit:
         """Returns the figures of all queues, at most a second old. Do not change the list."""
         return await self.upstream.stats()
 
-    def link(self, page: str, **query: object) -> str:
+    def link(self, page: str, /, **query: object) -> str:
         """Returns an address within the page."""
         return self.services.links(page, **query)
 
-    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+    def page(self, template: str, /, status: int = 200, **values: Any) -> Response:
         """Answers with a page."""
         return render(template, {**self._layout(), "page": template, **values}, status)
 
-    def see(self, page: str, done: str, number: int | None = None, **query: object) -> Response:
+    def see(self, page: str, done: str, number: int | None = None, /, **query: object) -> Response:
         """Answers a form: the browser then asks for another page. done: key of a notice to show there; number: in
         it."""
         return RedirectResponse(self.link(page, **query, done=done, n=number), 303)

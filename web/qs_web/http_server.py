@@ -1,0 +1,90 @@
+"""Serves an application over HTTP with Hypercorn's trio worker: limits, TLS, and how it stops."""
+
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from starlette.types import ASGIApp
+
+from qs_serving.tls import ServerTls
+
+_HEADERS = 16 * 1024
+"""Bytes that the first line and the headers of a request may have."""
+_IDLE = 10
+"""Seconds in which the headers of the next request have to be there."""
+_SILENT = 60
+"""Seconds after which a connection is closed on which nothing comes, an answer under way or not."""
+_UNREAD = 10
+"""Seconds after which a connection is closed whose other side takes nothing of an answer."""
+
+
+class _Config(Config):
+    """Hypercorn's settings, with a TLS context of our own, which can be replaced while it serves."""
+
+    def __init__(self, tls: ServerTls | None, grace: float) -> None:
+        super().__init__()
+        self._tls = tls
+        self.h11_max_incomplete_size = _HEADERS
+        self.keep_alive_timeout = _IDLE
+        self.read_timeout = _SILENT
+        self.graceful_timeout = grace
+        self.ssl_handshake_timeout = _IDLE
+        self.include_server_header = False
+        self.alpn_protocols = ["http/1.1"]
+        self.errorlog = logging.getLogger("qs_web.http")
+        self.errorlog.setLevel(logging.WARNING)  # where it listens is announced
+        self.accesslog = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self._tls is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        tls = self._tls
+        if tls is None:
+            return None
+
+        def choose(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = tls.context  # the files may have been read again
+
+        context = tls.context
+        context.sni_callback = choose
+        context.set_alpn_protocols(self.alpn_protocols)
+        return context
+
+
+class HttpServer:
+    """Serves an application until it is stopped."""
+
+    def __init__(
+        self, app: ASGIApp, listeners: Sequence[trio.SocketListener], tls: ServerTls | None, grace: float
+    ) -> None:
+        """listeners: stay the caller's; grace: seconds that a stop leaves for begun requests."""
+        self._app = app
+        self._config = _Config(tls, grace)
+        self._config.bind = [f"fd://{os.dup(each.socket.fileno())}" for each in listeners]
+        for each in listeners:  # its connections take this over
+            each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD * 1000)
+            each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stopping = trio.Event()
+        self._scope = trio.CancelScope()
+
+    async def serve(self) -> None:
+        """Serves until `stop`, and what is begun then."""
+        app: Any = self._app
+        with self._scope:
+            await serve(app, self._config, shutdown_trigger=self._stopping.wait, mode="asgi")
+
+    def stop(self) -> None:
+        """Stops gently."""
+        self._stopping.set()
+
+    def cut_off(self) -> None:
+        """Disconnects browsers at once."""
+        self._scope.cancel()
