@@ -39,7 +39,8 @@ SMUGGLED = b"GET /queue?q=smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("request_", [
-    b"GET / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n" + HOST + CLOSE + b"\r\n0\r\n\r\n" + SMUGGLED,
+    b"GET / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+    + HOST + CLOSE + b"\r\n0\r\n\r\n" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Content-Length: 4\r\nContent-Length: 400\r\n\r\na=bc" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
     b"POST /queues HTTP/1.1\r\n" + HOST + FORM + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
@@ -78,7 +79,8 @@ def test_odd_paths(web: WebProcess, target: bytes) -> None:
 
 
 @pytest.mark.parametrize("upgrade", [
-    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAMAAABk\r\n\r\n",
     b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 ], ids=["h2c", "websocket"])  # fmt: skip
