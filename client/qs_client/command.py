@@ -4,11 +4,24 @@ Exit codes: 0; 1 an error of the server or the connection; 2 wrong usage; 3 rece
 interrupted; 141 the reader of the output has gone (as the shell counts signals).
 """
 
+import gc
 from collections.abc import Sequence
 
 from .command_arguments import command_line
 
 INTERRUPTED = 130
+_START = 100_000
+"""Objects that may be made before the garbage collector runs: more than a start makes."""
+
+
+def script() -> int:
+    """Runs the command as a process of its own: as `main`, with less work for the garbage collector. It would go
+    through all modules at the start and again at the end, which took a quarter of the time of a short command."""
+    gc.set_threshold(_START)
+    try:
+        return main()
+    finally:
+        gc.freeze()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,13 +4,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .argument_values import positive, positive_seconds, seconds
 from .command_help import overview, show_help
+from .command_target import Target
 from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
@@ -45,14 +45,6 @@ examples:
 
 exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 130 interrupted
 """
-
-
-class Target(Enum):
-    """Names the kind of server that a subcommand talks to."""
-
-    SERVER = "server"
-    BUS = "bus"
-    NOTHING = "nothing"
 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,7 +1,5 @@
 """The output of `qs`: plain lines for people, or one JSON object a line for programs."""
 
-import base64
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -79,6 +77,8 @@ class Output:
             self.text(f"{paint(row, BOLD) if self._colours and not number else row}\n")
 
     def _json(self, record: Mapping[str, Any]) -> None:
+        import json  # noqa: PLC0415 - most output is for people
+
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
@@ -97,6 +97,8 @@ def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> di
         try:
             record["payload"] = payload.decode()
         except UnicodeDecodeError:
+            import base64  # noqa: PLC0415
+
             record["payload_base64"] = base64.b64encode(payload).decode()
     return record
 

@@ -2,13 +2,12 @@
 
 import contextlib
 import os
-import shlex
 import sys
 from argparse import Namespace
 
 from .client import QueueClient
-from .command_arguments import Target
 from .command_output import Output, complain
+from .command_target import Target
 from .errors import Forbidden, NotFound, ServerError, Unauthorized
 from .security import Security
 from .server_arguments import make_security
@@ -84,6 +83,8 @@ def _hint(error: ServerError, arguments: Namespace) -> str:
     if isinstance(error, NotFound) and arguments.hint_new:
         names = getattr(arguments, "queues", ())
         if any("," in name and name in error.text for name in names):
+            import shlex  # noqa: PLC0415
+
             apart = shlex.join(each for name in names for each in name.split(",") if each)
             return f" (several queues are separate arguments: qs {arguments.command} {apart})"
         return f" (to create a queue: qs new {arguments.hint_new(arguments)})"

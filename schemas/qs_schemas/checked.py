@@ -84,14 +84,15 @@ def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
 
 
 def _repr(self: Any) -> str:
-    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
+    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
 def _equal(self: Any, other: Any) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    return all(getattr(self, field.name) == getattr(other, field.name) for field in dataclasses.fields(self))
+    names = (field.name for field in dataclasses.fields(self) if field.compare)
+    return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -5,7 +5,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 
 from processes import queue_server
 from table import Row
@@ -22,9 +21,9 @@ def _cost(command: list[str], environment: dict[str, str]) -> float:
 
 
 def _row(name: str, cost: list[float], bare: list[float], most: float) -> Row:
-    ratio = median(a / b for a, b in zip(cost, bare, strict=True))
-    figures = f"{median(cost) * 1000:.0f} ms to {median(bare) * 1000:.0f} ms"
-    return Row(f"{name} / python -c pass", f"{ratio:.1f}", f"<= {most:g}", figures)
+    """Compares the fastest runs: whatever else the machine does only adds to a start."""
+    figures = f"{min(cost) * 1000:.0f} ms to {min(bare) * 1000:.0f} ms"
+    return Row(f"{name} / python -c pass", f"{min(cost) / min(bare):.1f}", f"<= {most:g}", figures)
 
 
 def measure(folder: Path, quick: bool) -> list[Row]:
@@ -36,14 +35,15 @@ def measure(folder: Path, quick: bool) -> list[Row]:
     pushed: list[float] = []
     with queue_server(folder / "root", "--durability", "none") as server:
         environment = {**kept, "QS_SERVER": f"{server.address[0]}:{server.address[1]}"}
+        subprocess.run([_QS, "new", "orders"], check=True, env=environment)
         commands = (
             ([sys.executable, "-c", "pass"], bare),
             ([str(_QS), "--help"], shown),
-            ([str(_QS), "push", "--create", "orders", "two apples"], pushed),
+            ([str(_QS), "push", "orders", "two apples"], pushed),
         )
         for measured in range(8 if quick else 25):
             for command, figures in commands:
                 cost = _cost(command, environment)
                 if measured:  # the first round compiles
                     figures.append(cost)
-    return [_row("qs --help", shown, bare, 6), _row("qs push", pushed, bare, 8)]
+    return [_row("qs --help", shown, bare, 4), _row("qs push", pushed, bare, 7.5)]
