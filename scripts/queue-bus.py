@@ -1,18 +1,9 @@
 #!/usr/bin/env python3
 """The bus: queue-bus.py --help. The same command is installed on the PATH."""
 
-import os
 import sys
-from pathlib import Path
 
-try:
-    from qs_bus.command import main
-except ModuleNotFoundError:
-    # Started with another Python than the one in .venv.
-    python = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
-    if not python.exists() or Path(sys.prefix) == python.parent.parent:
-        sys.exit("queue-bus.py: not installed yet: run ./scripts/run once, or pip install the project")
-    os.execv(python, [str(python), *sys.argv])
+from entry import run
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(__file__, "qs_bus.command"))

@@ -10,12 +10,15 @@ setup() {
     # A set-up for the tests also serves the server, and must stay one: uv would remove what the tests need.
     if [ -f "$stamp" ] && [[ "$(cat "$stamp")" = dev\ * ]]; then extras=dev; fi
     python="${PYTHON:-python3}"
+    if ! command -v "$python" >/dev/null 2>&1; then
+        echo "qs needs Python 3.11 or newer, and there is no $python: install it, or set PYTHON to another one" >&2
+        return 1
+    fi
+    "$python" -B scripts/entry.py || return 1
     wanted="$extras $("$python" - <<'PY'
-import hashlib, pathlib, sys
+import hashlib, pathlib
 files = [pathlib.Path(name) for name in ("pyproject.toml", "uv.lock", "scripts/setup.sh")]
 print(hashlib.sha256(b"".join(f.read_bytes() for f in files if f.exists())).hexdigest(), pathlib.Path.cwd())
-if sys.version_info < (3, 11):
-    sys.exit("qs needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ". Set PYTHON to a newer one: PYTHON=python3.12 ./scripts/run")
 PY
 )" || return 1
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return 0; fi

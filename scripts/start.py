@@ -15,6 +15,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from entry import too_old
+
+if too_old(sys.version_info):
+    sys.exit(f"run: {too_old(sys.version_info)}")
+
 _HERE = Path(__file__).resolve().parent
 _SERVER_PORT = 9876
 _BUS_PORT = 9878

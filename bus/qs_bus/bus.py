@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from qs_client.security import PLAIN, Security
-from qs_schemas import ErrorCode, Fault, Message, Peer
+from qs_schemas import ErrorCode, Fault, Figure, Message, Peer
 from qs_schemas import errors as table
 from qs_serving.acceptor import Acceptor
 from qs_serving.access.access import Access
@@ -23,6 +23,7 @@ from qs_serving.tls import ServerTls
 from qs_serving.transport import Transport
 
 from .connection import BusConnection
+from .delivery_counts import DeliveryCounts
 from .fanout import FanOut
 from .feeds import Feed
 from .monitor import Monitor
@@ -56,6 +57,7 @@ class Bus(Acceptor[BusConnection]):
         how to speak to the queue server."""
         super().__init__(options.limits, tls, access)
         self.options = options
+        self.delivery_counts = DeliveryCounts()
         self.timers = Timers()
         self._flushing = trio.CancelScope()  # around the deletions on the server at the end
         self._monitor = Monitor(options, self._opened, self._ended, security)
@@ -63,6 +65,21 @@ class Bus(Acceptor[BusConnection]):
     @property
     def server_name(self) -> str:
         return self._monitor.server_name
+
+    def figures(self) -> list[Figure]:
+        """Returns the figures of the bus: see docs/protocol.md."""
+        subscriptions = [each for client in self._connections for each in client.subscriptions]
+        counts = self.delivery_counts
+        return [
+            *super().figures(),
+            Figure("server_connected", int(self._monitor.upstream.connected.is_set())),
+            Figure("subscribers", sum(bool(client.subscriptions) for client in self._connections)),
+            Figure("subscriptions", len(subscriptions)),
+            Figure("deliveries_total", counts.deliveries),
+            Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
+            Figure("held", sum(len(each.held or ()) for each in subscriptions)),
+            *(Figure("disconnected_total", n, {"reason": bound}) for bound, n in counts.disconnected.items()),
+        ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
         """Serves clients until `stop` is called. Then clients may read for up to `grace` seconds, and the bus deletes

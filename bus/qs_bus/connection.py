@@ -21,6 +21,7 @@ from qs_serving.figures import RequestCounts
 from qs_serving.options import ServerLimits
 from qs_serving.transport import Transport
 
+from .delivery_counts import DeliveryCounts
 from .operations import operation_of, waits
 from .options import BusOptions
 from .refused import RefusedError
@@ -61,6 +62,10 @@ class Broker(Protocol):
     @property
     def counts(self) -> RequestCounts:
         """The requests of all clients, and how long they took."""
+
+    @property
+    def delivery_counts(self) -> DeliveryCounts:
+        """What subscribers have been sent."""
 
     @property
     def timers(self) -> Timers:
@@ -279,6 +284,7 @@ class BusConnection(Conversation):
             self._peer,
             self._bus.options,
             self._too_slow,
+            self._bus.delivery_counts,
             req=req,
             ack=ack,
             prefetch=prefetch,
@@ -311,8 +317,9 @@ class BusConnection(Conversation):
         if not self._stopping:
             self._bus.leave(self)
 
-    def _too_slow(self, text: str) -> None:
+    def _too_slow(self, bound: str, text: str) -> None:
         if self._refusal is None:
+            self._bus.delivery_counts.disconnected[bound] += 1
             self._bus.log_slow(text)
             self.dismiss(table.TOO_MANY, text)
 

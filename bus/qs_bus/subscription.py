@@ -6,6 +6,7 @@ from collections.abc import Callable
 from qs_schemas import Peer
 from qs_serving.outbox import Outbox
 
+from .delivery_counts import BYTES, MESSAGES, DeliveryCounts
 from .options import BusOptions, Policy
 from .records import Record, Source
 from .timers import Timers
@@ -21,15 +22,15 @@ class Subscription:
 
     req: of the subscribe request; ack: the client acknowledges; name: of a durable subscription; asked: False for a
     client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss: ends the
-    connection, with a reason.
+    connection; is called with the bound that was exceeded, and a text; counts: of the bus.
 
     A message counts as handled when it is written to a client that does not acknowledge. For a silent client that stays
     in doubt until `confirm_silent`: if it speaks before, it got the messages by mistake.
     """
 
     __slots__ = (
-        "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending", "feeds", "held",
-        "held_bytes", "name", "pending", "prefetch", "req",
+        "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending",
+        "feeds", "held", "held_bytes", "name", "pending", "prefetch", "req",
     )  # fmt: skip
 
     def __init__(
@@ -37,7 +38,8 @@ class Subscription:
         outbox: Outbox,
         peer: Peer,
         options: BusOptions,
-        dismiss: Callable[[str], None],
+        dismiss: Callable[[str, str], None],
+        counts: DeliveryCounts,
         *,
         req: str | None = None,
         ack: bool = False,
@@ -49,6 +51,7 @@ class Subscription:
         self._peer = peer
         self._options = options
         self._dismiss = dismiss
+        self._counts = counts
         self.req = req
         self.ack = ack
         self.prefetch = prefetch or _PREFETCH
@@ -87,7 +90,8 @@ class Subscription:
             self.send(record, document)
 
     def send(self, record: Record, document: bytes) -> None:
-        record.handed_out = True
+        self._counts.deliveries += 1
+        record.handed_out |= self._doubtful is None  # a client in doubt did not ask for it
         taken = self._outbox.put(document, (self, record)) and not self.ack
         if taken and self._doubtful is None:
             record.feed.handled(record)
@@ -136,7 +140,7 @@ class Subscription:
         self.held_bytes += record.size
         record.keepers += 1
         if self._options.policy is Policy.DISCONNECT and self.held_bytes > self._options.limits.outbox:
-            self._dismiss(_TOO_SLOW.format(f"{self._options.limits.outbox} bytes", "--outbox"))
+            self._dismiss(BYTES, _TOO_SLOW.format(f"{self._options.limits.outbox} bytes", "--outbox"))
         else:
             self._check_bound()
 
@@ -149,7 +153,7 @@ class Subscription:
 
     def _check_bound(self) -> None:
         if len(self.held or ()) + len(self.delayed or ()) > self._options.hold:
-            self._dismiss(_TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
+            self._dismiss(MESSAGES, _TOO_SLOW.format(f"{self._options.hold} messages", "--max-hold"))
 
     def pump(self) -> None:
         held = self.held

@@ -3,79 +3,78 @@ protocol, and the exceptions that they raise."""
 
 from typing import TYPE_CHECKING, Any
 
-from qs_schemas import (
-    AckClaim,
-    Authenticate,
-    Claim,
-    ClaimMessages,
-    CopyMessage,
-    DeleteMessage,
-    DeleteQueue,
-    Delivery,
-    Draft,
-    Error,
-    ExtendMessage,
-    Figure,
-    GetClaim,
-    GetMessage,
-    GetQueue,
-    ListClaims,
-    ListMessages,
-    ListQueues,
-    Message,
-    NewQueue,
-    Part,
-    PauseQueue,
-    Ping,
-    ProtocolError,
-    PublishStaged,
-    PurgeQueue,
-    PushMessage,
-    QueueInfo,
-    QueueOptions,
-    QueueStats,
-    Receipt,
-    ReceiveMessage,
-    RedriveMessages,
-    ReleaseClaim,
-    ReleaseMessage,
-    ResumeQueue,
-    ServerStats,
-    SetQueue,
-    StageMessages,
-    Subscribe,
-    Unsubscribe,
-)
-
-from .bus_client import BusClient, BusMessages
-from .client import QueueClient
-from .deliveries import Deliveries
-from .errors import (
-    BadRequest,
-    Conflict,
-    Forbidden,
-    Full,
-    InternalError,
-    NoAnswer,
-    NotEmpty,
-    NotFound,
-    NotImplementedByServer,
-    OtherProcess,
-    ProtocolMismatch,
-    RequestTimeout,
-    ServerError,
-    ServerUnavailable,
-    ShuttingDown,
-    Stale,
-    TooLarge,
-    TooMany,
-    Unauthorized,
-)
-
 if TYPE_CHECKING:
+    from qs_schemas import (
+        AckClaim,
+        Authenticate,
+        Claim,
+        ClaimMessages,
+        CopyMessage,
+        DeleteMessage,
+        DeleteQueue,
+        Delivery,
+        Draft,
+        Error,
+        ExtendMessage,
+        Figure,
+        GetClaim,
+        GetMessage,
+        GetQueue,
+        ListClaims,
+        ListMessages,
+        ListQueues,
+        Message,
+        NewQueue,
+        Part,
+        PauseQueue,
+        Ping,
+        ProtocolError,
+        PublishStaged,
+        PurgeQueue,
+        PushMessage,
+        QueueInfo,
+        QueueOptions,
+        QueueStats,
+        Receipt,
+        ReceiveMessage,
+        RedriveMessages,
+        ReleaseClaim,
+        ReleaseMessage,
+        ResumeQueue,
+        ServerStats,
+        SetQueue,
+        StageMessages,
+        Subscribe,
+        Unsubscribe,
+    )
+
     from .async_bus_client import AsyncBusClient, AsyncBusMessages
     from .async_client import AsyncQueueClient
     from .async_deliveries import AsyncDeliveries
+    from .bus_client import BusClient, BusMessages
+    from .client import QueueClient
+    from .deliveries import Deliveries
+    from .errors import (
+        BadRequest,
+        Conflict,
+        Forbidden,
+        Full,
+        InternalError,
+        NoAnswer,
+        NotEmpty,
+        NotFound,
+        NotImplementedByServer,
+        OtherProcess,
+        ProtocolMismatch,
+        RequestTimeout,
+        ServerError,
+        ServerUnavailable,
+        ShuttingDown,
+        Stale,
+        TooLarge,
+        TooMany,
+        Unauthorized,
+    )
 
 __all__ = [
     "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
@@ -89,18 +88,28 @@ __all__ = [
     "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unsubscribe",
 ]  # fmt: skip
 
-_ASYNC = {
-    "AsyncBusClient": "async_bus_client",
-    "AsyncBusMessages": "async_bus_client",
-    "AsyncDeliveries": "async_deliveries",
-    "AsyncQueueClient": "async_client",
+_MODULES = {
+    "async_bus_client": ("AsyncBusClient", "AsyncBusMessages"),
+    "async_client": ("AsyncQueueClient",),
+    "async_deliveries": ("AsyncDeliveries",),
+    "bus_client": ("BusClient", "BusMessages"),
+    "client": ("QueueClient",),
+    "deliveries": ("Deliveries",),
 }
+"""Where names are that are neither errors nor part of the contract."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the async clients on first use, so that other programs start without anyio."""
-    if name not in _ASYNC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Imports a name on first use: a program starts without what it does not need, above all without anyio."""
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(f".{_ASYNC[name]}", __name__), name)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOMES:
+        found = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    else:
+        contract, errors = import_module("qs_schemas"), import_module(".errors", __name__)
+        found = getattr(errors if hasattr(errors, name) else contract, name)
+    globals()[name] = found
+    return found

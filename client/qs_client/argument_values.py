@@ -2,8 +2,12 @@
 
 import argparse
 import math
+from typing import Any
 
 from . import bounds
+
+CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives")
+"""The options that `qs new` and `qs set` take, under the names of their arguments."""
 
 
 def seconds(text: str) -> float:
@@ -44,3 +48,8 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(bounds.MOST)) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on with at most 18 digits")
     return int(text)
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options that the arguments name."""
+    return {name: value for name in CHANGEABLE if (value := getattr(arguments, name)) is not None}

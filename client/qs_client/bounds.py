@@ -2,8 +2,10 @@
 TypeError for a wrong type; the text names the argument and says what is allowed."""
 
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
-from qs_schemas import QueueOptions
+if TYPE_CHECKING:
+    from qs_schemas import QueueOptions
 
 MOST_SECONDS = 999_999_999
 """Some 31 years: the protocol's bound of times."""
@@ -40,7 +42,7 @@ def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int
     return value
 
 
-def checked_options(options: QueueOptions) -> QueueOptions:
+def checked_options(options: "QueueOptions") -> "QueueOptions":
     """Checks the options of a queue and returns them."""
     seconds(options.visibility, "visibility")
     whole(options.capacity, "capacity", 1)

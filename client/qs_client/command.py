@@ -1,105 +1,35 @@
-"""The command `qs`: queues from a shell. This module maps results and errors to exit codes.
+"""The command `qs`: queues from a shell.
 
 Exit codes: 0; 1 an error of the server or the connection; 2 wrong usage; 3 receive or peek found nothing; 130
 interrupted; 141 the reader of the output has gone (as the shell counts signals).
 """
 
-import contextlib
-import os
-import shlex
-import sys
-from argparse import Namespace
+import gc
 from collections.abc import Sequence
 
-from .client import QueueClient
-from .command_arguments import Target, command_line
-from .command_output import Output, complain
-from .errors import Forbidden, NotFound, ServerError, Unauthorized
-from .security import Security
-from .server_arguments import make_security
+from .command_arguments import command_line
 
-FAILED = 1
 INTERRUPTED = 130
-READER_GONE = 141
+_START = 100_000
+"""Objects that may be made before the garbage collector runs: more than a start makes."""
+
+
+def script() -> int:
+    """Runs the command as a process of its own: as `main`, with less work for the garbage collector. It would go
+    through all modules at the start and again at the end, which took a quarter of the time of a short command."""
+    gc.set_threshold(_START)
+    try:
+        return main()
+    finally:
+        gc.freeze()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code. argv: the arguments, None for those of the process."""
     arguments = command_line(argv)
     try:
-        return _run(arguments)
+        from .command_run import run  # noqa: PLC0415 - help and mistakes are answered without the client
+
+        return run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        _silence()
-        return READER_GONE
-    except ServerError as error:
-        return _fail(f"{error}{_hint(error, arguments)}")
-    except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except ValueError as error:  # a name that XML cannot carry
-        return _fail(str(error))
-
-
-def _run(arguments: Namespace) -> int:
-    if sys.stdout is None:  # checked first: no result could be printed later
-        return _fail("standard output is closed: redirect it to a file, or to /dev/null")
-    out = Output(sys.stdout.buffer, as_json=arguments.json)
-    code = _OF[arguments.target](arguments, out)
-    out.flush()
-    return code
-
-
-def _without(arguments: Namespace, out: Output) -> int:
-    code: int = arguments.run(arguments, out)
-    return code
-
-
-def _on_bus(arguments: Namespace, out: Output) -> int:
-    code: int = arguments.run(_security(arguments), arguments, out)
-    return code
-
-
-def _on_server(arguments: Namespace, out: Output) -> int:
-    security = _security(arguments)
-    host, port, _ = arguments.address
-    with QueueClient(host, port, timeout=arguments.timeout, tls=security.context, token=security.token) as client:
-        code: int = arguments.run(client, arguments, out)
-    return code
-
-
-_OF = {Target.SERVER: _on_server, Target.BUS: _on_bus, Target.NOTHING: _without}
-
-
-def _security(arguments: Namespace) -> Security:
-    security = make_security(arguments, arguments.address, complain)
-    arguments.has_token = security.token is not None
-    return security
-
-
-def _fail(text: str) -> int:
-    complain(text)
-    return FAILED
-
-
-def _hint(error: ServerError, arguments: Namespace) -> str:
-    if isinstance(error, Unauthorized):
-        if arguments.has_token:
-            return " (the token is that of QS_TOKEN, QS_TOKEN_FILE or --token-file: is it in the server's access file?)"
-        return " (say who you are: give a token with QS_TOKEN or --token-file)"
-    if isinstance(error, Forbidden):
-        who = "the owner of this token" if arguments.has_token else "a client without a token"
-        return f" ({who} has no such right: the server's access file gives it)"
-    if isinstance(error, NotFound) and arguments.hint_new:
-        names = getattr(arguments, "queues", ())
-        if any("," in name and name in error.text for name in names):
-            apart = shlex.join(each for name in names for each in name.split(",") if each)
-            return f" (several queues are separate arguments: qs {arguments.command} {apart})"
-        return f" (to create a queue: qs new {arguments.hint_new(arguments)})"
-    return ""
-
-
-def _silence() -> None:
-    """Redirects stdout to /dev/null after its reader has gone, so that the interpreter's last flush does not fail."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,19 +4,29 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from enum import Enum
+from typing import TYPE_CHECKING
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
-from . import command_verbs as verbs
 from .argument_values import positive, positive_seconds, seconds
-from .command_claims import list_or_release
-from .command_export import export
 from .command_help import overview, show_help
-from .command_tail import tail
-from .command_token import new_token
+from .command_target import Target
+from .lazy_verbs import LazyVerbs
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import DEFAULT_BUS, DEFAULT_SERVER, add_security, bus, check_security, server
+
+if TYPE_CHECKING:
+    from . import command_verbs as verbs
+    from .command_claims import list_or_release
+    from .command_export import export
+    from .command_tail import tail
+    from .command_token import new_token
+else:
+    verbs = LazyVerbs("command_verbs")
+    list_or_release = LazyVerbs("command_claims").list_or_release
+    export = LazyVerbs("command_export").export
+    tail = LazyVerbs("command_tail").tail
+    new_token = LazyVerbs("command_token").new_token
 
 _EXAMPLES = """\
 examples:
@@ -35,14 +45,6 @@ examples:
 
 exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 130 interrupted
 """
-
-
-class Target(Enum):
-    """Names the kind of server that a subcommand talks to."""
-
-    SERVER = "server"
-    BUS = "bus"
-    NOTHING = "nothing"
 
 
 def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -92,18 +94,15 @@ _SERVER = ("server", "QS_SERVER", server, DEFAULT_SERVER)
 _BUS = ("bus", "QS_BUS", bus, DEFAULT_BUS)
 
 
-def _common(target: Target = Target.SERVER) -> AnyOrder:
-    """Returns a parent parser with the options that may stand before or after the subcommand. target: of the
-    subcommand.
+def _add_common(parser: argparse.ArgumentParser, target: Target = Target.SERVER) -> None:
+    """Adds the options that may stand before or after the subcommand. target: of the subcommand.
 
-    Their defaults are suppressed, so that a subparser does not reset them; and each parser gets new ones, as
-    set_defaults() changes the options themselves.
+    Their defaults are suppressed, so that a subcommand does not reset what stood before it.
     """
-    common = AnyOrder(add_help=False, argument_default=argparse.SUPPRESS)
-    group = common.add_argument_group("common options")
+    group = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
     group.add_argument("--json", action="store_true", help="one JSON object a line")
     if target is Target.NOTHING:
-        return common
+        return
     group.add_argument(
         "-s",
         "--server",
@@ -119,8 +118,7 @@ def _common(target: Target = Target.SERVER) -> AnyOrder:
         if target is Target.BUS
         else "seconds to wait for an answer, beyond --wait (default: 30)",
     )
-    add_security(common.add_argument_group("TLS and tokens"))
-    return common
+    add_security(parser.add_argument_group("TLS and tokens", argument_default=argparse.SUPPRESS))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -130,9 +128,9 @@ def make_parser() -> argparse.ArgumentParser:
         prog="qs",
         description="Push and receive messages of a queue server, and manage its queues.",
         epilog=_EXAMPLES,
-        parents=[_common()],
     )
     add_standard_flags(parser)
+    _add_common(parser)
     parser.set_defaults(server=None, timeout=None, json=False, hint_new=None, target=Target.SERVER, commands=commands)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=AnyOrder)
 
@@ -149,9 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
-            parents=[_common(target)],
             aliases=aliases,
         )
+        _add_common(added, target)
         added.set_defaults(run=run, command=name, target=target)
         commands.append((name, summary))
         return added

@@ -3,10 +3,12 @@
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from qs_schemas.terminal import has_colours, paint_help
 
-from .command_output import OK, Output
+if TYPE_CHECKING:
+    from .command_output import Output
 
 _EXAMPLES = {
     "push": "qs push orders 'two apples'",
@@ -49,10 +51,10 @@ def overview(commands: Iterable[tuple[str, str]]) -> str:
     return f"{_HEAD}{''.join(lines)}\n{_TAIL}"
 
 
-def show_help(arguments: Namespace, out: Output) -> int:
+def show_help(arguments: Namespace, out: "Output") -> int:
     """Prints the commands, or the help of the one that is named."""
     if arguments.topic is not None:
         arguments.parser.parse_args([arguments.topic, "--help"])  # exits
     text = overview(arguments.commands)
     out.text(paint_help(text) if has_colours(sys.stdout) else text)
-    return OK
+    return 0

@@ -1,11 +1,8 @@
 """The output of `qs`: plain lines for people, or one JSON object a line for programs."""
 
-import base64
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from qs_schemas import Delivery, GetMessage, QueueInfo
@@ -80,6 +77,8 @@ class Output:
             self.text(f"{paint(row, BOLD) if self._colours and not number else row}\n")
 
     def _json(self, record: Mapping[str, Any]) -> None:
+        import json  # noqa: PLC0415 - most output is for people
+
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
@@ -98,6 +97,8 @@ def _message_record(message: Delivery | GetMessage, payload: bytes | None) -> di
         try:
             record["payload"] = payload.decode()
         except UnicodeDecodeError:
+            import base64  # noqa: PLC0415
+
             record["payload_base64"] = base64.b64encode(payload).decode()
     return record
 
@@ -130,6 +131,8 @@ def as_time(microseconds: int | None) -> str:
     """Formats a time as in RFC 3339, in UTC."""
     if microseconds is None:
         return "an unknown time"
+    from datetime import UTC, datetime  # noqa: PLC0415 - most commands print no times, and it takes long to import
+
     try:
         return datetime.fromtimestamp(microseconds / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     except (OverflowError, ValueError):  # ids need not be times

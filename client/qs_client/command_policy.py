@@ -2,14 +2,11 @@
 
 from argparse import Namespace
 from dataclasses import asdict
-from typing import Any
 
+from .argument_values import CHANGEABLE, given_options
 from .batches import MOST
 from .client import QueueClient
 from .command_output import NOTHING, OK, Output
-
-CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives")
-"""The options that `qs new` and `qs set` take, under the names of their arguments."""
 
 
 def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
@@ -17,11 +14,6 @@ def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
     client.new_queue(arguments.queue, storage=arguments.storage, **given_options(arguments))
     out.line(None, {"qid": arguments.queue})
     return OK
-
-
-def given_options(arguments: Namespace) -> dict[str, Any]:
-    """Returns the options that the arguments name."""
-    return {name: value for name in CHANGEABLE if (value := getattr(arguments, name)) is not None}
 
 
 def change(client: QueueClient, arguments: Namespace, out: Output) -> int:

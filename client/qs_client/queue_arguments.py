@@ -2,11 +2,16 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import command_policy as policy
-from . import command_verbs as verbs
-from .argument_values import positive, positive_seconds, receives, seconds
+from .argument_values import CHANGEABLE, given_options, positive, positive_seconds, receives, seconds
+from .lazy_verbs import LazyVerbs
+
+if TYPE_CHECKING:
+    from . import command_policy as policy
+    from . import command_verbs as verbs
+else:
+    policy, verbs = LazyVerbs("command_policy"), LazyVerbs("command_verbs")
 
 AddCommand = Callable[..., argparse.ArgumentParser]
 """Adds a subcommand: its name, its function, a summary and details. Returns its parser."""
@@ -67,9 +72,9 @@ def _add_changes(add: AddCommand) -> None:
         "--remove",
         action="append",
         default=[],
-        choices=[name.replace("_", "-") for name in policy.CHANGEABLE],
+        choices=[name.replace("_", "-") for name in CHANGEABLE],
         metavar="OPTION",
-        help=f"remove an option: {', '.join(name.replace('_', '-') for name in policy.CHANGEABLE)}",
+        help=f"remove an option: {', '.join(name.replace('_', '-') for name in CHANGEABLE)}",
     )
     options = add("options", policy.options, "print the options of a queue")
     name_queue(options, hint=True)
@@ -81,7 +86,7 @@ def _add_changes(add: AddCommand) -> None:
 
 def check_changes(arguments: argparse.Namespace) -> None:
     """Checks the options of `qs set`. ValueError when they change nothing, or one is given and removed."""
-    given = policy.given_options(arguments)
+    given = given_options(arguments)
     both = [name for name in arguments.remove if name.replace("-", "_") in given]
     if both:
         raise ValueError(f"--{both[0]} sets the option, and --remove {both[0]} removes it: give one of them")

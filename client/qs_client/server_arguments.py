@@ -5,13 +5,14 @@ a token itself: everybody on the machine can read those of a process.
 """
 
 import argparse
-import ipaddress
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from qs_schemas.addresses import ServerAddress, server_address
 
-from .security import PLAIN, Security, Token, read_token
+if TYPE_CHECKING:
+    from .security import Security, Token
 
 DEFAULT_SERVER = "127.0.0.1:9876"
 DEFAULT_BUS = "127.0.0.1:9878"
@@ -102,11 +103,13 @@ def make_security(
     *,
     prefix: str = "--",
     environ: Mapping[str, str] = os.environ,
-) -> Security:
+) -> "Security":
     """Returns what the flags, the address and the variables say. warn: gets a line about what is not safe.
 
     OSError, with the file's name, when a file cannot be read. ValueError when one does not hold what it should.
     """
+    from .security import PLAIN, Security  # noqa: PLC0415 - --help needs none
+
     given = _Given(arguments, prefix)
     token = _token(given.token_file, environ, warn)
     if not (address.tls or given.asks_for_tls):
@@ -129,13 +132,17 @@ def make_security(
 
 def _is_here(host: str) -> bool:
     """Tells whether what is sent to a host stays on this machine, as far as its name tells."""
+    import ipaddress  # noqa: PLC0415 - only a token needs it
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> Token | None:
+def _token(file: str | None, environ: Mapping[str, str], warn: Callable[[str], None]) -> "Token | None":
+    from .security import Token, read_token  # noqa: PLC0415
+
     if not file and (text := environ.get("QS_TOKEN", "").strip()):
         try:
             return Token(text)

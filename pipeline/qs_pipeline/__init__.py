@@ -7,7 +7,7 @@ read. This package can be imported without Spark; using it without raises Missin
 from typing import TYPE_CHECKING
 
 from .claiming import acknowledge
-from .errors import MissingExtraError
+from .errors import INSTALL, MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +25,6 @@ def register(spark: "SparkSession") -> None:
         from .source import QsDataSource  # noqa: PLC0415 - the package can be imported without Spark
     except ImportError as error:
         raise MissingExtraError(
-            f"the data source qs needs pyspark 4.2 or later and pyarrow ({error}): pip install 'qsbus[spark]'"
+            f"the data source qs needs pyspark 4.2 or later and pyarrow ({error}): {INSTALL}"
         ) from error
     spark.dataSource.register(QsDataSource)

@@ -18,12 +18,12 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from qs_client.place import endpoint
 
 from .arguments import parse
-from .errors import BadMessageError, DataLossError, PipelineError, UsageError
+from .errors import INSTALL, BadMessageError, DataLossError, PipelineError, UsageError
+from .progress import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .progress import ProgressLine
     from .replay_plan import Choice
     from .running import Stop
 
@@ -78,18 +78,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Namespace, log: IO[bytes] | None) -> int:
-    try:
-        from .progress import ProgressLine  # noqa: PLC0415 - so that --help needs no Spark
-        from .running import Stop  # noqa: PLC0415
-        from .session import session  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(f"Spark is not installed ({error}): pip install 'qsbus[spark]'") from error
     terminal = sys.stderr is not None and sys.stderr.isatty()
     line = ProgressLine(sys.stderr, terminal=terminal, verbose=arguments.verbose)
+    try:
+        return _run_job(arguments, log, line)
+    finally:
+        line.clear()
+
+
+def _run_job(arguments: Namespace, log: IO[bytes] | None, line: ProgressLine) -> int:
+    line.say("loading Spark")
+    try:
+        from .running import Stop  # noqa: PLC0415 - so that --help needs no Spark
+        from .session import session  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"Spark is not installed ({error}): {INSTALL}") from error
     if not arguments.verbose:
         _silence_spark()
+    line.say("checking queues and files")
     _CHECKS.get(arguments.job, lambda _: None)(arguments)  # before Spark starts, which takes seconds
-    line.say("starting Spark")
+    line.say("starting Spark and its Java, which takes up to 20 s")
     conf = dict(arguments.conf)
     with session(f"qs-pipeline {arguments.job}", master=arguments.master, conf=conf, log=log) as spark:
         line.say("working")
@@ -143,7 +151,7 @@ def _require(arguments: Namespace, *queues: str) -> None:
 _CHECKS = {"archive": _check_archive, "replay": _check_replay, "route": _check_route}
 
 
-def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
     from .archive import archive  # noqa: PLC0415
     from .documents import read_schema  # noqa: PLC0415
 
@@ -162,7 +170,7 @@ def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "P
     )
 
 
-def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
     from .query import read_query  # noqa: PLC0415
     from .route import default_state, route  # noqa: PLC0415
 
@@ -177,7 +185,7 @@ def _route(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pro
     return f"routed {_count(done.messages, 'message')}{broken} in {_count(done.batches, 'batch', 'batches')}"
 
 
-def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
     from .replay import replay  # noqa: PLC0415
     from .replay_plan import Choice  # noqa: PLC0415
 
@@ -194,7 +202,7 @@ def _replay(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "Pr
     return f"pushed {_count(done.pushed, 'message')} to {arguments.to}{earlier}{later}"
 
 
-def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: "ProgressLine") -> str:
+def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line: ProgressLine) -> str:
     from .replay import begun, find  # noqa: PLC0415
 
     host, port = arguments.server
@@ -215,7 +223,7 @@ def _dry_run(spark: "SparkSession", arguments: Namespace, choice: "Choice", line
     return f"would push {_count(sum(each.messages for each in found), 'message')} to {arguments.to}"
 
 
-def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: "ProgressLine") -> str:
+def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
     from .report import report  # noqa: PLC0415
 
     for number in _SIGNALS:  # a report has no batches to finish
@@ -237,7 +245,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
-def _complain(text: str, line: "ProgressLine | None" = None) -> None:
+def _complain(text: str, line: ProgressLine | None = None) -> None:
     if line is not None:
         line.clear()
     if sys.stderr is not None:

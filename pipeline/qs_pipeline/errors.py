@@ -6,6 +6,9 @@ is recognized by its class name (see `translate`), so names stay, and texts have
 
 from typing import ClassVar
 
+INSTALL = "pip install 'pyspark>=4.2' 'pyarrow>=18.0' 'matplotlib>=3.8'"
+"""What the extra `spark` installs: this works wherever qs itself was installed from."""
+
 
 class PipelineError(Exception):
     """Ends a job. exit_code: of the command; 1 for errors without a code of their own."""

@@ -3,9 +3,10 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from .running import Step
+if TYPE_CHECKING:
+    from .running import Step
 
 _SHORTEST = 0.1
 """Seconds between two updates of the line."""
@@ -30,7 +31,7 @@ class ProgressLine:
         self._rows = 0
         self._shown = False
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: "Step") -> None:
         """Counts a finished batch."""
         with self._lock:
             self._rows += step.rows
@@ -69,7 +70,7 @@ class ProgressLine:
         self._stream.flush()
         self._shown = True
 
-    def _text(self, step: Step, now: float) -> str:
+    def _text(self, step: "Step", now: float) -> str:
         spent = now - self._started
         rate = f", {self._rows / spent:,.0f}/s" if spent > 0 else ""
         return f"{step.queue}: batch {step.batch}, {self._rows:,} messages{rate}"

@@ -1,68 +1,25 @@
 """The wire contract of qs: messages, XML, framing, errors and limits. No I/O, no clock.
 
-The contract itself is `qs.xsd` beside this file.
+The contract itself is `qs.xsd` beside this file. `command_line`, `terminal` and `version` are what all commands have in
+common; they need no contract, so it is imported when the first name of it is asked for.
 """
 
-from .errors import TABLE, ErrorCode, ProtocolError
-from .framing import Framer
-from .limits import CLIENT_LIMITS, Limits
-from .messages import (
-    OPERATIONS,
-    AckClaim,
-    Authenticate,
-    Claim,
-    ClaimMessages,
-    CopyMessage,
-    DeleteMessage,
-    DeleteQueue,
-    Delivery,
-    Draft,
-    Error,
-    ExtendMessage,
-    Figure,
-    GetClaim,
-    GetMessage,
-    GetQueue,
-    ListClaims,
-    ListMessages,
-    ListQueues,
-    Message,
-    NewQueue,
-    Part,
-    PauseQueue,
-    Ping,
-    PublishStaged,
-    PurgeQueue,
-    PushMessage,
-    QueueInfo,
-    QueueOptions,
-    QueueStats,
-    Receipt,
-    ReceiveMessage,
-    RedriveMessages,
-    ReleaseClaim,
-    ReleaseMessage,
-    ResumeQueue,
-    ServerStats,
-    SetQueue,
-    StageMessages,
-    Subscribe,
-    Unsubscribe,
-    set_codec,
-)
-from .parse import parse
-from .peer import Fault, Peer, read_document
-from .serialize import LINE_END, serialize
-from .wire import NAMESPACE
+from typing import TYPE_CHECKING, Any
 
-set_codec(read_document, serialize)
+if TYPE_CHECKING:
+    from .contract import *  # noqa: F403
+    from .parsing import parse as parse
 
-__all__ = [
-    "CLIENT_LIMITS", "LINE_END", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim",
-    "ClaimMessages", "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode",
-    "ExtendMessage", "Fault", "Figure", "Framer", "GetClaim", "GetMessage", "GetQueue", "Limits", "ListClaims",
-    "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "PauseQueue", "Peer", "Ping", "ProtocolError",
-    "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
-    "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage", "ResumeQueue", "ServerStats", "SetQueue",
-    "StageMessages", "Subscribe", "Unsubscribe", "parse", "serialize",
-]  # fmt: skip
+
+def __getattr__(name: str) -> Any:
+    """Imports the contract, and for `parse` the XML library, when a name of it is asked for."""
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        found = getattr(import_module(".parsing" if name == "parse" else ".contract", __name__), name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    if name == "__all__":
+        return [*found, "parse"]
+    globals()[name] = found
+    return found

@@ -1,6 +1,5 @@
 """Addresses as they are written at command lines, in the environment and in programs."""
 
-import ipaddress
 import re
 from typing import NamedTuple
 
@@ -44,6 +43,8 @@ def _checked(text: str, rest: str, port: int) -> tuple[str, int]:
 def address(text: str, port: int) -> tuple[str, int]:
     """The host and the port of HOST, HOST:PORT, [IPV6]:PORT, [IPV6], or an IPv6 address alone. port: when none is
     named. ValueError without saying of what."""
+    import ipaddress  # noqa: PLC0415 - a command with the default address needs none
+
     bracketed = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", text, re.DOTALL)
     if bracketed is not None:
         host, named = bracketed.groups()

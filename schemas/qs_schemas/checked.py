@@ -8,9 +8,11 @@ from a document is text anyway, and this package sets it under the field's name 
 import dataclasses
 import types
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, overload
 
+_C = TypeVar("_C")
 _MISSING: Any = object()
 _Check = Callable[[str, Any], Any]
 """Takes a field's name and a value, gives the value as it is kept."""
@@ -51,15 +53,46 @@ def _check_of(hint: Any) -> _Check | None:
     return _texts if get_origin(hint) is list and get_args(hint) == (str,) else None
 
 
-def check_texts(cls: type[Any]) -> None:
-    """Makes the fields of text of a dataclass with slots check what they are given, also by its constructor."""
-    checks = {field.name: check for field in dataclasses.fields(cls) if (check := _check_of(field.type))}
+@overload
+def checked(cls: type[_C], /) -> type[_C]: ...
+
+
+@overload
+def checked(*, kw_only: bool = ...) -> Callable[[type[_C]], type[_C]]: ...
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def checked(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
+    """Makes a dataclass with slots whose fields of text check what they are given, also by its constructor.
+
+    dataclass() would compile three methods for each class, of which the constructor is replaced: that took longer than
+    all else that a short command does.
+    """
+    if cls is None:
+        return partial(checked, kw_only=kw_only)
+    for name, method in (("__repr__", _repr), ("__eq__", _equal), ("__hash__", None)):
+        setattr(cls, name, method)
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    checks = {field.name: check for field in dataclasses.fields(made) if (check := _check_of(field.type))}
     for name, check in checks.items():
-        member = cls.__dict__.get(name)
+        member = made.__dict__.get(name)
         if isinstance(member, types.MemberDescriptorType):  # else it is inherited, from a class that checks it
-            setattr(cls, f"_{name}", member)
-            setattr(cls, name, property(attrgetter(f"_{name}"), _setter(name, check, member.__set__)))
-    cls.__init__ = _constructor(cls, checks)
+            setattr(made, f"_{name}", member)
+            setattr(made, name, property(attrgetter(f"_{name}"), _setter(name, check, member.__set__)))
+    made.__init__ = _constructor(made, checks)
+    return made
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _equal(self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    names = (field.name for field in dataclasses.fields(self) if field.compare)
+    return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -95,5 +128,5 @@ def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., Non
     exec("\n".join([f"def __init__({parameters}):", *body]), scope)  # noqa: S102 - names of fields and nothing else
     constructor: Callable[..., None] = scope["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"
-    constructor.__annotations__ = cls.__init__.__annotations__
+    constructor.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls)} | {"return": None}
     return constructor

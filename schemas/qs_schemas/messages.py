@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from .checked import check_texts
+from .checked import checked
 
 
 class Receipt(NamedTuple):
@@ -23,7 +23,7 @@ class Receipt(NamedTuple):
     receives: int
 
 
-@dataclass(slots=True)
+@checked
 class Draft:
     """An entry of a list-form push: a message to store. delay: seconds until it becomes visible."""
 
@@ -55,7 +55,7 @@ class Delivery:
         return self.payload.decode()
 
 
-@dataclass(slots=True)
+@checked
 class QueueOptions:
     """Options of a queue: of `new-queue`, `set-queue` and the answer of `get-queue`; None for those that it does not
     name. visibility, retention: seconds; capacity: messages; dead_letter: a queue; max_receives: 1 to 1000.
@@ -130,7 +130,7 @@ class Figure:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
+@checked(kw_only=True)
 class Message:
     """The envelope. type: `request`, `response` or `error`; req: the client's correlation id, at most 128 characters;
     resp: the server's, unique to each answer."""
@@ -148,7 +148,7 @@ class Message:
 
     _codec: ClassVar["_Codec"]
 
-    if TYPE_CHECKING:  # `check_texts` adds these
+    if TYPE_CHECKING:  # `checked` adds these
         _type: ClassVar[str]
         _req: ClassVar[str | None]
         _resp: ClassVar[str | None]
@@ -194,7 +194,7 @@ def set_codec(read: Callable[[bytes], Message], write: Callable[[Message], bytes
     Message._codec = _Codec(read, write)
 
 
-@dataclass(slots=True)
+@checked
 class Error(Message):
     """An answer that says what went wrong. code and kind: a row of the error table; text: for people."""
 
@@ -204,7 +204,7 @@ class Error(Message):
     type: str = field(default="error", kw_only=True)
 
 
-@dataclass(slots=True)
+@checked
 class ListQueues(Message):
     """All the queues, sorted by name."""
 
@@ -212,7 +212,7 @@ class ListQueues(Message):
     queues: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class NewQueue(Message):
     """Creates a queue."""
 
@@ -227,7 +227,7 @@ class NewQueue(Message):
         return None if self.options is None else self.options.dead_letter
 
 
-@dataclass(slots=True)
+@checked
 class SetQueue(Message):
     """Changes options of a queue. Those that `options` does not name stay."""
 
@@ -242,7 +242,7 @@ class SetQueue(Message):
         return None if self.options is None else self.options.dead_letter
 
 
-@dataclass(slots=True)
+@checked
 class GetQueue(Message):
     """The options of a queue."""
 
@@ -252,7 +252,7 @@ class GetQueue(Message):
     options: QueueOptions | None = None
 
 
-@dataclass(slots=True)
+@checked
 class DeleteQueue(Message):
     """Deletes a queue; with force also one that is not empty."""
 
@@ -262,7 +262,7 @@ class DeleteQueue(Message):
     force: bool = False
 
 
-@dataclass(slots=True)
+@checked
 class ListMessages(Message):
     """Ids of messages, oldest first. state: new (default), ready, in-flight, delayed, all; after: only newer ids.
     early: the list travels in an `m` element, as the first clients of bucker send and expect it."""
@@ -277,7 +277,7 @@ class ListMessages(Message):
     early: bool = False
 
 
-@dataclass(slots=True)
+@checked
 class PushMessage(Message):
     """Stores a message, or (list form) several, all or none. The answer carries mid or mids."""
 
@@ -296,7 +296,7 @@ class PushMessage(Message):
         _key: ClassVar[str | None]
 
 
-@dataclass(slots=True)
+@checked
 class GetMessage(Message):
     """One message by its id. The answer's status: ready (peeked), delivered, in-flight or delayed (no payload).
 
@@ -331,7 +331,7 @@ class GetMessage(Message):
         return self.payload if isinstance(self.payload, str) else (self.payload or b"").decode()
 
 
-@dataclass(slots=True)
+@checked
 class ReceiveMessage(Message):
     """The oldest visible messages of one queue or several. wait: seconds to wait for the first."""
 
@@ -345,7 +345,7 @@ class ReceiveMessage(Message):
     messages: list[Delivery] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class DeleteMessage(Message):
     """Acknowledges: removes one message, or (list form) those of mids that exist.
     receives: only if it has not been received again."""
@@ -358,7 +358,7 @@ class DeleteMessage(Message):
     mids: list[int | Receipt] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class ReleaseMessage(Message):
     """Gives a message back: visible again now, or after delay seconds. uncounted: the receive does not count, as if the
     message had not been received (`op/@count="no"`)."""
@@ -373,7 +373,7 @@ class ReleaseMessage(Message):
     uncounted: bool = False
 
 
-@dataclass(slots=True)
+@checked
 class ExtendMessage(Message):
     """Moves the end of a message's visibility window to `visibility` seconds from now."""
 
@@ -386,7 +386,7 @@ class ExtendMessage(Message):
     visible_at: int | None = None
 
 
-@dataclass(slots=True)
+@checked
 class CopyMessage(Message):
     """Stores one message, or (list form) those of mids that exist, in other queues too, under the same ids."""
 
@@ -398,7 +398,7 @@ class CopyMessage(Message):
     queues: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class PurgeQueue(Message):
     """Removes every message of a queue, those in flight too. The answer's count: how many."""
 
@@ -408,7 +408,7 @@ class PurgeQueue(Message):
     count: int | None = None
 
 
-@dataclass(slots=True)
+@checked
 class PauseQueue(Message):
     """Lets a queue give nothing out until it is resumed. It takes pushes all the while."""
 
@@ -417,7 +417,7 @@ class PauseQueue(Message):
     qid: str | None = None
 
 
-@dataclass(slots=True)
+@checked
 class ResumeQueue(Message):
     """Lets a paused queue give messages out again."""
 
@@ -426,7 +426,7 @@ class ResumeQueue(Message):
     qid: str | None = None
 
 
-@dataclass(slots=True)
+@checked
 class RedriveMessages(Message):
     """Moves dead letters back into the queues that they came from, or into one queue. mids: those to move, none for
     all, in the answer their new ids; queues: the one destination, none for each letter's `dead_from`; max: how many at
@@ -442,7 +442,7 @@ class RedriveMessages(Message):
     count: int | None = None
 
 
-@dataclass(slots=True)
+@checked
 class QueueStats(Message):
     """Figures of one queue, or of all."""
 
@@ -451,7 +451,7 @@ class QueueStats(Message):
     queues: list[QueueInfo] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class ServerStats(Message):
     """Figures of the server, or of the bus."""
 
@@ -459,7 +459,7 @@ class ServerStats(Message):
     figures: list[Figure] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class Subscribe(Message):
     """Deliveries by push. prefetch: unacknowledged at a time; ack and name: of the bus."""
 
@@ -473,7 +473,7 @@ class Subscribe(Message):
     name: str | None = None
 
 
-@dataclass(slots=True)
+@checked
 class Unsubscribe(Message):
     """Ends the subscription whose subscribe request had this req."""
 
@@ -482,7 +482,7 @@ class Unsubscribe(Message):
     subscription: str | None = None
 
 
-@dataclass(slots=True)
+@checked
 class Authenticate(Message):
     """Says who the client is. The answer names the principal, and not the token. The token is not in the repr."""
 
@@ -492,14 +492,14 @@ class Authenticate(Message):
     principal: str | None = None
 
 
-@dataclass(slots=True)
+@checked
 class Ping(Message):
     """Asks for an answer."""
 
     op: ClassVar[str] = "ping"
 
 
-@dataclass(slots=True)
+@checked
 class ClaimMessages(Message):
     """The oldest visible messages become claim `seq` of the consumer, in one transaction."""
 
@@ -514,7 +514,7 @@ class ClaimMessages(Message):
     claim: Claim | None = None
 
 
-@dataclass(slots=True)
+@checked
 class GetClaim(Message):
     """A slice of a claim, the same each time."""
 
@@ -528,7 +528,7 @@ class GetClaim(Message):
     messages: list[Delivery] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class AckClaim(Message):
     """Deletes the messages of every claim up to and including seq."""
 
@@ -539,7 +539,7 @@ class AckClaim(Message):
     seq: int | None = None
 
 
-@dataclass(slots=True)
+@checked
 class ReleaseClaim(Message):
     """For operators: the messages of a claim are visible again."""
 
@@ -551,7 +551,7 @@ class ReleaseClaim(Message):
     count: int | None = None
 
 
-@dataclass(slots=True)
+@checked
 class ListClaims(Message):
     """The claims on a queue that are neither acknowledged nor released: who holds what, since when."""
 
@@ -561,7 +561,7 @@ class ListClaims(Message):
     claims: list[Claim] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class StageMessages(Message):
     """Stores messages durably and invisibly, until their batch is published."""
 
@@ -583,7 +583,7 @@ class StageMessages(Message):
     messages: list[Draft] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@checked
 class PublishStaged(Message):
     """The staged messages named become visible, in order of part, in one transaction."""
 
@@ -605,7 +605,3 @@ OPERATIONS: dict[str, type[Message]] = {
     )
 }  # fmt: skip
 """The class of each operation's messages, by the name that stands in `op`."""
-
-_CHECKED: tuple[type, ...] = (Message, Error, *OPERATIONS.values(), Draft, QueueOptions)
-for _cls in _CHECKED:
-    check_texts(_cls)

@@ -10,9 +10,8 @@ from .errors import MALFORMED, ErrorCode, ProtocolError
 from .framing import Framer
 from .limits import Limits
 from .messages import Error, Message
-from .parse import parse
 from .plain import PlainReader
-from .serialize import serialize
+from .serializing import serialize
 from .templates import write
 from .text import replace_uncarriable
 
@@ -36,6 +35,14 @@ def error_message(error: ErrorCode, text: str, req: str | None = None, resp: str
     return Error(error.code, error.kind, replace_uncarriable(text), req=req, resp=resp)
 
 
+def _parse(document: bytes, limits: Limits, serving: bool = False) -> Message:
+    """Parses with the XML library, which is imported for the first document that is not plain: most clients get none.
+    Servers import it when they start."""
+    from .parsing import parse  # noqa: PLC0415
+
+    return parse(document, limits, serving)
+
+
 def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B008 - frozen
     """Reads the one message in the bytes. Raises ProtocolError when there is none, or more than one, or it breaks the
     contract."""
@@ -44,7 +51,7 @@ def read_document(data: bytes, limits: Limits = Limits()) -> Message:  # noqa: B
     document = framer.next_document()
     if document is None:
         raise ProtocolError(MALFORMED, "not well-formed: the document is not complete")
-    message = parse(document, limits)
+    message = _parse(document, limits)
     if framer.next_document() is not None or framer.begun:
         raise ProtocolError(MALFORMED, "not well-formed: something follows the document")
     return message
@@ -121,7 +128,7 @@ class Peer:
                 return None
             if in_pieces and (found := self._plain.read(document)) is not None and found[1] == len(document):
                 return found[0]
-            return parse(document, self._limits, self._serving)
+            return _parse(document, self._limits, self._serving)
         except ProtocolError as error:
             self.early = framer.empty_line
             if error.error.closes:

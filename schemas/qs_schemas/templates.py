@@ -25,7 +25,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .serialize import write_payload, write_payloads
+from .serializing import write_payload, write_payloads
 from .text import escape
 from .wire import NAMESPACE, seconds
 

@@ -8,7 +8,7 @@ systems run all the time and are measured in turn, round by round; figures are m
 power loss leaves is what its documentation says of these settings; it is not measured.
 
     apt-get install redis-server nats-server rabbitmq-server
-    pip install 'qsbus[bench]'
+    pip install '.[bench]'
 
 Debian starts the three as services, which are not needed here: each is started anew, on a free port of loopback, with
 a temporary directory. What is not installed is shown as such. Nothing else needs any of them.

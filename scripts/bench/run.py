@@ -26,11 +26,13 @@ import idle
 import latency
 import rivals
 import roundtrips
+import starts
 from machine import machine_line
 from table import Row, print_table
 
 BENCHMARKS: dict[str, Callable[[Path, bool], list[Row]]] = {
     "roundtrips": roundtrips.measure,
+    "starts": starts.measure,
     "depth": depth.measure,
     "durable": durable.measure,
     "fanout": fanout.measure,

@@ -13,8 +13,8 @@ from time import process_time, time_ns
 from qs_schemas import Limits, Message, Peer, PushMessage, ReceiveMessage
 from qs_schemas.framing import Framer
 from qs_schemas.messages import DeleteMessage, Delivery
-from qs_schemas.parse import parse
-from qs_schemas.serialize import serialize
+from qs_schemas.parsing import parse
+from qs_schemas.serializing import serialize
 from qs_schemas.templates import write
 from qs_server.storage.directories import JournalEngine
 from qs_server.storage.engine import Draft, Durability, Options

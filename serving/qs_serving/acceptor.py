@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from qs_schemas import Figure
+from qs_schemas import Authenticate, Figure
 from qs_schemas import errors as table
 
 from .access.access import Access
@@ -81,7 +81,7 @@ class Acceptor(Generic[C]):
         ]
         failures = {
             "token": 0 if self._access is None else self._access.failures.total,
-            "unauthenticated": self.counts.errors(table.UNAUTHORIZED.code),
+            "unauthenticated": self.counts.errors(table.UNAUTHORIZED.code, but=Authenticate.op),
             "forbidden": self.counts.errors(table.FORBIDDEN.code),
             "handshake": 0 if self._handshakes is None else self._handshakes.failed,
         }

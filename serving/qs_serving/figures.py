@@ -66,23 +66,24 @@ class RequestCounts:
         """Counts requests that have been answered together, each within these seconds."""
         bucket = bisect_left(BOUNDS, seconds)
         durations = self._durations
-        for request, answer in zip(requests, answers, strict=False):
-            kind = request.__class__
-            if isinstance(answer, Error):
-                self.refused(_op_of(kind) or NO_OPERATION, answer.code)
+        for kind in map(type, requests):
             histogram = durations.get(kind)
             if histogram is None:
                 histogram = durations[kind] = Histogram()
             histogram.counts[bucket] += 1
             histogram.sum += seconds
+        if Error in map(type, answers):
+            for request, answer in zip(requests, answers, strict=True):
+                if isinstance(answer, Error):
+                    self.refused(_op_of(type(request)) or NO_OPERATION, answer.code)
 
     def refused(self, operation: str, code: int) -> None:
         """Counts an error."""
         self._errors[operation, code] = self._errors.get((operation, code), 0) + 1
 
-    def errors(self, code: int) -> int:
-        """Returns how many requests have got an error."""
-        return sum(count for (_, each), count in self._errors.items() if each == code)
+    def errors(self, code: int, *, but: str = "") -> int:
+        """Returns how many requests have got an error. but: without those of this operation."""
+        return sum(count for (op, each), count in list(self._errors.items()) if each == code and op != but)
 
     def figures(self) -> list[Figure]:
         """Returns how many requests there were and how long they took, by operation, in order of their names."""

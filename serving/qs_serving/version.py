@@ -3,7 +3,7 @@
 import platform
 import ssl
 
-from qs_schemas.parse import LIBXML
+from qs_schemas.parsing import LIBXML  # also so that a server has the XML library before its first client
 from qs_schemas.version import installed_version
 
 

@@ -9,6 +9,7 @@ from support.engines import Bench, arrived
 
 from qs_server.storage.engine import (
     DEFAULT_VISIBILITY,
+    SECOND,
     Draft,
     Engine,
     Feature,
@@ -47,7 +48,7 @@ CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.SET, "configure", lambda engine, mid: engine.configure("q", replace(engine.queue("q").options))),
     (Feature.PAUSE, "pause", lambda engine, mid: engine.configure("r", replace(engine.options("r"), paused=True))),
     (Feature.DEAD, "dead", lambda engine, mid: engine.create("other", Options(dead_letter="q", max_receives=1))),
-    (Feature.RETENTION, "retention", lambda engine, mid: engine.create("other", Options(retention=1))),
+    (Feature.RETENTION, "retention", lambda engine, mid: engine.create("other", Options(retention=60 * SECOND))),
     (Feature.REDRIVE, "uncounted", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, count=False)),
     (Feature.GET, "peek", lambda engine, mid: engine.queue("q").get(mid, peek=True, visibility=None)),
     (Feature.GET, "get", lambda engine, mid: engine.queue("q").get(mid, peek=False, visibility=None)),

@@ -45,7 +45,8 @@ async def test_options_that_are_there(client: Client, autojump_clock: Clock) -> 
 
 
 @pytest.mark.parametrize(
-    "option", ['retention="60"', 'dead-letter="q" max-receives="3" storage="dirq"', 'storage="punchcards"']
+    "option",
+    ['retention="60" storage="null"', 'dead-letter="q" max-receives="3" storage="dirq"', 'storage="punchcards"'],
 )
 async def test_options_that_are_not(client: Client, autojump_clock: Clock, option: str) -> None:
     """new-queue with an option that cannot be honoured: 501 that names it, and nothing is created."""

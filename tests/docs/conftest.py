@@ -1,256 +1,16 @@
-"""Runs what the pages show: console blocks in a real bash, with real servers behind them."""
+"""Fixtures that run what the pages show."""
 
-import contextlib
-import os
 import re
-import shlex
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
 
 import pytest
-from support.serving import PROJECT
+from support.console import Block, Console, Step, blocks, matches, steps
 
-PORT, BUS_PORT = "9876", "9878"
-"""The ports that pages show. The tests put free ones in their place."""
-
-_FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-server\.py|queue-bus\.py)(?!.*(--help|--version|--check|-h\b))")
-_SCRIPTS = {"./scripts/run": "start.py"}
-_RELOAD = "sudo systemctl reload "
-_HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?$")
-_MARK = "\x1e"
 _SLEEP = re.compile(r"sleep [0-9.]+")
 _PATIENCE = 60
 """Seconds within which a command after a `sleep` has to print what the page shows."""
-NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get", "apt ", "docker ")
-
-
-class Block(NamedTuple):
-    """A fenced block of a page. line: where its first line stands, for messages."""
-
-    language: str
-    body: str
-    line: int
-
-
-class Step(NamedTuple):
-    """A command of a console block, and what the page says it prints."""
-
-    command: str
-    expected: str
-    line: int
-
-
-def blocks(page: str, language: str) -> list[Block]:
-    """The fenced blocks of the page that say this language."""
-    return [
-        Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1)
-        for found in _FENCE.finditer(page)
-        if found["language"].strip() == language
-    ]
-
-
-def steps(block: Block) -> list[Step]:
-    """The commands of a console block. One that ends with a backslash goes on in the next line, one that ends with
-    `<<END` up to the line END."""
-    found: list[Step] = []
-    continued = False
-    ends_with: str | None = None
-    for number, line in enumerate(block.body.splitlines(), block.line):
-        if continued or ends_with is not None:
-            last = found[-1]
-            found[-1] = last._replace(command=f"{last.command}\n{line}")
-            continued = line.endswith("\\") and ends_with is None
-            ends_with = None if line == ends_with else ends_with
-        elif line.startswith("$ "):
-            found.append(Step(line[2:], "", number))
-            continued = line.endswith("\\")
-            here = _HERE_DOCUMENT.search(line)
-            ends_with = here[1] if here else None
-        elif found:
-            last = found[-1]
-            found[-1] = last._replace(expected=f"{last.expected}{line}\n")
-        else:
-            raise AssertionError(f"line {number}: a console block begins with a line '$ command', not with {line!r}")
-    return found
-
-
-def matches(expected: str, printed: str) -> bool:
-    """Whether it is what the page shows, where `…` stands for anything, and a line `…` also for none."""
-    pattern = re.escape(expected.rstrip("\n")).replace("…", ".*?")
-    return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
-
-
-class Console:
-    """One bash, which runs one command after the other in a folder, as a reader of the page would.
-
-    `./scripts/run`, `queue-server.py` and `queue-bus.py` are started in the background, on free ports that stand for
-    9876 and 9878 in every command and every output; `qs` is told by QS_SERVER and QS_BUS. scripts/run itself is not
-    run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs tail` goes on in the
-    background, as in a terminal of its own; what it prints is compared in the end.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port, self.bus_port = PORT, BUS_PORT
-        self._tails: list[tuple[Step, subprocess.Popen[str]]] = []
-        self._servers: list[subprocess.Popen[str]] = []
-        self._log = (folder.parent / f"{folder.name}.server.log").open("a")
-        path = os.pathsep.join([str(Path(sys.executable).parent), str(PROJECT / "scripts"), os.environ["PATH"]])
-        self._environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        for name in ("QS_SERVER", "QS_BUS"):
-            self._environment.pop(name, None)
-        self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            cwd=folder,
-            env=self._environment,
-            start_new_session=True,
-        )
-
-    def point_to(self, port: int) -> None:
-        """Commands from now on mean the server on this port."""
-        self.port = str(port)
-        self._tell("QS_SERVER", port)
-
-    def _tell(self, name: str, port: int) -> None:
-        self._environment[name] = f"127.0.0.1:{port}"
-        self._say(f"export {name}=127.0.0.1:{port}")
-
-    def run(self, step: Step) -> str:
-        """What the command prints, with the port that pages show."""
-        for word in NOT_FOR_CONSOLE:
-            if word in step.command:
-                raise AssertionError(
-                    f"line {step.line}: console blocks are run by the tests, and these do not run {word.strip()!r}; "
-                    "show it in a block marked sh"
-                )
-        if _STARTS_SERVER.match(step.command):
-            return self._start_server(step.command)
-        if step.command.startswith("qs tail "):
-            return self._start_tail(step)
-        if step.command.startswith(_RELOAD):
-            tails = [tail for _, tail in self._tails]
-            for server in self._servers:
-                if server not in tails:
-                    server.send_signal(signal.SIGHUP)
-            return ""
-        return self._show(self._say(self._hide(step.command)))
-
-    def _hide(self, text: str) -> str:
-        return re.sub(rf"\b{BUS_PORT}\b", self.bus_port, re.sub(rf"\b{PORT}\b", self.port, text))
-
-    def _show(self, text: str) -> str:
-        return re.sub(rf"\b{self.bus_port}\b", BUS_PORT, re.sub(rf"\b{self.port}\b", PORT, text))
-
-    def _say(self, command: str) -> str:
-        """Without stdin: it is the shell's own. In the shell itself, so that `cd` and `exec` last."""
-        bash = self._bash
-        assert bash.stdin is not None
-        assert bash.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '{_MARK}%s\\n' $?\n")
-            bash.stdin.flush()
-        printed = _read_to_mark(bash.stdout)
-        assert printed is not None, f"bash ended at: {command}"
-        return printed
-
-    def _start_server(self, command: str) -> str:
-        program, *words = shlex.split(self._hide(command.removesuffix("&").replace("\\\n", " ")))
-        while "--port" in words:
-            at = words.index("--port")
-            assert words[at + 1 : at + 2] == [self.port], f"show port {PORT}, which the tests replace: {command}"
-            del words[at : at + 2]
-        server = subprocess.Popen(
-            [sys.executable, str(PROJECT / "scripts" / _SCRIPTS.get(program, program)), *words, "--port", "0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            cwd=self.folder,
-            env=self._environment,
-        )
-        self._servers.append(server)
-        assert server.stdout is not None
-        printed = line = self._listening(command, server.stdout)
-        if program != "queue-bus.py":
-            self.point_to(int(line.rsplit(":", 1)[1]))
-        if program == "./scripts/run":
-            line = self._listening(command, server.stdout)
-            printed += line
-        if program != "queue-server.py":
-            self.bus_port = line.rsplit(":", 1)[1].strip()
-            self._tell("QS_BUS", int(self.bus_port))
-        if program == "./scripts/run":
-            while not line.startswith("Ctrl-C"):
-                line = server.stdout.readline()
-                assert line, f"{command}: says no more than {printed!r}"
-                printed += line
-        return self._show(printed)
-
-    def _listening(self, command: str, stdout: IO[str]) -> str:
-        line = stdout.readline()
-        ready = re.search(r"listening on .*:(\d+)$", line.rstrip())
-        assert ready is not None, f"{command}: the server printed {line!r}; its log: {self._log.name}"
-        return line
-
-    def _start_tail(self, step: Step) -> str:
-        tail = subprocess.Popen(
-            ["bash", "-c", f"exec {self._hide(step.command)}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env=self._environment,
-        )
-        self._servers.append(tail)
-        self._tails.append((step, tail))
-        return step.expected
-
-    def compare_tails(self) -> None:
-        """What `qs tail` has printed by now, or prints soon, is what the page shows."""
-        for step, tail in self._tails:
-            assert tail.stdout is not None
-            printed = "".join(tail.stdout.readline() for _ in step.expected.splitlines())
-            assert matches(step.expected, printed), f"line {step.line}: $ {step.command}\nit printed:\n{printed}"
-
-    def close(self) -> None:
-        """Ends all that was started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._bash.pid, signal.SIGKILL)
-        for process in [self._bash, *self._servers]:
-            if process.poll() is None:
-                process.terminate()
-            try:
-                process.wait(30)
-            finally:
-                process.kill()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
-        self._log.close()
-
-
-def _read_to_mark(stream: IO[str]) -> str | None:
-    """What is printed up to the mark that follows each command; None when the stream ends first."""
-    printed = ""
-    for line in stream:
-        before, mark, _ = line.partition(_MARK)
-        printed += before
-        if mark:
-            return printed
-    return None
 
 
 @pytest.fixture
@@ -278,9 +38,12 @@ def _run_patiently(console: Console, step: Step, patience: float) -> str:
 @pytest.fixture
 def run_console_blocks(console: Console) -> Callable[..., int]:
     """Runs every console block of a page, in their order, and compares what each command prints; how many there were.
-    port: of the server that the page means, where the page starts none. `sleep`: see `_run_patiently`."""
+    port: of the server that the page means, where the page starts none; on: the console to run them in, None for a new
+    one. `sleep`: see `_run_patiently`."""
+    usual = console
 
-    def run(page: Path, port: int | None = None) -> int:
+    def run(page: Path, port: int | None = None, on: Console | None = None) -> int:
+        console = on or usual
         if port is not None:
             console.point_to(port)
         found = [step for block in blocks(page.read_text(encoding="utf-8"), "console") for step in steps(block)]

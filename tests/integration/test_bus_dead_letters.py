@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import trio
 from support.bus_calls import Connect, gone, push_one, stored
-from support.bus_serving import bus_serving
+from support.bus_serving import BusProcess, bus_serving
 from support.documents import (
     code,
     delete,
@@ -20,6 +21,8 @@ from support.documents import (
     subscribe,
 )
 from support.serving import FAST, Wire, serving
+
+from qs_client import AsyncBusClient, BusClient, GetMessage
 
 LONG = 60
 
@@ -192,6 +195,44 @@ def test_a_stop_of_the_bus(tmp_path: Path) -> None:
             assert bus.stop() == 0
         found = producer.ask(receive("q", max=3))
         assert re.findall(r' receives="(\d)"', found) == ["2", "1", "1"]
+
+
+def told(letter: GetMessage) -> tuple[str | None, int | None, int | None, str | None]:
+    return letter.dead_from, letter.dead_mid, letter.dead_receives, letter.dead_reason
+
+
+def test_the_clients(shared_bus: BusProcess, producer: Wire, q: str, dead: str) -> None:
+    """Those of the library take a receive back, and show what a dead letter was; the sync one and the async one."""
+    for_sync = push_one(producer, q)
+    with BusClient(shared_bus.host, shared_bus.port) as bus:
+        messages = bus.subscribe(q, ack=True)
+        seen = []
+        for counts in (False, True, True):
+            message = next(messages)
+            seen.append((message.mid, message.receives, message.dead_from))
+            bus.release(message, count=counts)
+        letter = next(bus.subscribe(dead, ack=True))
+    assert seen == [(for_sync, 1, None), (for_sync, 1, None), (for_sync, 2, None)]
+    assert told(letter) == (q, for_sync, 2, "receives")
+    producer.ask(request("purge-queue", f"<qid>{dead}</qid>"))
+    for_async = push_one(producer, q)
+
+    async def release_all() -> GetMessage:
+        async with AsyncBusClient(shared_bus.host, shared_bus.port) as bus:
+            messages = bus.subscribe(q, ack=True)
+            for counts, times in ((False, 1), (True, 1), (True, 2)):
+                message = await anext(messages)
+                assert (message.mid, message.receives) == (for_async, times)
+                await bus.release(message, count=counts)
+            return await anext(bus.subscribe(dead, ack=True))
+
+    letter = trio.run(release_all)
+    assert (letter.dead_from, letter.dead_mid, letter.dead_receives, letter.dead_reason) == (
+        q,
+        for_async,
+        2,
+        "receives",
+    )
 
 
 def test_a_policy_that_comes_later(connect: Connect, producer: Wire, qid: str, dead: str) -> None:

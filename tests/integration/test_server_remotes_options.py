@@ -68,9 +68,9 @@ def test_options_that_are_changed(wire: Wire) -> None:
     """set-queue changes what it names, at once; an empty value removes."""
     qid = made(wire, "changed", "sqs", visibility=5)
     assert code(wire.ask(set_queue(qid, LETTERS.format("dead")))) == 0
-    assert 'visibility="5" dead-letter="dead" max-receives="2"' in options(wire, qid)
+    assert 'visibility="5" retention="345600" dead-letter="dead" max-receives="2"' in options(wire, qid)
     assert code(wire.ask(set_queue(qid, "visibility='7'"))) == 0
-    assert 'visibility="7" dead-letter="dead" max-receives="2"' in options(wire, qid)
+    assert 'visibility="7" retention="345600" dead-letter="dead" max-receives="2"' in options(wire, qid)
     assert code(wire.ask(set_queue(qid, "dead-letter='' max-receives=''"))) == 0
     assert "dead" not in options(wire, qid)
     assert code(wire.ask(set_queue(qid, LETTERS.format(qid)))) == 409
@@ -108,6 +108,21 @@ def test_a_dead_letter_queue_that_is_made_later(remote_server: ServerProcess, wi
     assert remote_server.log().count("cannot be moved to the dead-letter queue 'later-dead'") == 1
 
 
+def test_retention_at_sqs(wire: Wire) -> None:
+    """get-queue says how long SQS keeps messages; it is changed and removed; what SQS cannot is refused."""
+    qid = made(wire, "kept", "sqs", retention=60)
+    for asked, said in (("visibility='7'", "60"), ("retention='90.5'", "91"), ("retention=''", "345600")):
+        assert code(wire.ask(set_queue(qid, asked))) == 0
+        assert f'retention="{said}"' in options(wire, qid)
+    for asked, said in (("59", "at least 60 seconds"), ("1209601", "at most 1209600 seconds; 1209601 were asked for")):
+        for answer in (
+            wire.ask(set_queue(qid, f"retention='{asked}'")),
+            wire.ask(new_queue("too-long", f"<options storage='sqs' retention='{asked}'/>")),
+        ):
+            assert (code(answer), said in text(answer)) == (501, True), answer
+    assert 'retention="345600"' in options(wire, qid)
+
+
 def test_what_sqs_cannot(wire: Wire) -> None:
     """Pause, redrive and uncounted releases are refused, with what to do instead; so is a capacity."""
     qid = made(wire, "cannot", "sqs")
@@ -137,6 +152,8 @@ def test_what_memcached_cannot(wire: Wire) -> None:
         (set_queue(qid, LETTERS.format("dead")), "options of a queue of the storage 'memcached' cannot be changed"),
         (new_queue("dying", f"<options storage='memcached' {LETTERS.format('dead')}/>"), "has no dead letters"),
         (request("redrive-messages", about), "has the storage 'memcached', which"),
+        (set_queue(qid, "retention='60'"), "options of a queue of the storage 'memcached' cannot be changed"),
+        (new_queue("aging", "<options storage='memcached' retention='60'/>"), "does not remove old messages"),
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
     ):
         answer = wire.ask(asked)

@@ -2,12 +2,15 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.serving import PROJECT
 
 from qs_client import QueueClient
 from qs_pipeline import command, errors
@@ -198,6 +201,12 @@ def test_help_and_version_need_no_spark() -> None:
         assert text in done.stdout
 
 
+def test_the_extra_says_the_same() -> None:
+    """What is said to be installed is what the extra installs."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert shlex.split(errors.INSTALL)[2:] == project["optional-dependencies"]["spark"]
+
+
 def test_without_pyspark_it_says_what_to_install() -> None:
     """One line, no traceback."""
     code = "import sys; sys.modules['pyspark'] = None; from qs_pipeline.command import main; sys.exit(main())"
@@ -206,7 +215,7 @@ def test_without_pyspark_it_says_what_to_install() -> None:
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'qsbus[spark]'" in done.stderr
+    assert errors.INSTALL in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -278,3 +287,23 @@ def test_progress_elsewhere_is_for_those_who_ask(verbose: bool, lines: int) -> N
     line.clear()
     assert stream.getvalue().count("\n") == lines
     assert "\x1b" not in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_what_a_start_waits_for(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first batch it shows the steps that take seconds, in one line that is gone when the job ends."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    command.main(["report", "history", "--to", "report"])
+    shown = terminal.getvalue().split("\r\x1b[K")
+    assert [text.split(",")[0] for text in shown[1:4]] == [
+        "loading Spark",
+        "checking queues and files",
+        "starting Spark and its Java",
+    ]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from support.documents import delete, mids, new_queue, push, push_list, receive, release
+from support.documents import delete, mids, new_queue, push, push_list, receive, release, request
 from support.report_reference import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
 from support.serving import FAST, PROJECT, Wire, serving
 
@@ -324,6 +324,32 @@ def test_a_real_record(spark: SparkSession, tmp_path: Path) -> None:
     assert made.query("queues", columns) == [("q", 1, 2, 1, 1, 1, 0, 2, 1), ("é$", 2, 0, 0, 0, 0, 2, 0, 0)]
     [(mid, receives, state)] = made.query("top_received", "mid, receives, state")
     assert (mid, receives, state) == (first, 2, "deleted")
+
+
+@pytest.mark.long  # ten seconds, on two cores
+def test_a_real_record_of_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+    """What a server writes of messages that died, were moved back, and grew too old, by the queues that they left."""
+    history, to = tmp_path / "history", tmp_path / "out"
+    with serving(tmp_path / "root", *FAST, "--history", str(history)) as server, Wire(server) as wire:
+        wire.ask(new_queue("jobs", "<options dead-letter='failed' max-receives='1'/>"))
+        for payload in ("1", "2", "3"):
+            [mid] = mids(wire.ask(push("jobs", payload)))
+            wire.ask(receive("jobs"))
+            wire.ask(release("jobs", mid))
+        wire.ask(request("redrive-messages", "<qid>failed</qid>", max=2))
+        [mid] = mids(wire.ask(receive("jobs")))
+        wire.ask(delete("jobs", mid))
+        wire.ask(request("set-queue", "<qid>failed</qid><options retention='0.001'/>"))
+        server.until(lambda: 'retired="1"' in wire.ask(request("queue-stats", "<qid>failed</qid>")))
+    made = make(spark, history, to)
+    columns = "queue, pushed, received, deleted, dead, redriven, retired, depth"
+    assert made.query("queues", columns, "order by queue") == [
+        ("failed", 3, 0, 0, 0, 2, 1, 0),
+        ("jobs", 5, 4, 1, 3, 0, 0, 1),
+    ]
+    page = (to / "index.html").read_text(encoding="utf-8")
+    assert "<dt>Dead letters</dt><dd>3</dd><dd><bdi>most in jobs: 3</bdi></dd>" in page
+    assert "<dt>Retired</dt><dd>1</dd>" in page
 
 
 def refusals(tmp_path: Path) -> Iterator[tuple[Path, Path, str]]:

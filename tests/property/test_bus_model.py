@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bus_memory import EVERYTHING, Client, World, nothing_left
+from support.bus_memory import EVERYTHING, Asked, Client, World, nothing_left
 from support.examples import examples
 
 from qs_bus.fanout import FanOut
@@ -27,14 +27,14 @@ OPS = st.one_of(
     st.tuples(st.just("leave"), number),
     st.tuples(st.just("deny"), number),
     st.tuples(st.just("acknowledge"), number, number),
-    st.tuples(st.just("release"), number, number, st.sampled_from([None, 1.0, 5.0])),
+    st.tuples(st.just("release"), number, number, st.sampled_from([None, 1.0, 5.0]), st.booleans()),
     st.tuples(st.just("block"), number),
     st.tuples(st.just("read"), number, st.sampled_from([1, 200, EVERYTHING])),
     st.tuples(st.just("wait"), st.sampled_from([0, 2])),
     st.tuples(st.just("lose")),
     st.tuples(st.just("connect")),
     st.tuples(st.just("steal"), number),
-    st.tuples(st.just("serve"), st.sampled_from(["deletes", "releases", "copies", "fetches"])),
+    st.tuples(st.just("serve"), st.sampled_from(["deletes", "releases", "copies", "fetches", "looks"])),
 )
 
 
@@ -64,10 +64,14 @@ class Member:
 class Model:
     """The server, which keeps what the bus has not deleted, and everybody who has ever come."""
 
-    def __init__(self, world: World, *, named: bool) -> None:
+    def __init__(self, world: World, *, named: bool, most: int | None) -> None:
+        """most: the max-receives of the queues, None for none."""
         self.world = world
+        self.most = most
+        world.upstream.looks = Asked()
         self.q: FanOut = world.fan_out("q")
         self.share = world.share("q", "n")
+        self.q.counted = self.share.counted = most is not None
         if named:
             self.q.names["n"] = self.share
         self.named = named
@@ -118,12 +122,12 @@ class Model:
             assert member.client.acknowledge(mid) == [0]
         return found is not None
 
-    def release(self, which: int, what: int, delay: float | None) -> None:
+    def release(self, which: int, what: int, delay: float | None, counts: bool) -> None:
         found = self._in_hand(which, what)
         if found is not None:
             member, mid = found
             member.released[mid] += 1
-            assert member.client.release(mid, delay) == 0
+            assert member.client.release(mid, delay, counts=counts) == 0
 
     def block(self, which: int) -> None:
         if self.here:
@@ -139,9 +143,17 @@ class Model:
     def lose(self) -> None:
         """The connection of bus and server ends: what is in flight is visible again."""
         self.connected = False
-        for messages in self.stored.values():
-            for message in messages.values():
-                message.out = False
+        for feed, messages in self.stored.items():
+            for mid, message in list(messages.items()):
+                if message.out:
+                    self._give_back(feed, mid)
+
+    def _give_back(self, feed: Feed, mid: int) -> None:
+        """A message in flight is visible again, or dies."""
+        message = self.stored[feed][mid]
+        message.out = False
+        if self.most is not None and message.receives >= self.most:
+            del self.stored[feed][mid]
 
     def connect(self) -> None:
         self.connected = True
@@ -176,8 +188,17 @@ class Model:
 
     def _releases(self, feed: Feed, release: Release) -> None:
         message = self.stored[feed].get(release.mid)
-        if message is not None and message.receives == release.receives:
-            message.out = False
+        if message is not None and message.out and message.receives == release.receives:
+            message.receives -= not release.counts
+            self._give_back(feed, release.mid)
+        if release.awaited:
+            self.world.upstream.looks.add(feed, release.mid)
+
+    def _looks(self, feed: Feed, mid: int) -> None:
+        if mid not in self.stored[feed]:
+            feed.missing(mid)
+        elif feed.awaits(mid):
+            self.world.upstream.looks.add(feed, mid)
 
     def _copies(self, feed: FanOut, mid: int) -> None:
         message = self.stored[feed].get(mid)
@@ -235,7 +256,7 @@ class Model:
             for member in self.here:
                 member.client.reader.take()
             await trio.sleep(10)
-            served = [self.serve(what) for what in ("deletes", "releases", "copies", "fetches")]
+            served = [self.serve(what) for what in ("deletes", "releases", "copies", "fetches", "looks")]
             moved = self.deliver() or any(served)
             while self.acknowledge(0, 0):
                 moved = True
@@ -247,9 +268,9 @@ class Model:
             assert not any(message.out for message in self.stored[feed].values())
 
 
-async def run(named: bool, ops: list[Op]) -> None:
+async def run(named: bool, most: int | None, ops: list[Op]) -> None:
     async with trio.open_nursery() as nursery:
-        model = Model(World(nursery, outbox=300), named=named)
+        model = Model(World(nursery, outbox=300), named=named, most=most)
         model.world.upstream.sync(model.q)
         for name, *arguments in ops:
             result = getattr(model, name)(*arguments)
@@ -264,8 +285,14 @@ async def run(named: bool, ops: list[Op]) -> None:
 
 
 @settings(deadline=None, max_examples=examples(200))
-@given(st.booleans(), st.lists(JOIN, min_size=1, max_size=4), st.lists(OPS, min_size=5, max_size=60))
-def test_whatever_happens(named: bool, joins: list[Op], ops: list[Op]) -> None:
-    """Random joins, leaves, lost rights, acknowledgements, releases, slow readers and lost connections: a message is
-    deleted only when somebody and everybody who stays has handled it; in the end nothing is left anywhere."""
-    trio.run(run, named, [*joins, *[("push", 10)] * 4, *ops], clock=trio.testing.MockClock(autojump_threshold=0))
+@given(
+    st.booleans(),
+    st.sampled_from([None, 1, 2, 3]),
+    st.lists(JOIN, min_size=1, max_size=4),
+    st.lists(OPS, min_size=5, max_size=60),
+)
+def test_whatever_happens(named: bool, most: int | None, joins: list[Op], ops: list[Op]) -> None:
+    """Random joins, leaves, lost rights, acknowledgements, releases, slow readers and lost connections, with queues
+    that count receives and others: a message is deleted only when somebody and everybody who stays has handled it; in
+    the end nothing is left anywhere."""
+    trio.run(run, named, most, [*joins, *[("push", 10)] * 4, *ops], clock=trio.testing.MockClock(autojump_threshold=0))

@@ -34,7 +34,7 @@ from qs_schemas import (
     serialize,
 )
 from qs_schemas.framing import Framer
-from qs_schemas.parse import parse
+from qs_schemas.parsing import parse
 from qs_schemas.plain import PlainReader
 from qs_schemas.templates import write
 
@@ -287,7 +287,7 @@ for answer in ANSWERS:
 @pytest.mark.parametrize("size", [10**6, 700])
 def test_usual_ones_need_no_parser(message: Message, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual requests and answers go through two peers without serializer and parser, whole and in pieces."""
-    for name in ("parse", "serialize"):
+    for name in ("_parse", "serialize"):
         monkeypatch.setattr(sys.modules["qs_schemas.peer"], name, None)
     document = Peer().send(message)
     peer = Peer(CLIENT_LIMITS)

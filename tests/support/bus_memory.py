@@ -6,6 +6,7 @@ from typing import Any
 import trio
 
 from qs_bus.connection import BusConnection
+from qs_bus.delivery_counts import DeliveryCounts
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed
 from qs_bus.names import DurableName
@@ -115,6 +116,7 @@ class FakeBus:
         self.slow: list[str] = []
         self.timers = Timers()
         self.counts = RequestCounts()
+        self.delivery_counts = DeliveryCounts()
         nursery.start_soon(self.timers.run)
 
     def leave(self, conversation: BusConnection) -> None:
@@ -160,8 +162,8 @@ class Client:
         """Codes of the answers; 0 for what is no error."""
         return [self._code(DeleteMessage(qid, mid)) for mid in which]
 
-    def release(self, mid: int, delay: float | None = None, qid: str = "q") -> int:
-        return self._code(ReleaseMessage(qid, mid, delay=delay))
+    def release(self, mid: int, delay: float | None = None, qid: str = "q", *, counts: bool = True) -> int:
+        return self._code(ReleaseMessage(qid, mid, delay=delay, uncounted=not counts))
 
     def _code(self, request: Message) -> int:
         answer = self.connection._answer_to(request)
@@ -228,6 +230,7 @@ def nothing_left(feed: Feed) -> bool:
     """Whether the feed's accounts are all at nothing."""
     assert feed._payload_bytes == 0
     assert not feed.records
+    assert not getattr(feed, "_awaited", None)
     assert not getattr(feed, "_backlog", None)
     for member in feed.members:
         assert not member.pending

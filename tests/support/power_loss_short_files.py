@@ -8,7 +8,7 @@ from qs_server.storage.directories import DirqEngine, DirqSimpleEngine, FilesEng
 from qs_server.storage.engine import Draft, Durability, Engine, Options, Receipt, State
 from qs_server.storage.remote.registry import QueueRegistry
 from qs_server.storage.vsqs import Queue
-from support.engines import ManualClock
+from support.engines import EPOCH, ManualClock
 from support.power_loss import Image, points
 from support.power_loss_check import VARIANTS
 from support.power_loss_disk import QuietDisk, RecordingDisk
@@ -100,6 +100,36 @@ class DirqQueues(Short):
         assert len({mark.split()[1] for mark in marks if mark.split()[1] != b"0"}) >= (answered >= 3) + (answered >= 5)
 
 
+class OldMessages(Short):
+    """Messages that become too old, and others: a power loss may bring old ones back, and the next start removes them
+    again."""
+
+    def run(self, disk: RecordingDisk) -> None:
+        clock = ManualClock()
+        engine = FilesEngine(disk.root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        engine.create("q", Options(retention=DELAY))
+        for number in range(1, 7):
+            engine.queue("q").push([Draft(b"%d" % number)])
+            engine.expire(2)
+            engine.commit()
+            disk.mark("answered", number)
+            clock.now = EPOCH + number * DELAY // 3
+        engine.close()
+
+    def look(self, root: str, image: Image, answered: int) -> None:
+        disk = QuietDisk()
+        clock = ManualClock(EPOCH + answered * DELAY // 3)
+        engine = FilesEngine(root, clock=clock, durability=Durability.ALWAYS, disk=disk)
+        if answered:
+            engine.effects()
+            engine.expire(100)
+            mids = engine.queue("q").list_mids(State.ALL, 9, -1)
+            found = [engine.queue("q").read(Receipt(mid)).payload for mid in mids]
+            wanted = [b"%d" % number for number in range(max(answered - 1, 1), answered + 1)]
+            assert found in (wanted, [*wanted, b"%d" % (answered + 1)]), (found, wanted)
+        disk.end()
+
+
 class Published(Short):
     """What a program publishes with the library vsqs, in a directory that it makes with those above it."""
 
@@ -151,6 +181,7 @@ OF_FILES: dict[str, Callable[[Path], Short]] = {
     "dirq-simple": lambda directory: DirqQueues(directory, DirqSimpleEngine, beside=False),
     "dirq": lambda directory: DirqQueues(directory, DirqEngine, beside=False),
     "dirq beside": lambda directory: DirqQueues(directory, DirqEngine, beside=True),
+    "old messages": OldMessages,
     "published": Published,
     "remote queues": RemoteQueues,
 }

@@ -1,10 +1,146 @@
-"""Addresses for programs that watch the server: they are not under the page's path, and nobody signs in for them."""
+"""Addresses for programs that watch the server: metrics for Prometheus, and whether all is well."""
 
-from starlette.routing import BaseRoute
+from collections.abc import Awaitable, Callable, Iterable
 
+import regex
+import trio
+from prometheus_client.metrics_core import Metric
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from qs_client import Forbidden, QueueInfo, ServerError, ServerUnavailable, Unauthorized
+from qs_client.security import Token
+
+from .health import check_server
+from .metrics import encode, of_figures, of_queues, of_totals, up
 from .services import Services
+from .upstream import Upstream
+
+_SECONDS = 5.0
+"""Within which the server has to answer a scrape; Prometheus waits 10 by default."""
+_READY = 2.0
+"""Within which it has to answer to be ready."""
+_QUEUES = 1000
+"""Queues that one answer has at most."""
+_PATTERN = 256
+"""Characters of a pattern."""
+_MATCHING = 0.1
+"""Seconds that a pattern may take, of all queues."""
+
+_AT_ONCE = trio.CapacityLimiter(8)
+"""Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
+
+_Answer = Callable[[Services, Request], Awaitable[Response]]
+
+
+class _RefusedError(Exception):
+    """There is nothing to show. The response says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.response = PlainTextResponse(f"{text}\n", status)
 
 
 def routes(services: Services) -> list[BaseRoute]:
     """Returns the routes."""
-    return []
+
+    def route(path: str, answer: _Answer) -> Route:
+        async def respond(request: Request) -> Response:
+            try:
+                return await answer(services, request)
+            except _RefusedError as error:
+                return error.response
+
+        return Route(path, respond, methods=["GET", "HEAD"])
+
+    return [
+        route("/metrics", _show_metrics),
+        route("/metrics/queues", _show_queues),
+        route("/livez", _show_life),
+        route("/readyz", _show_readiness),
+    ]
+
+
+def _server(services: Services, request: Request) -> Upstream:
+    """The server as the one who asks may see it: by the token in the header Authorization, else by the page's own,
+    where nobody has to sign in."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    if not scheme:
+        if services.sign_in:
+            raise _RefusedError(401, "send a token that may monitor the server: Authorization: Bearer TOKEN")
+        return services.upstreams.own
+    if scheme.lower() != "bearer":
+        raise _RefusedError(401, "the header Authorization has to be: Bearer TOKEN")
+    try:
+        return services.upstreams.of_visitor(Token(text.strip()))
+    except ValueError as error:
+        raise _RefusedError(401, str(error)) from None
+
+
+async def _show_metrics(services: Services, request: Request) -> Response:
+    server = _server(services, request)
+    try:
+        with trio.fail_after(_SECONDS):
+            async with _AT_ONCE:
+                figures, queues = await server.client.server_stats(), await server.fresh_stats()
+    except (Unauthorized, Forbidden) as error:
+        raise _refused(error) from None
+    except (ServerError, ServerUnavailable, trio.TooSlowError):
+        return _encoded(request, [up(False)])
+    return _encoded(request, [up(True), *of_figures(figures), *of_totals(queues)])
+
+
+async def _show_queues(services: Services, request: Request) -> Response:
+    pattern = request.query_params.get("queue", ".*")
+    try:
+        with trio.fail_after(_SECONDS):
+            async with _AT_ONCE:
+                queues = await _server(services, request).fresh_stats()
+    except (Unauthorized, Forbidden) as error:
+        raise _refused(error) from None
+    except (ServerError, ServerUnavailable) as error:
+        raise _RefusedError(503, str(error)) from None
+    except trio.TooSlowError:
+        raise _RefusedError(503, f"the queue server has not answered within {_SECONDS:.0f} s") from None
+    found = _matching(pattern, queues)
+    if len(found) > _QUEUES:
+        raise _RefusedError(400, f"{len(found)} queues match, and at most {_QUEUES} are shown: narrow ?queue=REGEX")
+    return _encoded(request, of_queues(found))
+
+
+def _matching(pattern: str, queues: list[QueueInfo]) -> list[QueueInfo]:
+    """Returns the queues whose whole names match."""
+    if len(pattern) > _PATTERN:
+        raise _RefusedError(400, f"the regular expression has more than {_PATTERN} characters")
+    until = trio.current_time() + _MATCHING
+    try:
+        matches = regex.compile(pattern).fullmatch
+        return [each for each in queues if matches(each.qid, timeout=max(until - trio.current_time(), 1e-6))]
+    except regex.error as error:
+        raise _RefusedError(400, f"?queue= is not a regular expression: {error}") from None
+    except TimeoutError:
+        raise _RefusedError(400, "the regular expression takes too long: make it simpler") from None
+
+
+def _refused(error: ServerError) -> _RefusedError:
+    hint = "send a token that may monitor: Authorization: Bearer TOKEN, or give one to the page"
+    return _RefusedError(error.code, f"{error.text} ({hint})")
+
+
+def _encoded(request: Request, metrics: Iterable[Metric]) -> Response:
+    body, content_type = encode(metrics, request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": content_type})
+
+
+async def _show_life(services: Services, request: Request) -> Response:
+    return PlainTextResponse("ok: the page answers\n")
+
+
+async def _show_readiness(services: Services, request: Request) -> Response:
+    with trio.move_on_after(_READY) as waiting:
+        checks = await check_server(services.upstreams.own)
+    if waiting.cancelled_caught:
+        raise _RefusedError(503, f"failed: server: has not answered within {_READY:.0f} s")
+    lines = [f"{'ok' if each.passed else 'failed'}: {each.name}: {each.text}" for each in checks]
+    return PlainTextResponse("\n".join(lines) + "\n", 200 if all(each.passed for each in checks) else 503)

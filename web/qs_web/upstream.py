@@ -104,6 +104,11 @@ class Upstream:
             self._asking = None
             asking.ended.set()
 
+    async def fresh_stats(self) -> list[QueueInfo]:
+        """Returns the figures as they are now, see `stats`."""
+        self.forget()
+        return await self.stats()
+
     def forget(self) -> None:
         """Makes the next `stats` ask again, after a change."""
         self._fresh_until = 0.0

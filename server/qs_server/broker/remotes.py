@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..storage.engine import (
     Message,
@@ -12,6 +13,7 @@ from ..storage.engine import (
     Receipt,
     RemoteError,
     StaleReceiptError,
+    Stats,
     UnsupportedError,
 )
 from ..storage.lifecycle import Event, Lifecycle
@@ -26,24 +28,36 @@ class Remotes:
     def __init__(
         self,
         engines: Mapping[str, RemoteEngine] | None = None,
-        missing: Collection[str] = (),
+        missing: Mapping[str, str] = MappingProxyType({}),
         default: str | None = None,
         lifecycle: Lifecycle | None = None,
         out_of_reach: Mapping[str, str] | None = None,
     ) -> None:
-        """missing: storages whose libraries are not installed; default: the storage of new queues that name none, if it
-        is a remote one; lifecycle: is told of what this server does with messages; out_of_reach: the queues of missing
-        storages, each with its storage."""
+        """missing: storages whose libraries are not installed, each with its library; default: the storage of new
+        queues that name none, if it is a remote one; lifecycle: is told of what this server does with messages;
+        out_of_reach: the queues of missing storages, each with its storage."""
         self.engines = engines or {}
         self.out_of_reach = out_of_reach or {}
         self._missing = missing
         self._default = default
         self._lifecycle = lifecycle
+        self.counts = Stats()
+        """What this server has done with messages of all such queues since the start, also of those that are gone."""
         self.has_queues = bool(self.out_of_reach) or any(engine.queues() for engine in self.engines.values())
         """Whether there is or was such a queue. An attribute, as every request asks."""
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Tells the lifecycle record what has happened to a message; see Lifecycle."""
+        """Counts what has happened to a message, and tells the lifecycle record; see Lifecycle."""
+        counts = self.counts
+        if event == "pushed":
+            counts.pushed += 1
+        elif event == "received":
+            counts.delivered += 1
+            counts.redelivered += (receives or 0) > 1
+        elif event == "released":
+            counts.released += 1
+        elif event == "deleted":
+            counts.deleted += 1
         if self._lifecycle is not None:
             self._lifecycle.note(event, qid, mid, size, receives)
 
@@ -66,12 +80,12 @@ class Remotes:
         self.has_queues = self.has_queues or engine is not None
         return engine
 
-    @staticmethod
-    def library_missing(storage: str, qid: str | None = None) -> UnsupportedError:
+    def library_missing(self, storage: str, qid: str | None = None) -> UnsupportedError:
         """Returns the error for when a missing storage is needed. qid: the queue for which it is."""
         needed = "" if qid is None else f"queue {qid!r} cannot be used: "
         return UnsupportedError(
-            f"{needed}the storage {storage!r} needs a library that is not installed here: install qsbus[{storage}]"
+            f"{needed}the storage {storage!r} needs a library that is not installed here: "
+            f"pip install {self._missing[storage]}"
         )
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:

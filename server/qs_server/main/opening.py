@@ -79,7 +79,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
         "memcached": partial(MemcachedEngine, root, clock=clock, servers=options.memcached),
         "sqs": partial(SqsEngine, root, clock=clock, endpoint=sqs.endpoint, region=sqs.region, prefix=sqs.prefix),
     }
-    missing = [name for name, library in REMOTE.items() if find_spec(library) is None]
+    missing = {name: library for name, library in REMOTE.items() if find_spec(library) is None}
     engines = {
         name: _start(root, f"the storage {name!r} cannot be used", make)
         for name, make in makers.items()

@@ -385,7 +385,7 @@ class FilesEngine(DirectoriesEngine):
     """Makes new queues, and directories without options, queues in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD, Feature.RETENTION})
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
 
 
 _DIRQ_CANNOT = frozenset(
@@ -396,7 +396,6 @@ _DIRQ_CANNOT = frozenset(
         Feature.CLAIM,
         Feature.DEAD,
         Feature.REDRIVE,
-        Feature.RETENTION,
         Feature.MILLISECONDS,
     }
 )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from .dead_letter_options import refuse_uncounted
 from .dead_letter_policy import dead_letter_queue, with_origin
 from .directory_dead_letters import DirectoryDeadLetters
+from .directory_retirement import DirectoryRetirement
 from .engine import (
     Message,
     NoSuchMessageError,
@@ -84,7 +85,8 @@ class DirectoryQueue:
         self.time = store.pushed_at
         self.arrived = store.arrived
         self.in_place = store.in_place
-        self.next_expiry = store.next_expiry
+        self._retirement = DirectoryRetirement(options, self._clock, store, self._recorder, self.counts)
+        self.retire, self.next_expiry = self._retirement.retire, self._retirement.next_due
         self.commit = store.commit
         self.file_of = store.path_of
         try:
@@ -113,7 +115,10 @@ class DirectoryQueue:
 
     def first_ready(self) -> int | None:
         self._publisher.publish()
-        return self._index.ready.first()
+        if self.options.retention is None:
+            return self._index.ready.first()
+        found = self._index.ready.after(self._retirement.upto(), 1)
+        return found[0] if found else None
 
     @property
     def ready(self) -> int:
@@ -149,6 +154,8 @@ class DirectoryQueue:
         while True:
             self.expire()
             state = self._find(mid)
+            if not state.hidden and mid <= self._retirement.upto():
+                raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
             if not state.hidden and not peek and self.options.paused:
                 message: Message | None = Message(self.qid, mid, "ready", state.receives, self.time(mid))
             else:
@@ -301,6 +308,10 @@ class DirectoryQueue:
                 receives = state.receives if count or not in_flight else state.receives - 1
                 if letters is not None and state.hidden and letters.bury(mid, state, receives, None):
                     return None
+                if mid <= self._retirement.upto():
+                    if self._retirement.remove(mid, state, None):
+                        return None
+                    continue
                 until = store.number(self._clock() + delay) if delay else 0
                 wanted = MessageState(until, receives, delayed=True)
                 if store.hide(mid, state, wanted) if delay else store.show(mid, state, receives):
@@ -348,7 +359,7 @@ class DirectoryQueue:
     def expire(self, count: int | None = None) -> int:
         """See EngineQueue. Moves twenty messages to the dead-letter queue at most, and counts each of them as 25."""
         done = moved = 0
-        now = self._store.number(self._clock())
+        now, upto = self._store.number(self._clock()), self._retirement.upto()
         while (count is None or done < count) and moved < _MOVES and (mid := self._store.due(now)) is not None:
             done += 1
             with self._store.exclusive(mid) as state:
@@ -362,8 +373,6 @@ class DirectoryQueue:
                 shown = self._store.show(mid, state, state.receives)
             if shown and not state.delayed:
                 self.counts.expired += 1
-                self._recorder.note("expired", mid, state.receives, peer="")
-        return done
-
-    def retire(self, count: int) -> int:
-        return 0
+                if mid > upto:  # what is too old is retired instead
+                    self._recorder.note("expired", mid, state.receives, peer="")
+        return done if count is None else min(done, count)

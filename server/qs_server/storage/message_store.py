@@ -27,6 +27,9 @@ class MessageStore(Protocol):
     def pushed_at(self, mid: int, /) -> int:
         """Returns when a message was pushed, from its id: microseconds since the Epoch."""
 
+    def last_at(self, time: int, /) -> int:
+        """Returns the greatest id of a message that was pushed at that time or before."""
+
     def number(self, time: int, /) -> int:
         """Returns a time as a number of the layout."""
 

@@ -104,7 +104,8 @@ class Queue:
             except QueueInUseError as error:
                 raise QueueException(f"{error} (publish_only=True is possible all the same)") from None
         options = read_options(self.path, "files")
-        options.dead_letter, options.max_receives = "", None  # servers know the other directories
+        # To move messages to other queues, and to remove old ones, is left to servers.
+        options.dead_letter, options.max_receives, options.retention = "", None, None
         return open_files_queue(self.path, os.path.basename(self.path), options, self._shared)
 
     def _vanished(self, name: str) -> None:

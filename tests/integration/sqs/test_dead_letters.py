@@ -212,3 +212,15 @@ def test_an_answer_that_is_not_of_sqs(engine: SqsEngine, monkeypatch: pytest.Mon
         monkeypatch.setattr(engine.queue("q"), "attributes", lambda found=found: found)
         with pytest.raises(RemoteError, match="does not answer as SQS does"):
             engine.options("q")
+
+
+def test_retention(engine: SqsEngine, other: Any) -> None:
+    """It is SQS's, 4 days if nothing is said; what others have set is shown, and stays while it is not changed."""
+    assert engine.options("q").retention == 345_600 * SECOND
+    engine.create("aging", Options(retention=60 * SECOND + 1))
+    assert attributes(engine, other, "aging")["MessageRetentionPeriod"] == "61"
+    other.set_queue_attributes(QueueUrl=url_of(engine, "aging"), Attributes={"MessageRetentionPeriod": "1209600"})
+    configure(engine, "aging", dead_letter="dead", max_receives=1)
+    assert engine.options("aging").retention == 1_209_600 * SECOND
+    configure(engine, "aging", retention=None)
+    assert engine.options("aging").retention == 345_600 * SECOND

@@ -153,7 +153,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
 def test_refused_before_the_schema(document: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What could be there very often is refused without asking the schema, which would log each."""
-    monkeypatch.setattr(sys.modules["qs_schemas.parse"], "_SCHEMA", None)
+    monkeypatch.setattr(sys.modules["qs_schemas.parsing"], "_SCHEMA", None)
     with pytest.raises(ProtocolError, match=says):
         read_document(document)
 
@@ -161,7 +161,7 @@ def test_refused_before_the_schema(document: bytes, says: str, monkeypatch: pyte
 def test_over_a_bound_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document over the bound of elements never reaches the parser, whole or in pieces; the next one does."""
     parsed = []
-    monkeypatch.setattr("qs_schemas.peer.parse", lambda document, *_: parsed.append(document) or Ping())
+    monkeypatch.setattr("qs_schemas.parsing.parse", lambda document, *_: parsed.append(document) or Ping())
     bomb = qs("<a/>" * 20_000)
     following = qs("<!-- not read without the parser -->")
     for size in (len(bomb), 1000):
@@ -188,7 +188,7 @@ def test_long_lists_are_validated_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
             seen.append(max(map(len, root)))
             return True
 
-    monkeypatch.setattr(sys.modules["qs_schemas.parse"], "_SCHEMA", Schema())
+    monkeypatch.setattr(sys.modules["qs_schemas.parsing"], "_SCHEMA", Schema())
     parse(qs(f"<queues>{'<queue/>' * 1200}</queues>"))
     assert seen == [1, 500, 500, 200]
 

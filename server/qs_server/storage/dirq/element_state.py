@@ -12,13 +12,13 @@ from array import array
 from collections.abc import Iterator
 
 from ..disk import READ
-from ..engine import SECOND, Durability
+from ..engine import SECOND, Durability, Options
 from ..index.message_index import Index
 from ..message_state import FOREIGN, MessageState
 from ..shared import DirectoryIdentity, Shared
 from .layout import Layout
 from .lease_metadata import Lease, LeaseStore, is_ours, lease_store_for, stamp
-from .mids import FAR, time_of
+from .mids import FAR, mid_at, time_of
 from .places import Places
 
 _logger = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ class Elements:
 
     pushed_at = staticmethod(time_of)
 
-    def __init__(self, path: str, qid: str, shared: Shared, layout: Layout, places: Places) -> None:
+    def __init__(  # noqa: PLR0917
+        self, path: str, qid: str, options: Options, shared: Shared, layout: Layout, places: Places
+    ) -> None:
         """path: an existing directory. OSError."""
         self.path = path
         self.index = Index()
@@ -44,6 +46,7 @@ class Elements:
         self.last_mid = -1
         self.in_place = DirectoryIdentity(path, shared.disk).in_place
         self._qid = qid
+        self._options = options
         self._shared = shared
         self._clock = shared.clock
         self._disk = shared.disk
@@ -78,6 +81,10 @@ class Elements:
     def saw(self, mid: int) -> None:
         if self.last_mid < mid < FAR:
             self.last_mid = mid
+
+    @staticmethod
+    def last_at(time: int) -> int:
+        return mid_at(time, 15)
 
     @staticmethod
     def number(time: int) -> int:
@@ -182,6 +189,8 @@ class Elements:
         if expiry != FOREIGN:
             self._foreign.discard(mid)
             self._activity.announce(self._qid, expiry)
+            if self._options.retention is not None:
+                self.arrived()  # a delayed one may be too old before
             return
         self._foreign.add(mid)
         if self._look_again_at is None:

@@ -26,7 +26,7 @@ def open_dirq_queue(path: str, qid: str, options: Options, shared: Shared) -> Di
         layout = QueueLayout(path, shared.disk, body_of(options), places, sync=shared.always)
     else:
         layout = SimpleLayout(path, shared.disk, places, sync=shared.always)
-    elements = Elements(path, qid, shared, layout, places)
+    elements = Elements(path, qid, options, shared, layout, places)
     listing = ElementListing(elements, shared, lambda: shared.vanished(qid))
     places.on_new_folder = listing.folder_made
     writer = ElementWriter(qid, elements, shared)

@@ -41,6 +41,7 @@ class MessageDirectory:
         self.watch = -1
         """The number under which what happens in the directory is reported."""
         self._qid = qid
+        self._options = options
         self._shared = shared
         self._disk = shared.disk
         self._activity = shared.activity
@@ -55,6 +56,8 @@ class MessageDirectory:
     def announce(self, expiry: int) -> None:
         """Announces that a message is hidden until then."""
         self._activity.announce(self._qid, self.time(expiry))
+        if self._options.retention is not None:
+            self.arrived()  # a delayed one may be too old before
 
     def touch(self, mid: int | None = None) -> None:
         """Has the next commit sync names, and the attributes of a message."""
@@ -79,6 +82,9 @@ class MessageDirectory:
         return number * self._unit
 
     pushed_at = time
+
+    def last_at(self, time: int) -> int:
+        return time // self._unit
 
     def saw(self, mid: int) -> None:
         if self.last_mid < mid < FAR:

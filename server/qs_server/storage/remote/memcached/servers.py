@@ -35,7 +35,9 @@ def _load(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise RemoteError("the storage 'memcached' needs the package pymemcache: install qsbus[memcached]") from None
+        raise RemoteError(
+            "the storage 'memcached' needs a library that is not installed: pip install pymemcache"
+        ) from None
 
 
 class Server:

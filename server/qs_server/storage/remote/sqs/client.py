@@ -63,7 +63,7 @@ class SqsClient:
                 except ModuleNotFoundError as error:
                     raise RemoteError(
                         f"the storage 'sqs' needs boto3, and there is no {error.name}: install it with "
-                        "pip install 'qsbus[sqs]'"
+                        "pip install boto3"
                     ) from None
                 self._clients = self._make_clients(boto3)
             return self._clients

@@ -1,4 +1,5 @@
-"""The options of a queue that SQS keeps and acts on: its dead-letter queue, and after how many receives.
+"""The options of a queue that SQS keeps and acts on: its dead-letter queue, after how many receives, and its
+retention.
 
 Any program with the rights can change them at SQS. So this server keeps no copy of them, and asks.
 """
@@ -16,7 +17,12 @@ ARN = "QueueArn"
 """SQS's name for a queue in other queues' attributes: `arn:aws:sqs:REGION:ACCOUNT:NAME`."""
 LONGEST_WINDOW = 43_200
 """Seconds that a message may be invisible: 12 hours (ReceiveMessage, VisibilityTimeout)."""
-NAMES = (ARN, "RedrivePolicy")
+LEAST_RETENTION = 60
+LONGEST_RETENTION = 1_209_600
+"""Seconds for which SQS keeps a message, 14 days (SetQueueAttributes, MessageRetentionPeriod)."""
+USUAL_RETENTION = 345_600
+"""Seconds for which SQS keeps a message unless it is told another time: 4 days."""
+NAMES = (ARN, "RedrivePolicy", "MessageRetentionPeriod")
 """The attributes that `read` needs."""
 
 
@@ -33,6 +39,15 @@ def check_options(options: Options) -> None:
     whole_seconds(options.visibility, LONGEST_WINDOW, "a visibility window")
     refuse_dead_letters(options)
     refuse_retention(options)
+    if options.retention is not None and _retention(options) < LEAST_RETENTION:
+        raise UnsupportedError(f"SQS allows a retention of at least {LEAST_RETENTION} seconds")
+
+
+def _retention(options: Options) -> int:
+    """Returns the seconds for which SQS is to keep messages. UnsupportedError."""
+    if options.retention is None:
+        return USUAL_RETENTION
+    return whole_seconds(options.retention, LONGEST_RETENTION, "a retention")
 
 
 def whole_seconds(micros: int, most: int, what: str) -> int:
@@ -45,12 +60,13 @@ def whole_seconds(micros: int, most: int, what: str) -> int:
 
 def without(options: Options) -> Options:
     """Returns the options that this server keeps, without those that SQS keeps."""
-    return replace(options, dead_letter="", max_receives=None)
+    return replace(options, dead_letter="", max_receives=None, retention=None)
 
 
 def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Options:
     """Returns the options of a queue with what SQS says in its attributes. A dead-letter queue that no queue of the
     prefix can be is left out. LookupError, ValueError when they are not those of SQS."""
+    retention = attributes.get("MessageRetentionPeriod")  # not every endpoint has it
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     place, _, name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")
     dead_letter = qid_of(name, prefix) if place == attributes[ARN].rpartition(":")[0] else None
@@ -58,6 +74,7 @@ def read(options: Options, attributes: Mapping[str, str], prefix: str) -> Option
         options,
         dead_letter=dead_letter or "",
         max_receives=int(policy["maxReceiveCount"]) if dead_letter else None,
+        retention=None if retention is None else int(retention) * SECOND,
     )
 
 
@@ -67,6 +84,8 @@ def changed(old: Options, new: Options, target: str) -> dict[str, str]:
     attributes = {}
     if new.visibility != old.visibility:
         attributes["VisibilityTimeout"] = str(whole_seconds(new.visibility, LONGEST_WINDOW, "a visibility window"))
+    if new.retention != old.retention:
+        attributes["MessageRetentionPeriod"] = str(_retention(new))
     if (new.dead_letter, new.max_receives) != (old.dead_letter, old.max_receives):
         policy = {"deadLetterTargetArn": target, "maxReceiveCount": str(new.max_receives)}
         attributes["RedrivePolicy"] = json.dumps(policy) if new.dead_letter else ""

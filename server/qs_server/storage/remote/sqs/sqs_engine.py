@@ -49,6 +49,7 @@ class SqsEngine:
         Feature.SHARED,
         Feature.SET,
         Feature.DEAD,
+        Feature.RETENTION,
     }
 
     def __init__(

@@ -1,0 +1,97 @@
+"""Runs a subcommand of `qs`: connects to its server, and maps results and errors to the exit codes of `command`."""
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+
+from .client import QueueClient
+from .command_output import Output, complain
+from .command_target import Target
+from .errors import Forbidden, NotFound, ServerError, Unauthorized
+from .security import Security
+from .server_arguments import make_security
+
+FAILED = 1
+READER_GONE = 141
+
+
+def run(arguments: Namespace) -> int:
+    """Runs the subcommand and returns its exit code. arguments: as `command_line` returns them."""
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        _silence()
+        return READER_GONE
+    except ServerError as error:
+        return _fail(f"{error}{_hint(error, arguments)}")
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:  # a name that XML cannot carry
+        return _fail(str(error))
+
+
+def _run(arguments: Namespace) -> int:
+    if sys.stdout is None:  # checked first: no result could be printed later
+        return _fail("standard output is closed: redirect it to a file, or to /dev/null")
+    out = Output(sys.stdout.buffer, as_json=arguments.json)
+    code = _OF[arguments.target](arguments, out)
+    out.flush()
+    return code
+
+
+def _without(arguments: Namespace, out: Output) -> int:
+    code: int = arguments.run(arguments, out)
+    return code
+
+
+def _on_bus(arguments: Namespace, out: Output) -> int:
+    code: int = arguments.run(_security(arguments), arguments, out)
+    return code
+
+
+def _on_server(arguments: Namespace, out: Output) -> int:
+    security = _security(arguments)
+    host, port, _ = arguments.address
+    with QueueClient(host, port, timeout=arguments.timeout, tls=security.context, token=security.token) as client:
+        code: int = arguments.run(client, arguments, out)
+    return code
+
+
+_OF = {Target.SERVER: _on_server, Target.BUS: _on_bus, Target.NOTHING: _without}
+
+
+def _security(arguments: Namespace) -> Security:
+    security = make_security(arguments, arguments.address, complain)
+    arguments.has_token = security.token is not None
+    return security
+
+
+def _fail(text: str) -> int:
+    complain(text)
+    return FAILED
+
+
+def _hint(error: ServerError, arguments: Namespace) -> str:
+    if isinstance(error, Unauthorized):
+        if arguments.has_token:
+            return " (the token is that of QS_TOKEN, QS_TOKEN_FILE or --token-file: is it in the server's access file?)"
+        return " (say who you are: give a token with QS_TOKEN or --token-file)"
+    if isinstance(error, Forbidden):
+        who = "the owner of this token" if arguments.has_token else "a client without a token"
+        return f" ({who} has no such right: the server's access file gives it)"
+    if isinstance(error, NotFound) and arguments.hint_new:
+        names = getattr(arguments, "queues", ())
+        if any("," in name and name in error.text for name in names):
+            import shlex  # noqa: PLC0415
+
+            apart = shlex.join(each for name in names for each in name.split(",") if each)
+            return f" (several queues are separate arguments: qs {arguments.command} {apart})"
+        return f" (to create a queue: qs new {arguments.hint_new(arguments)})"
+    return ""
+
+
+def _silence() -> None:
+    """Redirects stdout to /dev/null after its reader has gone, so that the interpreter's last flush does not fail."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,11 @@
+"""What a subcommand of `qs` talks to."""
+
+from enum import Enum
+
+
+class Target(Enum):
+    """Names the kind of server that a subcommand talks to."""
+
+    SERVER = "server"
+    BUS = "bus"
+    NOTHING = "nothing"

@@ -1,0 +1,64 @@
+"""What the package `qs_schemas` offers, except `parse`: that imports lxml, which few clients ever need."""
+
+from .errors import TABLE, ErrorCode, ProtocolError
+from .framing import Framer
+from .limits import CLIENT_LIMITS, Limits
+from .messages import (
+    OPERATIONS,
+    AckClaim,
+    Authenticate,
+    Claim,
+    ClaimMessages,
+    CopyMessage,
+    DeleteMessage,
+    DeleteQueue,
+    Delivery,
+    Draft,
+    Error,
+    ExtendMessage,
+    Figure,
+    GetClaim,
+    GetMessage,
+    GetQueue,
+    ListClaims,
+    ListMessages,
+    ListQueues,
+    Message,
+    NewQueue,
+    Part,
+    PauseQueue,
+    Ping,
+    PublishStaged,
+    PurgeQueue,
+    PushMessage,
+    QueueInfo,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    ReceiveMessage,
+    RedriveMessages,
+    ReleaseClaim,
+    ReleaseMessage,
+    ResumeQueue,
+    ServerStats,
+    SetQueue,
+    StageMessages,
+    Subscribe,
+    Unsubscribe,
+    set_codec,
+)
+from .peer import Fault, Peer, read_document
+from .serializing import LINE_END, serialize
+from .wire import NAMESPACE
+
+set_codec(read_document, serialize)
+
+__all__ = [
+    "CLIENT_LIMITS", "LINE_END", "NAMESPACE", "OPERATIONS", "TABLE", "AckClaim", "Authenticate", "Claim",
+    "ClaimMessages", "CopyMessage", "DeleteMessage", "DeleteQueue", "Delivery", "Draft", "Error", "ErrorCode",
+    "ExtendMessage", "Fault", "Figure", "Framer", "GetClaim", "GetMessage", "GetQueue", "Limits", "ListClaims",
+    "ListMessages", "ListQueues", "Message", "NewQueue", "Part", "PauseQueue", "Peer", "Ping", "ProtocolError",
+    "PublishStaged", "PurgeQueue", "PushMessage", "QueueInfo", "QueueOptions", "QueueStats", "Receipt",
+    "ReceiveMessage", "RedriveMessages", "ReleaseClaim", "ReleaseMessage", "ResumeQueue", "ServerStats", "SetQueue",
+    "StageMessages", "Subscribe", "Unsubscribe", "serialize",
+]  # fmt: skip

@@ -1,0 +1,31 @@
+"""docs/operations.md: an operator's steps, from the installation to the end, are run on a machine of the tests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.machine import Machine
+from support.serving import PROJECT
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    (tmp_path / "machine").mkdir()
+    opened = Machine(tmp_path / "machine")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_the_guide(machine: Machine, run_console_blocks: Callable[..., int]) -> None:
+    """Each step does what the page shows; in the end nothing is left but the backups."""
+    assert run_console_blocks(PROJECT / "docs" / "operations.md", on=machine) > 30
+    left = {path.name for path in machine.folder.glob("*/*") if path.parent.name in ("etc", "opt", "var")}
+    assert left == {"systemd", "sysusers.d", "lib", "backups"}
+    assert not list((machine.folder / "etc").rglob("*.*s*"))
+    assert {path.name for path in (machine.folder / "var").glob("*/*")} == {
+        "qs-before",
+        "qs-before-upgrade",
+        "qs-monday",
+    }
